@@ -1,0 +1,119 @@
+"""The plan as data: what is rendered, digested, compared and applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from reconciler.job import ActualJob
+from reconciler.manifest import JsonObject, Manifest
+
+FORMAT_VERSION = 1
+
+
+class Action(StrEnum):
+    """What apply does about one job."""
+
+    SUBMIT = "submit"
+    RETRY = "retry"
+    CANCEL = "cancel"
+    NONE = "none"
+    BLOCKED = "blocked"
+
+
+class DriftKind(StrEnum):
+    """How what there is can differ from what is wanted without apply mending it by itself."""
+
+    ORPHANED = "orphaned"
+    SUPERSEDED = "superseded"
+    CANCELLED_OUTSIDE = "cancelled-outside"
+    DELETED_OUTSIDE = "deleted-outside"
+    MODIFIED = "modified"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the plan is for."""
+
+    environment: str
+    engine: str
+    project: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredJob:
+    """A manifest with its identity.
+
+    Attributes:
+        manifest: What the repository says.
+        identity: The whole SHA-256, 64 hex digits.
+        job_name: `<base>_<first 16 digits>`, the first attempt's name.
+        code: SHA-256 of the package's source tree, 64 hex digits; "" without a package.
+        spec: The manifest's spec in canonical form, the environment's defaults filled in, nothing staged.
+    """
+
+    manifest: Manifest
+    identity: str
+    job_name: str
+    code: str
+    spec: JsonObject
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class FieldChange:
+    """One field that differs: JSON pointer below `spec`, and both values; None where there is none."""
+
+    pointer: str
+    before: Any = field(compare=False)
+    after: Any = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be done about one job, and why.
+
+    Attributes:
+        action: What apply does.
+        reason: A short phrase for readers; nothing branches on it.
+        base_name: The base name as the manifest writes it.
+        job_name: The run's name, with its attempt.
+        attempt: From 1.
+        fields: How the wanted spec differs from the newest run of the same base name.
+        desired: The wanted job; None for a cancel of what is no longer wanted.
+        actual: The run that the change is about; None where there is none.
+    """
+
+    action: Action
+    reason: str
+    base_name: str
+    job_name: str
+    kind: str
+    path: str = ""
+    line: int = 0
+    attempt: int = 1
+    fields: tuple[FieldChange, ...] = ()
+    desired: DesiredJob | None = None
+    actual: ActualJob | None = None
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Drift:
+    """One finding about what there is."""
+
+    kind: DriftKind
+    job_name: str
+    base_name: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All changes and findings, sorted; `digest` is "sha256:" and 64 hex digits."""
+
+    target: Target
+    changes: tuple[Change, ...]
+    drift: tuple[Drift, ...]
+    digest: str | None

@@ -1,0 +1,225 @@
+"""A whole manifest: what stands around the API's own body in `spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rules import WITHOUT_PACKAGE
+from words import Schema, has, lacks, shaped, told, when
+
+AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
+ML_V1 = "ml.googleapis.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of manifest.
+
+    Attributes:
+        name: The manifest's `kind`.
+        api_version: Its `apiVersion`.
+        file: The schema's file.
+        body: The definition that `spec` is made from.
+        spec: What `spec` holds, for readers.
+    """
+
+    name: str
+    api_version: str
+    file: str
+    body: str
+    spec: str
+
+
+KINDS = (
+    Kind(
+        "CustomJob",
+        AIPLATFORM_V1,
+        "custom-job.schema.json",
+        "aiplatform.CustomJob",
+        "The CustomJobSpec, as in the file of `gcloud ai custom-jobs create --config`, and `encryptionSpec`.",
+    ),
+    Kind(
+        "HyperparameterTuningJob",
+        AIPLATFORM_V1,
+        "hyperparameter-tuning-job.schema.json",
+        "aiplatform.HyperparameterTuningJob",
+        "The study and its trials, as in the file of `gcloud ai hp-tuning-jobs create --config`.",
+    ),
+    Kind(
+        "Job",
+        ML_V1,
+        "job.schema.json",
+        "ml.Job",
+        "The training input, as in the file of `gcloud ai-platform jobs submit training --config`.",
+    ),
+)
+
+
+def document(file: str, root: Schema) -> Schema:
+    """`root` as a document of its own."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": file, **root}
+
+
+def one_kind(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
+    """The schema of a manifest of one kind."""
+    return {
+        "title": f"{kind.name} manifest ({kind.api_version})",
+        "description": "A training job that the repository wants.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "apiVersion": {"description": "The API that the job is submitted to.", "const": kind.api_version},
+            "kind": {"description": "The kind of job.", "const": kind.name},
+            "metadata": _METADATA,
+            "package": _PACKAGE,
+            "reconcile": _RECONCILE,
+            "spec": {**_body(kind, defs), "description": kind.spec},
+        },
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "allOf": [when(lacks(has("package")), {"properties": {"spec": WITHOUT_PACKAGE[kind.name]}})],
+    }
+
+
+def any_kind() -> Schema:
+    """The schema that chooses by `apiVersion` and `kind`, for editors."""
+    return {
+        "title": "Manifest of a training job",
+        "description": "A training job that the repository wants.",
+        "type": "object",
+        "properties": {
+            "apiVersion": {
+                "description": "The API that the job is submitted to.",
+                "enum": sorted({kind.api_version for kind in KINDS}),
+            },
+            "kind": {
+                "description": "The kind of job: Job with ml.googleapis.com/v1, the others with "
+                "aiplatform.googleapis.com/v1.",
+                "enum": [kind.name for kind in KINDS],
+            },
+        },
+        "required": ["apiVersion", "kind"],
+        "allOf": [
+            *(when(has("kind", const=kind.name), {"$ref": f"#/$defs/{kind.name}"}) for kind in KINDS),
+        ],
+    }
+
+
+def _body(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
+    """The schema of `spec`: the resource's fields; a CustomJob's and its jobSpec's are in one mapping."""
+    if kind.name != "CustomJob":
+        return {"$ref": f"#/$defs/{kind.body}"}
+    job, spec = defs["aiplatform.CustomJob"], defs["aiplatform.CustomJobSpec"]
+    return {**job, **spec, "properties": {**spec["properties"], **job["properties"]}}
+
+
+_NAME = shaped(
+    "[A-Za-z][A-Za-z0-9_-]{0,99}",
+    "not a job name",
+    "use letters, digits, '-' and '_', a letter first, at most 100",
+)
+# https://cloud.google.com/resource-manager/docs/labels-overview#requirements, in ASCII. That page allows 64
+# labels on a resource, and the reconciler adds up to 5.
+_LABELS: Schema = {
+    "description": "Labels of the job in the cloud, given at its submission; changing them submits nothing.",
+    "type": "object",
+    "maxProperties": 59,
+    "propertyNames": {
+        "allOf": [
+            shaped(
+                "[a-z][a-z0-9_-]{0,62}",
+                "not a label key",
+                "use lower-case letters, digits, '-' and '_', a letter first, at most 63",
+            ),
+            told(
+                {"not": {"pattern": "^reconciler-"}},
+                'label keys that start with "reconciler-" are the reconciler\'s own',
+                "take another key",
+            ),
+        ]
+    },
+    "additionalProperties": {
+        "description": "The label's value.",
+        "type": "string",
+        "allOf": [
+            shaped(
+                "[a-z0-9_-]{0,63}",
+                "not a label value",
+                "use lower-case letters, digits, '-' and '_', at most 63",
+            )
+        ],
+    },
+}
+_METADATA: Schema = {
+    "description": "What the job is called.",
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "name": {
+            "description": "The base name, unique in the repository, '-' and '_' counting as equal; the "
+            "job's name in the cloud is this and a hash of the content.",
+            "type": "string",
+            "allOf": [_NAME],
+        },
+        "labels": _LABELS,
+    },
+    "required": ["name"],
+}
+_PACKAGE: Schema = {
+    "description": "Local code that is packed, uploaded to the staging bucket, and installed for the job.",
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "path": {
+            "description": "The folder of the code, relative to this file, inside the repository.",
+            "type": "string",
+            "minLength": 1,
+            "allOf": [
+                told(
+                    {"not": {"type": "string", "pattern": r"^(/|~|[A-Za-z]:|[a-z]+://)|\\"}},
+                    "not a path relative to this file",
+                    "write for example \"../trainers/census\", with '/' between folders",
+                )
+            ],
+        }
+    },
+    "required": ["path"],
+}
+_ON_LIVE_RUN: Schema = {
+    "enum": ["keep", "cancel"],
+    "enumDescriptions": ["Let it run to its end, and tell of it as drift.", "Cancel it."],
+    "default": "keep",
+}
+_RECONCILE: Schema = {
+    "description": "How the reconciler treats the job.",
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "suspend": {
+            "description": "Keep the manifest, but submit nothing.",
+            "type": "boolean",
+            "default": False,
+        },
+        "attempts": {
+            "description": "How often the job is submitted in all while it keeps ending FAILED.",
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 10,
+            "default": 1,
+        },
+        "rerun": {
+            "description": "Any text; changing it runs the same content again.",
+            "type": "string",
+            "maxLength": 200,
+            "default": "",
+        },
+        "onChange": {
+            "description": "What to do about a live run of an older content.",
+            **_ON_LIVE_RUN,
+        },
+        "onDelete": {
+            "description": "What to do about a live run whose manifest is gone.",
+            **_ON_LIVE_RUN,
+        },
+    },
+}

@@ -1,0 +1,200 @@
+"""`reconciler.yaml`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from words import BUCKET, DURATION, GS_FOLDER, NETWORK, Schema, has, needs, shaped, told, when
+
+_BUCKET = shaped(
+    f"(?:gs://)?{BUCKET}/?",
+    "not the name of a bucket",
+    "use lower-case letters, digits, '-', '_' and '.', from 3 characters",
+)
+_URL = shaped(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?", "not a URL", 'write "https://HOST"')
+
+
+def _text(description: str, *rules: Schema) -> Schema:
+    return {"description": description, "type": "string"} | (
+        {"allOf": list(rules)} if rules else {"minLength": 1}
+    )
+
+
+def _mapping(description: str, properties: Schema, **more: Any) -> Schema:
+    return {
+        "description": description,
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        **more,
+    }
+
+
+def _limit(description: str, kind: str, default: str) -> Schema:
+    return {
+        "description": f"{description} By default {default}, none with `engine: local`; null is no limit.",
+        "type": [kind, "null"],
+        "minimum": 0,
+    }
+
+
+_LIMITS = _mapping(
+    "The most that one apply may do; over it, apply does nothing and ends with 4.",
+    {
+        "submissions": _limit("Submissions and retries.", "integer", "20"),
+        "cancels": _limit("Cancels.", "integer", "5"),
+        "acceleratorHours": _limit(
+            "Accelerators times the hours that the submitted jobs may run.", "number", "1,000"
+        ),
+    },
+)
+
+_DEFAULTS = _mapping(
+    "What fills a manifest's gaps at submission; the plan shows it, and it is no part of a job's name.",
+    {
+        "serviceAccount": _text("The service account that jobs run as."),
+        "network": _text("The network that jobs are peered with.", NETWORK),
+        "timeout": {"description": 'How long a job may run, such as "3600s".', **DURATION},
+        "baseOutputDirectory": _text(
+            "Below it, each job gets a folder of its own name for its output.", GS_FOLDER
+        ),
+        "region": _text("The region of `ml.googleapis.com/v1` jobs; by default the environment's location."),
+    },
+)
+
+_ENDPOINT = "The URL that is asked in place of Google's."
+_ENVIRONMENT = _mapping(
+    "A place where jobs run.",
+    {
+        "engine": {
+            "description": "Who runs the jobs.",
+            "enum": ["local", "google"],
+            "enumDescriptions": ["The training service that is part of the reconciler.", "Google Cloud."],
+        },
+        "project": _text(
+            "The id of the Google Cloud project.",
+            # https://cloud.google.com/resource-manager/docs/creating-managing-projects
+            shaped(
+                "(?:[a-z][a-z0-9.-]*:)?[a-z][a-z0-9-]{4,28}[a-z0-9]",
+                "not a project id",
+                "use 6 to 30 lower-case letters, digits and '-', a letter first",
+            ),
+        ),
+        "location": _text(
+            "The region, such as us-central1.",
+            shaped("[a-z][a-z0-9-]*", "not a region", 'write for example "us-central1"'),
+        ),
+        "stagingBucket": _text("The bucket that packages are uploaded to.", _BUCKET),
+        "claimsBucket": _text(
+            "The bucket of the reconciler's own records, by default the staging bucket; better one that "
+            "training jobs can't write to.",
+            _BUCKET,
+        ),
+        "endpoints": _mapping(
+            "URLs for those who need others than Google's.",
+            {api: _text(_ENDPOINT, _URL) for api in ("aiplatform", "ml", "storage", "logging")},
+        ),
+        "defaults": _DEFAULTS,
+        "limits": _LIMITS,
+    },
+)
+_GOOGLE_NEEDS = when(
+    has("engine", const="google"),
+    needs("project", "the id of the Google Cloud project"),
+    needs("location", "the region, such as us-central1"),
+    needs("stagingBucket", "the bucket that packages are uploaded to"),
+)
+
+# True where some environment is Google's: not every one of them is something else.
+_ANY_GOOGLE = has(
+    "environments",
+    type="object",
+    **{"not": {"additionalProperties": {"not": {"type": "object", **has("engine", const="google")}}}},
+)
+
+CONFIG: Schema = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "config.schema.json",
+    "title": "reconciler.yaml",
+    **_mapping(
+        "Settings of a repository of training jobs.",
+        {
+            "source": _text(
+                "The id that marks the jobs this repository owns; no two repositories may share one.",
+                shaped(
+                    "[a-z][a-z0-9-]{2,62}",
+                    "not a source id",
+                    "use 3 to 63 lower-case letters, digits and '-', a letter first",
+                ),
+            ),
+            "environments": {
+                "description": "The places where jobs run, by name; `local` is there without being written.",
+                "type": "object",
+                "propertyNames": shaped(
+                    "[a-z][a-z0-9-]{0,29}",
+                    "not the name of an environment",
+                    "use at most 30 lower-case letters, digits and '-', a letter first",
+                ),
+                "properties": {
+                    "local": {
+                        "description": "The environment that is taken when none is named.",
+                        "$ref": "#/$defs/environment",
+                        "properties": {
+                            "engine": told(
+                                {"const": "local"},
+                                'the environment "local" is the embedded service',
+                                "give the environment another name",
+                            )
+                        },
+                    }
+                },
+                "additionalProperties": {
+                    "description": "A place where jobs run.",
+                    "$ref": "#/$defs/environment",
+                    "allOf": [needs("engine", '"engine: local" or "engine: google"'), _GOOGLE_NEEDS],
+                },
+            },
+            "limits": {**_LIMITS, "description": "Limits of every environment that has none of its own."},
+            "images": {
+                "description": "What the embedded service runs for an executor image or a runtime version.",
+                "type": "object",
+                "additionalProperties": _mapping(
+                    "By the `executorImageUri` or `runtimeVersion` of manifests.",
+                    {
+                        "python": _text(
+                            "The Python version.",
+                            shaped(
+                                r"3\.[0-9]+",
+                                "not a version of Python 3",
+                                'write for example "3.11"',
+                            ),
+                        ),
+                        "requirements": {
+                            "description": "What is installed into it, as pip takes it.",
+                            "type": "array",
+                            "items": {"type": "string", "minLength": 1},
+                        },
+                    },
+                    required=["python", "requirements"],
+                ),
+            },
+            "github": _mapping(
+                "Where commit statuses are posted.",
+                {
+                    "repository": _text(
+                        "The repository, by default the one that GitHub Actions runs in.",
+                        shaped(
+                            "[A-Za-z0-9-]+/[A-Za-z0-9._-]+",
+                            "not a repository",
+                            'write "OWNER/NAME"',
+                        ),
+                    ),
+                    "apiUrl": _text("The API's URL, by default https://api.github.com.", _URL),
+                },
+            ),
+        },
+        allOf=[when(_ANY_GOOGLE, needs("source", "`reconciler init` writes a random one"))],
+    ),
+    "$defs": {"environment": _ENVIRONMENT},
+}
+"""The schema of `reconciler.yaml`."""

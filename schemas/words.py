@@ -1,0 +1,141 @@
+r"""The words that rules are written with, and the conventions of the schemas' own keywords.
+
+The validator (`reconciler/validate.py`) reads these beside JSON Schema's keywords:
+
+x-message
+    In the subschema whose keyword fails: what is wrong, in place of a sentence made from the keyword. Such a
+    subschema holds one rule and no `type`, and stands in an `allOf`, so that a wrong type is told as such.
+x-hint
+    What to write instead; beside `x-message`, or alone, beside a keyword that has its sentence made.
+x-gcloud-flag
+    Beside `required`: field -> the gcloud flag that gives the same, to be named where the field is missing.
+x-output-only, x-set-by-reconciler
+    Beside `properties`: names that only the service, or only the reconciler, sets. They are no properties, so
+    `additionalProperties: false` refuses them, and the list says why.
+x-refused
+    Beside `properties`: other names that are no properties -> what to write instead.
+
+A field that must not be there under a condition has the schema `{"not": {}, "x-message": …}` below that
+condition, so that the place of the failure is the field. In `propertyNames` the failing instance is the key,
+and its place the mapping.
+
+`format` is the API's (https://developers.google.com/discovery/v1/type-format). "int64" is an integer or a
+string of its digits, and only the format says that 19 digits may be too much for 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+def whole(pattern: str) -> str:
+    r"""A pattern for the whole string.
+
+    Python's `$` also matches before a last line end; with `(?!\n)` it means the same as in ECMA.
+    """
+    return rf"^(?:{pattern})$(?!\n)" if "|" in pattern else rf"^{pattern}$(?!\n)"
+
+
+def told(rule: Schema, message: str, hint: str = "") -> Schema:
+    """`rule`, with what to say when it fails."""
+    return {**rule, "x-message": message} | ({"x-hint": hint} if hint else {})
+
+
+def shaped(pattern: str, message: str, hint: str) -> Schema:
+    """A string that has this pattern as a whole."""
+    return told({"pattern": whole(pattern)}, message, hint)
+
+
+def needs(name: str, hint: str = "", flag: str = "") -> Schema:
+    """This field must be there; `flag` is gcloud's."""
+    rule: Schema = {"required": [name]}
+    return rule | ({"x-hint": hint} if hint else {}) | ({"x-gcloud-flag": {name: flag}} if flag else {})
+
+
+def needs_items(name: str, hint: str = "", flag: str = "") -> Schema:
+    """This list must be there and not empty."""
+    return {**needs(name, hint, flag), "properties": {name: {"minItems": 1}}}
+
+
+def forbidden(names: Sequence[str], message: str, hint: str) -> Schema:
+    """None of these fields may be there."""
+    return {"properties": {name: told({"not": {}}, message, hint) for name in names}}
+
+
+def exactly_one(names: Sequence[str], message: str) -> Schema:
+    """One of these fields, and no second one."""
+    return told({"oneOf": [has(name) for name in names]}, message, f"give it one of: {', '.join(names)}")
+
+
+def at_most_one(names: Sequence[str], message: str) -> list[Schema]:
+    """No two of these fields; the place of the failure is the second one."""
+    hint = f"keep one of: {', '.join(names)}"
+    return [when(has(name), forbidden(names[at:], message, hint)) for at, name in enumerate(names[:-1], 1)]
+
+
+def when(condition: Schema, *rules: Schema) -> Schema:
+    """The rules hold where the condition does."""
+    return {"if": condition, "then": rules[0] if len(rules) == 1 else {"allOf": list(rules)}}
+
+
+def has(name: str, **keywords: Any) -> Schema:
+    """The condition that a field is there and its value passes the keywords."""
+    return {"required": [name]} | ({"properties": {name: keywords}} if keywords else {})
+
+
+def lacks(condition: Schema) -> Schema:
+    """The condition that another one doesn't hold."""
+    return {"not": condition}
+
+
+# https://protobuf.dev/reference/protobuf/google.protobuf/#duration: at most 315,576,000,000 seconds.
+DURATION: Schema = {
+    "type": "string",
+    "format": "google-duration",
+    "pattern": whole(r"[0-9]{1,12}(?:\.[0-9]{1,9})?s"),
+}
+
+# RFC 3339, section 5.6.
+TIME: Schema = {
+    "type": "string",
+    "format": "google-datetime",
+    "pattern": whole(
+        "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
+        r"(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+    ),
+}
+
+# JSON as proto3 writes it has a 64-bit integer as a string; people write a number into YAML.
+INT64: Schema = {
+    "type": ["integer", "string"],
+    "format": "int64",
+    "minimum": -(2**63),
+    "maximum": 2**63 - 1,
+    "pattern": whole("0|-?[1-9][0-9]{0,18}"),
+}
+FROM_0: Schema = {"minimum": 0, "pattern": whole("0|[1-9][0-9]{0,18}")}
+FROM_1: Schema = {"minimum": 1, "pattern": whole("[1-9][0-9]{0,18}")}
+
+# https://cloud.google.com/storage/docs/buckets#naming
+BUCKET = "[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"
+
+GS_FOLDER = shaped(
+    rf"gs://{BUCKET}(?:/[^\x00-\x1f\x7f]*)?",
+    "not a Cloud Storage folder",
+    'write "gs://BUCKET/FOLDER"',
+)
+GS_OBJECT = shaped(
+    rf"gs://{BUCKET}/[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f/]",
+    "not a Cloud Storage object",
+    'write "gs://BUCKET/FOLDER/FILE"',
+)
+
+# Discovery, `network` of both APIs: "of the form `projects/{project}/global/networks/{network}`".
+NETWORK = shaped(
+    "projects/[^/]+/global/networks/[^/]+",
+    "not the full name of a network",
+    'write "projects/PROJECT_NUMBER/global/networks/NAME"',
+)

@@ -1,0 +1,61 @@
+"""What all tests share: a wheelhouse instead of a registry, and no variable of the developer's machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repository import Repository
+
+ROOT = Path(__file__).resolve().parent.parent
+WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped, as CI does")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With `--no-skips`, skipped tests fail the run: what CI didn't try must not pass for tested."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
+    if skipped and session.config.getoption("no_skips"):
+        reporter.write_line(f"\n--no-skips: {skipped} skipped", red=True)
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine's settings reaches a test; installers find wheels in the wheelhouse only."""
+    for name in [*os.environ]:
+        if name.startswith(("RECONCILER_", "GITHUB_", "PIP_", "CLOUDSDK_", "GOOGLE_")) or name in (
+            "CI",
+            "NO_COLOR",
+            "PYTHONPATH",
+            "STORAGE_EMULATOR_HOST",
+        ):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+
+
+@pytest.fixture(scope="session")
+def wheelhouse() -> Path:
+    """The folder of wheels that `make test` fills before the tests."""
+    if not WHEELHOUSE.is_dir():
+        pytest.fail("the wheelhouse is missing: run the tests by `make test`, or `make wheelhouse` once")
+    return WHEELHOUSE
+
+
+@pytest.fixture
+def repository(tmp_path: Path, wheelhouse: Path) -> Iterator[Repository]:
+    """A user's repository with a trainer and no manifest yet."""
+    made = Repository(tmp_path / "repository")
+    yield made
+    made.stop()

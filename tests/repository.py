@@ -1,0 +1,149 @@
+"""A repository of a user: manifests, a trainer, git, and the command run in it as users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+IMAGE = "example.test/plain:1"
+
+# Writes a line to its output folder for each start, so that a test can count the starts.
+TRAINER = """
+import os, sys, time
+from pathlib import Path
+
+out = Path(os.environ["STARTS"])
+with out.open("a") as starts:
+    starts.write(f"start {sys.argv[1:]}\\n")
+print("training with", *sys.argv[1:], flush=True)
+if "--fail" in sys.argv:
+    raise ValueError("the loss is NaN")
+hold = Path(os.environ["HOLD"])
+while hold.exists():
+    time.sleep(0.02)
+print("done", flush=True)
+"""
+
+MANIFEST = """
+    # a job
+    apiVersion: aiplatform.googleapis.com/v1
+    kind: CustomJob
+    metadata:
+      name: {name}
+    package:
+      path: ../trainer
+    {reconcile}
+    spec:
+      workerPoolSpecs:
+        - machineSpec: {{machineType: n1-standard-4}}
+          replicaCount: 1
+          pythonPackageSpec:
+            executorImageUri: {image}
+            pythonModule: task
+            args: {args}
+            env:
+              - {{name: STARTS, value: "{starts}"}}
+              - {{name: HOLD, value: "{hold}"}}
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Repository:
+    """One repository below a temporary folder; its embedded service is ended at the end."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / ".reconciler"
+        self.starts = root.parent / "starts.txt"
+        self.hold = root.parent / "hold"
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        self.write("reconciler.yaml", f'images:\n  {IMAGE}: {{python: "{version}", requirements: []}}\n')
+        self.write(".gitignore", ".reconciler/\n")
+        self.write("trainer/task.py", TRAINER)
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def job(self, name: str = "census", *, args: list[str] | None = None, reconcile: str = "") -> Path:
+        """Write a manifest of a job that runs the trainer."""
+        text = textwrap.dedent(MANIFEST).format(
+            name=name,
+            image=IMAGE,
+            args=json.dumps(args or []),
+            starts=self.starts,
+            hold=self.hold,
+            reconcile=f"reconcile: {reconcile}" if reconcile else "",
+        )
+        return self.write(f"jobs/{name}.yaml", text)
+
+    def git(self, *arguments: str) -> str:
+        """Run git with no settings but its own; what it printed."""
+        environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_SYSTEM": os.devnull,
+            "GIT_AUTHOR_NAME": "a",
+            "GIT_AUTHOR_EMAIL": "a@example.test",
+            "GIT_COMMITTER_NAME": "a",
+            "GIT_COMMITTER_EMAIL": "a@example.test",
+        }
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.root, env=environ, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+        """`reconciler …` as a process that goes on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "reconciler", *arguments],
+            cwd=self.root,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environ: str) -> Result:
+        """`reconciler …` to its end; a traceback fails the test, whatever the exit code."""
+        process = self.start(*arguments, **environ)
+        out, err = process.communicate(timeout=180)
+        assert not re.search("^Traceback", err + out, re.MULTILINE), err + out
+        return Result(process.returncode, out, err)
+
+    def service(self) -> dict[str, Any]:
+        """What `service.json` says of the service that runs."""
+        told: dict[str, Any] = json.loads((self.home / "service.json").read_text())
+        return told
+
+    def states(self) -> dict[str, str | None]:
+        """State by job name."""
+        return {job["jobName"]: job["state"] for job in self.run("status", "--format", "json").json["jobs"]}
+
+    def stop(self) -> None:
+        """End the service and let held trainers go on."""
+        self.hold.unlink(missing_ok=True)
+        if self.home.exists():
+            self.run("serve", "--stop")
