@@ -1,0 +1,228 @@
+"""Rules about a job that its schema can't say, or would say badly.
+
+They take a document of any shape: what the schema refuses anyhow is passed over here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reconciler.diagnostics import quote
+from reconciler.validation import machines
+from reconciler.validation.findings import Finding, Keys
+
+_ROLES = ("master", "worker", "parameterServer", "evaluator")
+# The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
+_BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
+_GPU_FIELDS = ("acceleratorType", "acceleratorCount")
+
+
+def domain_findings(manifest: Any) -> Iterator[Finding]:
+    """What a service would refuse about a manifest, its `spec` above all."""
+    spec = _mapping(_mapping(manifest).get("spec"))
+    training_input = _mapping(spec.get("trainingInput"))
+    yield from _custom_job(("spec",), spec)
+    yield from _custom_job(("spec", "trialJobSpec"), _mapping(spec.get("trialJobSpec")))
+    yield from _study(("spec", "studySpec"), _mapping(spec.get("studySpec")))
+    yield from _training_input(("spec", "trainingInput"), training_input)
+    if "package" in _mapping(manifest) and _runs_no_package(spec, training_input):
+        message = "the job runs no Python package, so it has no use for the code"
+        hint = 'remove "package", or run it: "pythonPackageSpec" in place of "containerSpec"'
+        if training_input:
+            hint = 'remove "package", or "imageUri" under "masterConfig"'
+        yield Finding(("package",), message, hint, of_key=True)
+
+
+def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """The modules that must come from the manifest's `package`: what is in no other package of theirs."""
+    spec = _mapping(manifest.get("spec"))
+    holders: list[tuple[Keys, Any]] = [(("spec", "trainingInput"), spec.get("trainingInput"))]
+    for above in ((), ("trialJobSpec",)):
+        job = spec.get(above[0]) if above else spec
+        for index, pool in enumerate(_list(_mapping(job).get("workerPoolSpecs"))):
+            place = ("spec", *above, "workerPoolSpecs", index, "pythonPackageSpec")
+            holders.append((place, _mapping(pool).get("pythonPackageSpec")))
+    for keys, holder in holders:
+        module = _mapping(holder).get("pythonModule")
+        if isinstance(module, str) and not _mapping(holder).get("packageUris"):
+            yield (*keys, "pythonModule"), module
+
+
+def _runs_no_package(spec: Mapping[str, Any], training_input: Mapping[str, Any]) -> bool:
+    if training_input:
+        return "imageUri" in _mapping(training_input.get("masterConfig"))
+    pools = _list(_mapping(spec.get("trialJobSpec", spec)).get("workerPoolSpecs"))
+    return bool(pools) and not any("pythonPackageSpec" in _mapping(pool) for pool in pools)
+
+
+# --- Vertex AI ------------------------------------------------------------------------------------------
+
+
+def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
+    for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
+        place = (*keys, "workerPoolSpecs", index)
+        yield from _machine_spec((*place, "machineSpec"), _mapping(_mapping(pool).get("machineSpec")))
+        for task in ("containerSpec", "pythonPackageSpec"):
+            spec = _mapping(_mapping(pool).get(task))
+            yield from _env((*place, task, "env"), _list(spec.get("env")))
+            yield from _package_uris((*place, task, "packageUris"), spec.get("packageUris"))
+
+
+def _machine_spec(keys: Keys, spec: Mapping[str, Any]) -> Iterator[Finding]:
+    machine = spec.get("machineType")
+    accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
+    if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
+        return
+    found = machines.name_mismatch(machine) if machine else None
+    if not found and bool(accelerator) != bool(count):
+        yield _half_an_accelerator(keys, accelerator, _GPU_FIELDS)
+        return
+    found = found or machines.mismatch(machine, accelerator, int(count))
+    if found:
+        place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
+        yield Finding((*keys, place), found.message, _hint(found, _GPU_FIELDS))
+
+
+def _half_an_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
+    # "Both `accelerator_type` and `accelerator_count` should be specified or none." (the service's error)
+    there, other = fields if accelerator else fields[::-1]
+    message = f"{quote(there)} and {quote(other)} need each other"
+    return Finding((*keys, there), message, f"add {quote(other)}, or remove {quote(there)}", of_key=True)
+
+
+def _hint(found: machines.Mismatch, fields: tuple[str, str]) -> str:
+    if found.right is None:
+        return found.hint
+    accelerator, count = found.right
+    return f"write\n{fields[0]}: {accelerator}\n{fields[1]}: {count}"
+
+
+def _study(keys: Keys, study: Mapping[str, Any]) -> Iterator[Finding]:
+    parameters, metrics = _list(study.get("parameters")), _list(study.get("metrics"))
+    # metricId, parameterId: "must be unique amongst all" of its list.
+    yield from _repeated((*keys, "metrics"), metrics, "metricId")
+    yield from _repeated((*keys, "parameters"), parameters, "parameterId")
+    for index, parameter in enumerate(parameters):
+        yield from _parameter((*keys, "parameters", index), _mapping(parameter))
+
+
+def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
+    for name in ("doubleValueSpec", "integerValueSpec"):
+        yield from _bounds((*keys, name), _mapping(parameter.get(name)))
+    for index, conditional in enumerate(_list(parameter.get("conditionalParameterSpecs"))):
+        place = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
+        yield from _parameter(place, _mapping(_mapping(conditional).get("parameterSpec")))
+
+
+# --- AI Platform ----------------------------------------------------------------------------------------
+
+
+def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
+    for role in _ROLES:
+        machine = training_input.get(f"{role}Type", "")
+        config = _mapping(training_input.get(f"{role}Config"))
+        if isinstance(machine, str):
+            yield from _replica(keys, role, machine, config.get("acceleratorConfig"))
+    yield from _package_uris((*keys, "packageUris"), training_input.get("packageUris"))
+    parameters = _list(_mapping(training_input.get("hyperparameters")).get("params"))
+    # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
+    yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
+    for index, parameter in enumerate(parameters):
+        yield from _bounds((*keys, "hyperparameters", "params", index), _mapping(parameter))
+
+
+def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
+    machine_keys = (*keys, f"{role}Type")
+    gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
+    config = _mapping(accelerator_config)
+    accelerator, count = config.get("type", ""), _whole(config.get("count", 0))
+    if not isinstance(accelerator, str) or count is None:
+        return
+    bundled = machines.bundled_accelerator(machine)
+    found = machines.name_mismatch(machine) if machine else None
+    if not found and bundled and bundled not in _BUNDLED_ON_ML:
+        message = f"AI Platform has no {bundled}, which {machine} comes with"
+        yield Finding(
+            machine_keys, message, "take a machine of the series n1 or a2, or Vertex AI's CustomJob"
+        )
+    elif not found and bool(accelerator) != bool(count):
+        yield _half_an_accelerator(gpu_keys, accelerator, ("type", "count"))
+    elif not found and accelerator and not machine:
+        # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
+        message = f"an accelerator needs a machine that it is attached to: {quote(f'{role}Type')}"
+        yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
+    elif found := found or machines.mismatch(machine, accelerator, count):
+        place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
+        yield Finding(place, found.message, _replica_hint(role, found))
+
+
+def _replica_hint(role: str, found: machines.Mismatch) -> str:
+    if found.part != "machine" or found.right is None:
+        return _hint(found, ("type", "count"))
+    accelerator, count = found.right
+    return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
+
+
+# --- Both -----------------------------------------------------------------------------------------------
+
+
+def _env(keys: Keys, variables: list[Any]) -> Iterator[Finding]:
+    yield from _repeated(keys, variables, "name")
+
+
+def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
+    """No two packages of one file name: each would be fetched over the other."""
+    names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
+    for index in _second(names):
+        message = f"there are two packages with the file name {quote(names[index])}"
+        yield Finding((*keys, index), message, "rename one of the two")
+
+
+def _repeated(keys: Keys, items: list[Any], field: str) -> Iterator[Finding]:
+    names = [_mapping(item).get(field) for item in items]
+    for index in _second([name if isinstance(name, str) else "" for name in names]):
+        message = f"{quote(str(names[index]))} is there twice"
+        yield Finding((*keys, index, field), message, "remove one of the two, or rename it")
+
+
+def _second(names: list[str]) -> Iterator[int]:
+    """Where a name stands that stood before."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name and name in seen:
+            yield index
+        seen.add(name)
+
+
+def _bounds(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
+    least, most = _number(parameter.get("minValue")), _number(parameter.get("maxValue"))
+    if least is not None and most is not None and least > most:
+        yield Finding(
+            (*keys, "minValue"), f'"minValue" is above "maxValue": {least} > {most}', "exchange them"
+        )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return _whole(value)
+
+
+def _whole(value: Any) -> int | None:
+    """A 64-bit integer as either of the two forms it can be written in."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return (
+        int(value) if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal() else None
+    )

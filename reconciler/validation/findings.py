@@ -1,0 +1,25 @@
+"""A mistake in a document before it has a place in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Keys = tuple[str | int, ...]
+"""The way to a value in a document: keys of mappings, and indices of lists from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with one value.
+
+    Attributes:
+        keys: The way to it.
+        message: What is wrong.
+        hint: What to write instead; "" where that can't be known. It may have several lines.
+        of_key: Whether the mistake is the key, not its value.
+    """
+
+    keys: Keys
+    message: str
+    hint: str = ""
+    of_key: bool = False

@@ -1,0 +1,140 @@
+"""The text of a YAML file before any parsing: its encoding, its characters, and where its documents begin.
+
+UTF-8 only, with or without a byte order mark. Refused wherever they stand, comments included: characters that
+a reviewer doesn't see, or sees elsewhere than they are (control characters; U+202A to U+202E and U+2066 to
+U+2069, which reorder text on the screen), and line ends that only YAML 1.1 knows (U+0085, U+2028, U+2029).
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from reconciler.diagnostics import MAX_COUNTED_PER_FILE
+from reconciler.validation.findings import Keys
+
+_CLEAN_ASCII = bytes([*b"\t\n\r", *range(0x20, 0x7F)])
+_UNSAFE = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
+_REFUSED = re.compile(f"[{_UNSAFE}\u2028\u2029\ufeff\ufffe\uffff]")
+UNSAFE = re.compile(f"[{_UNSAFE}\ud800-\udfff]")
+"""What no text in a manifest may hold, however it is written."""
+
+# "---" at the start of a line begins a document and "..." ends one wherever they stand, even in a block
+# scalar (https://yaml.org/spec/1.2.2/#912-document-markers). Directives belong to the document that follows.
+_BOUNDARY = re.compile(rb"^(?:(?:%[^\n]*\n)*---|\.\.\.)(?=[ \t\n]|\Z)", re.MULTILINE)
+
+_OTHER_ENCODINGS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+_SAVE_AS_UTF8 = "save the file as UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A place in a file that can't be read: line and column from 1, and the way to it where there is one."""
+
+    line: int
+    column: int
+    message: str
+    hint: str = ""
+    keys: Keys = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The bytes of at most one document, with markers and comments around it; `line` is its first, from 1."""
+
+    data: bytes
+    line: int
+
+    def place(self, mark: Any) -> tuple[int, int]:
+        """A parser's mark as line and column in the file, from 1.
+
+        libyaml puts the end of a text without a last line end on a line of its own.
+        """
+        last = self.data.count(b"\n")
+        if mark.line <= last:
+            return self.line + mark.line, mark.column + 1
+        return self.line + last, len(self.data[self.data.rfind(b"\n") + 1 :].decode("utf-8")) + 1
+
+
+def check_text(data: bytes) -> tuple[bytes, list[Flaw]]:
+    """A file's text as UTF-8 without byte order mark and with LF line ends, or what is wrong with it."""
+    if not data.translate(None, _CLEAN_ASCII):
+        return _with_line_feeds(data), []
+    if flaw := _other_encoding(data):
+        return b"", [flaw]
+    data = _with_line_feeds(data.removeprefix(codecs.BOM_UTF8))
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return b"", [_not_utf8(data, error)]
+    return data, list(islice(_refused(text), MAX_COUNTED_PER_FILE))
+
+
+def split(data: bytes) -> Iterator[Chunk]:
+    """The documents of a file, each for itself, so that a mistake in one leaves the others readable.
+
+    `data` is as `check_text` gives it.
+    """
+    start, line = 0, 1
+    if b"\n---" in data or b"\n..." in data:
+        for match in _BOUNDARY.finditer(data):
+            cut = match.end() if match[0] == b"..." else match.start()
+            if data[start:cut].strip():
+                yield Chunk(data[start:cut], line)
+            line += data.count(b"\n", start, cut)
+            start = cut
+    yield Chunk(data[start:], line)
+
+
+def explain_character(char: str) -> tuple[str, str]:
+    """Why a character is refused, and what to do about it."""
+    name = f"U+{ord(char):04X}"
+    if char in "\u2028\u2029\x85":
+        return f"{name} ends a line for YAML 1.1, but not for YAML 1.2", "remove it, or end the line"
+    if char in "\ufeff\ufffe\uffff":
+        return f"{name} has no place inside a file", "remove it"
+    if "\u202a" <= char <= "\u2069":
+        return f"{name} changes the order in which the text around it is shown", "remove it"
+    if char >= "\ud800":
+        return f"{name} is half of a character", "write the whole character"
+    return f"{name} is a control character", "remove it"
+
+
+def _with_line_feeds(data: bytes) -> bytes:
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
+
+
+def _other_encoding(data: bytes) -> Flaw | None:
+    for mark, name in _OTHER_ENCODINGS:
+        if data.startswith(mark):
+            return Flaw(1, 1, f"the file is {name}, not UTF-8", _SAVE_AS_UTF8)
+    if len(data) > 1 and (data[0] == 0) != (data[1] == 0):
+        return Flaw(1, 1, "the file looks like UTF-16, not UTF-8", _SAVE_AS_UTF8)
+    return None
+
+
+def _not_utf8(data: bytes, error: UnicodeDecodeError) -> Flaw:
+    if b"\0" in data:
+        return Flaw(1, 1, "this is a binary file", "give it another suffix, or move it")
+    before = data[: error.start]
+    column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
+    message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
+    return Flaw(before.count(b"\n") + 1, column, message, _SAVE_AS_UTF8)
+
+
+def _refused(text: str) -> Iterator[Flaw]:
+    line, counted = 1, 0
+    for match in _REFUSED.finditer(text):
+        place = match.start()
+        line += text.count("\n", counted, place)
+        counted = place
+        yield Flaw(line, place - text.rfind("\n", 0, place), *explain_character(match[0]))

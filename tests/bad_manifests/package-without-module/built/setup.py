@@ -1,0 +1,1 @@
+"""Says what there is."""
