@@ -1,0 +1,105 @@
+"""Names: what they are made of, what they look like, and that they stay what they are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.manifest import AIPLATFORM_V1, ML_V1, Manifest, Reconcile
+from reconciler.naming import identity, job_name, label_of
+from tests.golden.compute import computed
+
+VECTORS = json.loads((Path(__file__).parent / "golden" / "vectors.json").read_text(encoding="utf-8"))
+
+SPEC = {"workerPoolSpecs": [{"replicaCount": "1"}]}
+CODE = "0123456789abcdef" * 4
+MANIFEST = Manifest(AIPLATFORM_V1, "CustomJob", "census-income", SPEC)
+BASE_NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,99}", fullmatch=True)
+IDENTITIES = st.binary(min_size=32, max_size=32).map(bytes.hex)
+
+
+def changed(**fields: Any) -> str:
+    return identity(replace(MANIFEST, **fields), SPEC, CODE)
+
+
+def test_the_golden_vectors_hold() -> None:
+    """Names are for ever: whoever must change a vector renames every job that anybody submitted."""
+    assert computed(VECTORS) == VECTORS
+
+
+def test_an_identity_is_a_hash_over_one_line_and_one_json_object() -> None:
+    hashed = (
+        b"reconciler job\n"
+        b'{"apiVersion":"aiplatform.googleapis.com/v1","baseName":"census_income","code":"%s","kind":"CustomJob",'
+        b'"rerun":"","spec":{"workerPoolSpecs":[{"replicaCount":"1"}]},"version":1}' % CODE.encode()
+    )
+    assert identity(MANIFEST, SPEC, CODE) == hashlib.sha256(hashed).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "census_income"},
+        {"labels": {"team": "risk"}},
+        {"package": Path("/elsewhere")},
+        {"path": "jobs/other.yaml", "line": 7},
+        {"reconcile": Reconcile(suspend=True, attempts=3, on_change="cancel", on_delete="cancel")},
+    ],
+    ids=lambda fields: ",".join(fields),
+)
+def test_what_makes_no_other_job(fields: dict[str, Any]) -> None:
+    assert changed(**fields) == identity(MANIFEST, SPEC, CODE)
+
+
+def test_what_makes_another_job() -> None:
+    others = [
+        identity(MANIFEST, SPEC, CODE),
+        changed(api_version=ML_V1),
+        changed(kind="HyperparameterTuningJob"),
+        changed(name="Census-income"),
+        changed(name="census.income"),
+        changed(reconcile=Reconcile(rerun="1")),
+        changed(reconcile=Reconcile(rerun="2")),
+        identity(MANIFEST, SPEC, ""),
+        identity(MANIFEST, SPEC, CODE[::-1]),
+        identity(MANIFEST, {}, CODE),
+        identity(MANIFEST, {**SPEC, "enableWebAccess": False}, CODE),
+        # What one field ends with isn't what the next one begins with.
+        identity(replace(MANIFEST, kind='CustomJob","rerun":"x'), SPEC, CODE),
+        identity(replace(MANIFEST, reconcile=Reconcile(rerun=CODE)), SPEC, ""),
+    ]
+    assert len(set(others)) == len(others)
+
+
+@given(BASE_NAMES, IDENTITIES, st.integers(1, 99))
+def test_a_name_is_a_valid_job_id(base_name: str, whole: str, attempt: int) -> None:
+    name = job_name(base_name, whole, attempt)
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", name, re.ASCII)
+    base, digits, *rest = re.fullmatch(r"(.*)_([0-9a-f]{16})(?:_([0-9]+))?", name).groups()  # type: ignore[union-attr]
+    assert (base, digits, rest) == (
+        base_name.replace("-", "_"),
+        whole[:16],
+        [None if attempt == 1 else str(attempt)],
+    )
+
+
+@given(st.lists(st.tuples(BASE_NAMES, IDENTITIES, st.integers(1, 99)), unique=True))
+def test_different_runs_have_different_names(runs: list[tuple[str, str, int]]) -> None:
+    told_apart = {(base.replace("-", "_"), whole[:16], attempt) for base, whole, attempt in runs}
+    assert len({job_name(*run) for run in runs}) == len(told_apart)
+
+
+@given(IDENTITIES)
+def test_a_label_holds_the_whole_identity(whole: str) -> None:
+    label = label_of(whole)
+    assert re.fullmatch(r"[a-z2-7]{52}", label)
+    assert base64.b32decode(label.upper() + "====").hex() == whole
