@@ -1,0 +1,151 @@
+"""Trims GitHub's own OpenAPI description to the operations that the reporter uses, and adds what it lacks.
+
+    npm pack @octokit/openapi@23.0.2
+    tar xzf octokit-openapi-23.0.2.tgz
+    python tests/github/trim.py package/generated/api.github.com.json > tests/github/description.json
+
+What is already trimmed stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+OPERATIONS = {
+    "/repos/{owner}/{repo}/statuses/{sha}": "post",
+    "/repos/{owner}/{repo}/commits/{ref}/statuses": "get",
+}
+# What the description says to readers rather than to validators.
+TOLD = ("description", "example", "examples", "externalDocs", "summary", "tags", "title")
+# Responses need a description to be valid; a property may have the name of anything here.
+ERRORS = {
+    "401": "basic-error",
+    "403": "basic-error",
+    "404": "basic-error",
+    "429": "basic-error",
+    "422": "status-validation-error",
+}
+
+
+def trim(whole: dict[str, Any]) -> dict[str, Any]:
+    """The description of the used operations, the parts they refer to, and the overlay."""
+    paths = {
+        path: {method: with_errors(quiet(whole["paths"][path][method]))}
+        for path, method in OPERATIONS.items()
+    }
+    trimmed: dict[str, Any] = {
+        "openapi": whole["openapi"],
+        "info": {key: whole["info"][key] for key in ("title", "version", "license")},
+        "servers": whole["servers"],
+        "paths": paths,
+        "components": {"schemas": {"status-validation-error": STATUS_VALIDATION_ERROR}},
+    }
+    add_references(trimmed, whole)
+    overlay(trimmed)
+    return trimmed
+
+
+def quiet(node: Any, *, names: bool = False) -> Any:
+    """Without the text for readers; with `names`, the keys are names that somebody chose, and all stay."""
+    if isinstance(node, list):
+        return [quiet(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "description" in node and "content" in node:
+        # A response, whose description is required.
+        kept = {key: quiet(value) for key, value in node.items() if key != "examples"}
+        return {**kept, "description": "Response"}
+    return {
+        key: quiet(value, names=key in ("properties", "headers", "responses", "schemas"))
+        for key, value in node.items()
+        if names or not (key in TOLD or key.startswith("x-"))
+    }
+
+
+def with_errors(operation: dict[str, Any]) -> dict[str, Any]:
+    """The operation with the answers that GitHub gives, and describes elsewhere only."""
+    described = {
+        status: {
+            "description": "Response",
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
+        }
+        for status, schema in ERRORS.items()
+    }
+    moved = {"$ref": "#/components/responses/moved_permanently"}
+    responses = {**described, "301": moved, "307": moved, **operation["responses"]}
+    return {**operation, "responses": dict(sorted(responses.items()))}
+
+
+def add_references(trimmed: dict[str, Any], whole: dict[str, Any]) -> None:
+    """Copy every component that is referred to, however indirectly."""
+    missing = references(trimmed)
+    while missing:
+        kind, name = missing.pop()
+        of_kind = trimmed["components"].setdefault(kind, {})
+        if name not in of_kind:
+            of_kind[name] = quiet(whole["components"][kind][name])
+            missing |= references(of_kind[name])
+
+
+def references(node: Any) -> set[tuple[str, str]]:
+    """Every `#/components/KIND/NAME` in `node`."""
+    if isinstance(node, list):
+        return set().union(*map(references, node))
+    if not isinstance(node, dict):
+        return set()
+    found = set().union(*map(references, node.values()))
+    if isinstance(node.get("$ref"), str):
+        _, _, kind, name = node["$ref"].split("/")
+        found.add((kind, name))
+    return found
+
+
+# What was wrong with a status is said by one text ("Validation failed: Description is too long (maximum is
+# 140 characters)"), and was by a list of objects before; the description of the API knows the list.
+STATUS_VALIDATION_ERROR = {
+    "type": "object",
+    "required": ["message", "documentation_url"],
+    "additionalProperties": False,
+    "properties": {
+        "message": {"type": "string"},
+        "documentation_url": {"type": "string"},
+        "status": {"type": "string"},
+        "errors": {
+            "oneOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["code"],
+                        "properties": {
+                            "resource": {"type": "string"},
+                            "field": {"type": "string"},
+                            "message": {"type": "string"},
+                            "code": {"type": "string"},
+                        },
+                    },
+                },
+            ]
+        },
+    },
+}
+
+
+def overlay(trimmed: dict[str, Any]) -> None:
+    """The limits that GitHub has and doesn't describe, and no keys beyond the described ones."""
+    post = trimmed["paths"]["/repos/{owner}/{repo}/statuses/{sha}"]["post"]
+    body = post["requestBody"]["content"]["application/json"]["schema"]
+    body["additionalProperties"] = False
+    body["properties"]["description"] |= {"maxLength": 140, "pattern": r"^[\u0001-\uffff]*$"}
+    body["properties"]["target_url"]["pattern"] = "^https?://"
+    for name in ("status", "basic-error", "nullable-simple-user"):
+        trimmed["components"]["schemas"][name]["additionalProperties"] = False
+
+
+if __name__ == "__main__":
+    json.dump(trim(json.loads(Path(sys.argv[1]).read_bytes())), sys.stdout, indent=1, sort_keys=True)
+    sys.stdout.write("\n")

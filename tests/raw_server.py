@@ -1,0 +1,177 @@
+"""A server on plain sockets that counts what arrives and answers as badly as a test wants."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One request as it arrived, and on which connection, counted from 0."""
+
+    connection: int
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+# Does something with the connection, and says whether another request may follow on it.
+Behaviour = Callable[[socket.socket, Arrived], bool]
+
+
+@dataclass
+class RawServer:
+    """Listens on loopback; the n-th request gets the n-th behaviour, and all further ones the last."""
+
+    behaviours: list[Behaviour]
+    tls: ssl.SSLContext | None = None
+    arrived: list[Arrived] = field(default_factory=list)
+    connections: int = 0
+    ended: list[int] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://localhost:{self.port}"
+
+    def count(self, method: str) -> int:
+        return sum(1 for request in self.arrived if request.method == method)
+
+    @contextmanager
+    def running(self) -> Iterator[RawServer]:
+        threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads = threads
+        threads[0].start()
+        try:
+            yield self
+        finally:
+            # shutdown wakes a thread that waits in accept or recv; close alone would not.
+            for sock in (self._listener, *self._open):
+                with suppress(OSError):
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                with suppress(OSError):
+                    socket.socket.close(sock)
+            for thread in threads:
+                thread.join(10)
+                assert not thread.is_alive()
+
+    def wait_for_end_of(self, *numbers: int) -> None:
+        """Until these connections have ended."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: set(numbers) <= set(self.ended), timeout=10), self.ended
+
+    def close_idle(self) -> None:
+        """Close every open connection from the server's side, as servers do with kept-alive ones."""
+        for sock in self._open:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            number = self.connections
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(sock, number), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket, number: int) -> None:
+        try:
+            self._converse(sock, number)
+        finally:
+            with self.changed:
+                self.ended.append(number)
+                self.changed.notify_all()
+
+    def _converse(self, sock: socket.socket, number: int) -> None:
+        with suppress(OSError):
+            if self.tls is not None:
+                sock = self.tls.wrap_socket(sock, server_side=True)
+            self._open.append(sock)
+            with sock, sock.makefile("rb") as stream:
+                while request := _request(stream, number):
+                    with self.changed:
+                        behaviour = self.behaviours[min(len(self.arrived), len(self.behaviours) - 1)]
+                        self.arrived.append(request)
+                        self.changed.notify_all()
+                    if not behaviour(sock, request):
+                        return
+
+
+def _request(stream: object, number: int) -> Arrived | None:
+    line = stream.readline(65536)  # type: ignore[attr-defined]
+    words = line.decode("latin-1").split()
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return None
+    headers: dict[str, str] = {}
+    while (line := stream.readline(65536)) not in (b"\r\n", b""):  # type: ignore[attr-defined]
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    body = stream.read(int(headers.get("content-length", "0")))  # type: ignore[attr-defined]
+    return Arrived(number, words[0], words[1], headers, body)
+
+
+def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> Behaviour:
+    """A whole answer; the connection stays open."""
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        named = {"content-length": str(len(body)), **{k.replace("_", "-"): v for k, v in headers.items()}}
+        head = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        sock.sendall(f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + body)
+        return True
+
+    return behave
+
+
+def send_then_close(data: bytes) -> Behaviour:
+    """Some bytes, perhaps none, and an orderly end of the connection."""
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        sock.sendall(data)
+        return False
+
+    return behave
+
+
+def reset(sock: socket.socket, request: Arrived) -> bool:
+    """End the connection by RST."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return False
+
+
+def silence(sock: socket.socket, request: Arrived) -> bool:
+    """No answer, until the client goes away."""
+    with suppress(OSError):
+        sock.recv(1)
+    return False
+
+
+def drip(head: bytes) -> Behaviour:
+    """`head`, and then a byte now and then for as long as the client stays."""
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        sock.sendall(head)
+        sock.settimeout(0.02)
+        while True:
+            try:
+                if sock.recv(1) == b"":
+                    return False
+            except TimeoutError:
+                sock.sendall(b"x")
+
+    return behave

@@ -1,0 +1,722 @@
+"""The transport against servers that misbehave: what arrives, how often, and what the error then says."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import socket
+import ssl
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_server import Arrived, Behaviour, RawServer, answer, drip, reset, send_then_close, silence
+
+from reconciler.errors import InvalidError, ServiceError
+from reconciler.transport import (
+    ClientHttp,
+    HttpRequest,
+    HttpResponse,
+    NoAnswerError,
+    NotSentError,
+    RetryingReads,
+    UrllibTransport,
+    retry_after,
+    send_idempotent,
+)
+
+SECRET = "ya29.very-secret-token"
+AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
+
+# What a server can do instead of answering well, each after it has taken the request.
+FAULTS: dict[str, Behaviour] = {
+    "closes": send_then_close(b""),
+    "resets": reset,
+    "half a status line": send_then_close(b"HTTP/1.1 20"),
+    "half the headers": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Type: appl"),
+    "half a body": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
+    "half a chunked body": send_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+    "no HTTP": send_then_close(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),
+    "only says 103": send_then_close(b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    "only says 100": send_then_close(b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "silence": silence,
+    "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
+    "endless headers": drip(b"HTTP/1.1 200 OK\r\nX-Long: "),
+    "a body that lasts until the end": drip(b"HTTP/1.1 200 OK\r\n\r\n"),
+    "a body too long": answer(200, b"x" * 10_001),
+    "an encoded body": answer(200, b"\x1f\x8b", content_encoding="gzip"),
+}
+SLOW = ("silence", "a byte now and then", "endless headers")
+# Answers that some client or other would follow, refresh its credentials for, or repeat.
+ANSWERS = {
+    "503": (503, answer(503, b"busy")),
+    "429 with retry-after": (429, answer(429, b"busy", retry_after="0")),
+    "502 of a proxy": (502, answer(502, b"<html>Bad Gateway</html>", content_type="text/html")),
+    "401": (401, answer(401, b"{}", www_authenticate="Bearer")),
+    "407": (407, answer(407, b"{}", proxy_authenticate="Basic")),
+    "408": (408, answer(408, b"", connection="close")),
+    "301 to itself": (301, answer(301, b"", location="/again")),
+    "307 to itself": (307, answer(307, b"", location="/again")),
+    "308 to itself": (308, answer(308, b"", location="/again")),
+}
+
+
+@pytest.fixture
+def transport() -> Iterator[UrllibTransport]:
+    made = UrllibTransport(max_body=10_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., RawServer]]:
+    with ExitStack() as stack:
+        yield lambda *behaviours, **more: stack.enter_context(RawServer([*behaviours], **more).running())
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate of localhost with its key, in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, encryption_algorithm=serialization.NoEncryption()
+    )
+    file = tmp_path_factory.mktemp("tls") / "localhost.pem"
+    file.write_bytes(private + signed.public_bytes(pem))
+    return file
+
+
+@pytest.fixture
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+@pytest.fixture
+def trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+
+
+def request_to(server: RawServer, method: str = "POST", **more: object) -> HttpRequest:
+    body = b'{"displayName": "x"}' if method == "POST" else None
+    return HttpRequest(method, f"{server.url}/v1/jobs?alt=json", AUTHORIZED, body, **more)  # type: ignore[arg-type]
+
+
+def all_text(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)) + repr(error) + str(error)
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_without_a_good_answer_arrives_once(
+    fault: str,
+    method: str,
+    warm: bool,
+    transport: UrllibTransport,
+    serve: Callable[..., RawServer],
+) -> None:
+    server = serve(*([answer()] if warm else []), FAULTS[fault])
+    if warm:
+        transport.send(HttpRequest("GET", f"{server.url}/warm"))
+    with pytest.raises(NoAnswerError) as caught:
+        transport.send(request_to(server, method, timeout=1.0 if fault in SLOW else 30.0))
+    assert [request.target for request in server.arrived[warm:]] == ["/v1/jobs?alt=json"]
+    assert SECRET not in all_text(caught.value)
+    assert str(caught.value).startswith(f"no whole answer from {server.url}: ")
+    assert str(caught.value).endswith(": it took too long") == (fault in SLOW)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_over_tls_too(
+    fault: str, trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(FAULTS[fault], tls=server_tls)
+    with pytest.raises(NoAnswerError) as caught:
+        UrllibTransport(max_body=10_000).send(request_to(server, timeout=1.0 if fault in SLOW else 30.0))
+    assert server.count("POST") == len(server.arrived) == 1
+    assert SECRET not in all_text(caught.value)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_an_answer_of_any_status_is_returned_as_it_is(
+    name: str, method: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    status, behaviour = ANSWERS[name]
+    server = serve(behaviour, answer())
+    assert transport.send(request_to(server, method)).status == status
+    assert len(server.arrived) == 1
+
+
+def test_the_google_clients_own_transport_sends_a_post_twice(serve: Callable[..., RawServer]) -> None:
+    """Why there is a transport at all: the first POST was taken, and success is reported for the second."""
+    import httplib2
+    from googleapiclient.http import HttpRequest as ClientRequest
+
+    server = serve(send_then_close(b""), answer(200, b'{"name": "second"}'))
+    request = ClientRequest(
+        httplib2.Http(), lambda _, content: json.loads(content), f"{server.url}/v1/jobs", "POST", b"{}"
+    )
+    assert request.execute(num_retries=0) == {"name": "second"}
+    assert server.count("POST") == 2
+
+
+def test_a_request_carries_what_it_was_given(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    twice = {"x_goog_hash": "crc32c=AAAAAA==", "X_Goog_Hash": "md5=1B2M2Y8AsgTpgAmY7PhCfg=="}
+    server = serve(answer(201, b'{"a": 1}', **twice))
+    body = json.dumps({"x": "é" * 5000}).encode()
+    headers = {"Content-Type": "application/json", "Content-Length": "3", "Accept-Encoding": "gzip"}
+    response = transport.send(HttpRequest("POST", f"{server.url}/a%2Fb?c=d%26", headers, body))
+    assert (response.status, response.body) == (201, b'{"a": 1}')
+    assert response.headers["x-goog-hash"] == "crc32c=AAAAAA==, md5=1B2M2Y8AsgTpgAmY7PhCfg=="
+    arrived = server.arrived[0]
+    assert (arrived.method, arrived.target, arrived.body) == ("POST", "/a%2Fb?c=d%26", body)
+    assert arrived.headers["content-type"] == "application/json"
+    assert arrived.headers["content-length"] == str(len(body))
+    assert arrived.headers["accept-encoding"] == "identity"
+    assert arrived.headers["host"] == f"localhost:{server.port}"
+    assert arrived.headers["user-agent"].startswith("reconciler/")
+
+
+def test_reads_share_a_connection_and_writes_never_do(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    for method in ("GET", "GET", "POST", "POST", "GET"):
+        transport.send(request_to(server, method))
+    assert [(request.method, request.connection) for request in server.arrived] == [
+        ("GET", 0),
+        ("GET", 0),
+        ("POST", 1),
+        ("POST", 2),
+        ("GET", 0),
+    ]
+
+
+def test_every_connection_ends(transport: UrllibTransport, serve: Callable[..., RawServer]) -> None:
+    server = serve(answer(), answer(), answer(), answer(200, b"x" * 20_000), answer())
+    transport.send(request_to(server, "POST"))
+    server.wait_for_end_of(0)
+    transport.send(request_to(server, "GET"))
+    transport.send(request_to(server, "POST"))
+    server.wait_for_end_of(2)
+    with pytest.raises(NoAnswerError):
+        transport.send(request_to(server, "GET"))
+    server.wait_for_end_of(1)
+    transport.send(request_to(server, "GET"))
+    assert server.ended == [0, 2, 1], "the last one is kept"
+    transport.close()
+    server.wait_for_end_of(3)
+    told = [request.headers.get("connection") for request in server.arrived]
+    assert told == ["close", None, "close", None, None]
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(5)
+            assert not thread.is_alive(), "it would wake up long after the request"
+
+
+def test_an_answer_of_just_the_allowed_length_is_read(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(200, b"x" * 10_000))
+    assert len(transport.send(request_to(server)).body) == 10_000
+
+
+def test_a_request_without_time_isnt_sent(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    transport.send(request_to(server, "GET"))
+    with pytest.raises(NotSentError, match="took too long"):
+        transport.send(request_to(server, "GET", timeout=0))
+    assert len(server.arrived) == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_a_kept_connection_that_the_server_closed_does_no_harm(
+    method: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    transport.send(request_to(server, "GET"))
+    server.close_idle()
+    assert transport.send(request_to(server, method)).status == 200
+    assert len(server.arrived) == 2
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_refusal_before_the_end_of_the_body_counts_as_the_answer(
+    drained: bool, transport: UrllibTransport
+) -> None:
+    """The server answers from the headers alone; what it leaves unread makes its system reset it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(100)
+                sock.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+                while drained and sock.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert transport.send(HttpRequest("POST", url, body=b"x" * (1 << 24))).status == 413
+        thread.join(10)
+
+
+def test_many_threads_share_one_transport(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    def echo(sock: socket.socket, request: Arrived) -> bool:
+        return answer(200, request.target.encode())(sock, request)
+
+    server = serve(echo)
+    wrong: list[str] = []
+
+    def ask(name: str) -> None:
+        for number in range(20):
+            target = f"/{name}/{number}"
+            if transport.send(HttpRequest("GET", server.url + target)).body != target.encode():
+                wrong.append(target)
+
+    threads = [threading.Thread(target=ask, args=(f"thread-{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+    assert len({request.target for request in server.arrived}) == len(server.arrived) == 160
+
+
+def test_nobody_there_is_not_sent(transport: UrllibTransport) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(NotSentError, match="connection refused") as caught:
+        transport.send(HttpRequest("POST", f"http://127.0.0.1:{port}/", AUTHORIZED, b"{}"))
+    assert SECRET not in all_text(caught.value)
+
+
+def test_a_name_that_no_one_has_is_not_sent(transport: UrllibTransport) -> None:
+    with pytest.raises(NotSentError, match="its name doesn't resolve"):
+        transport.send(HttpRequest("POST", "http://nobody.invalid/", AUTHORIZED, b"{}"))
+
+
+def test_a_host_that_takes_no_connection_is_not_sent(transport: UrllibTransport) -> None:
+    """A listener whose queue is full leaves a connection hanging."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        address = listener.getsockname()
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            with suppress(BlockingIOError):
+                sock.connect(address)
+        with pytest.raises(NotSentError, match="took too long"):
+            transport.send(HttpRequest("POST", f"http://127.0.0.1:{address[1]}/", body=b"", timeout=0.3))
+
+
+def test_a_server_without_tls_is_not_sent_anything(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    with pytest.raises(NotSentError, match="TLS failed"):
+        transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
+    assert server.arrived == []
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_sent_anything(
+    transport: UrllibTransport, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(), tls=server_tls)
+    with pytest.raises(NotSentError, match="self-signed certificate"):
+        transport.send(request_to(server))
+    assert server.arrived == []
+
+
+def test_a_certificate_of_another_host_is_not_sent_anything(
+    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(), tls=server_tls)
+    with pytest.raises(NotSentError, match="certificate is not valid"):
+        UrllibTransport().send(HttpRequest("POST", f"https://127.0.0.1:{server.port}/", AUTHORIZED, b"{}"))
+    assert server.arrived == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "jobs",
+        "ftp://localhost/",
+        "http://",
+        "http://localhost:99999/",
+        "http://localhost:0/",
+        "http://localhost:x/",
+        "http://[::1/",
+        "http://localhost/a b",
+        "http://localhost/\r\nX-Injected: 1",
+        "http://localhost/é",
+        "http://user:password@localhost/",
+        "http://" + "a" * 70 + ".x/",
+    ],
+)
+def test_an_address_that_is_none_is_not_sent(url: str, transport: UrllibTransport) -> None:
+    with pytest.raises(NotSentError) as caught:
+        transport.send(HttpRequest("POST", url, AUTHORIZED, b"{}"))
+    assert SECRET not in all_text(caught.value)
+    assert "password" not in all_text(caught.value)
+
+
+@pytest.mark.parametrize("bad", ["\n", "\r\nX-Injected: 1", "\0", "\u2028", "\u2013"])
+@pytest.mark.parametrize("where", ["name", "value"])
+def test_a_header_that_http_cant_carry_is_not_sent_and_not_quoted(
+    bad: str, where: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    headers = {f"X{bad}": SECRET} if where == "name" else {"Authorization": f"Bearer {SECRET}{bad}"}
+    with pytest.raises(NotSentError) as caught:
+        transport.send(HttpRequest("POST", server.url, headers, b"{}"))
+    assert SECRET not in all_text(caught.value)
+    assert server.arrived == []
+
+
+def test_the_text_forms_hold_no_secret() -> None:
+    request = HttpRequest("POST", "https://localhost/", AUTHORIZED, SECRET.encode())
+    response = HttpResponse(200, {"set-cookie": SECRET}, SECRET.encode())
+    assert SECRET not in repr(request) + repr(response)
+
+
+def test_the_environments_proxy_is_not_used(
+    transport: UrllibTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, server = serve(answer(502)), serve(answer())
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy.url)
+    assert transport.send(request_to(server)).status == 200
+    assert proxy.arrived == []
+
+
+def tunnel(sock: socket.socket, request: Arrived) -> bool:
+    """What a proxy does at CONNECT: it carries bytes both ways until one side ends."""
+    host, _, port = request.target.partition(":")
+    with socket.create_connection((host, int(port))) as upstream:
+        sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        def carry(source: socket.socket, sink: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    sink.sendall(data)
+            for end in (source, sink):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+        back = threading.Thread(target=carry, args=(upstream, sock), daemon=True)
+        back.start()
+        carry(sock, upstream)
+        back.join(10)
+    return False
+
+
+def test_a_given_proxy_tunnels_https(
+    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    proxy, server = serve(tunnel), serve(answer(201), tls=server_tls)
+    transport = UrllibTransport(proxy=f"http://us%40er:pass@localhost:{proxy.port}")
+    assert transport.send(request_to(server)).status == 201
+    (connect,) = proxy.arrived
+    assert (connect.method, connect.target) == ("CONNECT", f"localhost:{server.port}")
+    assert connect.headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
+    assert server.arrived[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert "proxy-authorization" not in server.arrived[0].headers
+
+
+def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) -> None:
+    proxy, server = serve(answer(407, b"who are you?")), serve(answer())
+    transport = UrllibTransport(proxy=f"http://user:hunter2@localhost:{proxy.port}")
+    with pytest.raises(NotSentError) as caught:
+        transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
+    assert server.connections == 0
+    assert not {SECRET, "hunter2"} & set(all_text(caught.value).split())
+    assert transport.send(request_to(server)).status == 200, "plain http goes past the proxy"
+
+
+@pytest.mark.parametrize("proxy", ["localhost:3128", "socks5://localhost", "http://", "http://a:b:c"])
+def test_a_proxy_that_is_none_is_refused(proxy: str) -> None:
+    with pytest.raises(InvalidError, match="http://host:port"):
+        UrllibTransport(proxy=proxy)
+
+
+# Reads that are repeated.
+
+
+def test_reads_are_repeated_until_the_server_is_back(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(503), reset, answer(429, b"", retry_after="7"), answer(200, b"[]"))
+    waited: list[float] = []
+    response = send_idempotent(transport, request_to(server, "GET"), sleep=waited.append, random=lambda: 0.0)
+    assert (response.status, response.body) == (200, b"[]")
+    assert waited == [0.5, 1.0, 7.0]
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_busy_server_is_asked_again(
+    status: int, transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(status), answer(status), answer(status), answer())
+    reads = RetryingReads(transport, sleep=lambda _: None, random=lambda: 0.0)
+    assert reads.send(request_to(server, "GET")).status == 200
+
+
+@pytest.mark.parametrize("status", [200, 304, 400, 401, 403, 404, 409, 501])
+def test_an_answer_that_wont_change_is_returned_at_once(
+    status: int, transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(status, b""))
+    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
+    assert reads.send(request_to(server, "GET")).status == status
+    assert len(server.arrived) == 1
+
+
+def test_a_403_that_names_a_time_is_waited_for(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(403, b"{}", retry_after="60"), answer())
+    waited: list[float] = []
+    reads = RetryingReads(transport, sleep=waited.append, random=lambda: 0.9)
+    assert reads.send(request_to(server, "GET")).status == 200
+    assert waited == [60.0]
+
+
+def test_nobody_waits_for_longer_than_about_a_minute(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(429, b"", retry_after="65"))
+    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
+    assert reads.send(request_to(server, "GET")).status == 429
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_writes_are_never_repeated(
+    method: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(503, b"", retry_after="1"))
+    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
+    assert reads.send(HttpRequest(method, server.url, body=b"{}")).status == 503
+    assert len(server.arrived) == 1
+
+
+def test_the_last_attempt_decides(transport: UrllibTransport, serve: Callable[..., RawServer]) -> None:
+    server = serve(answer(503), answer(503), send_then_close(b""))
+    with pytest.raises(NoAnswerError):
+        send_idempotent(
+            transport, request_to(server, "GET"), attempts=3, sleep=lambda _: None, random=lambda: 0.0
+        )
+    assert len(server.arrived) == 3
+
+
+class Always:
+    """A transport that gives the same answer, or error, each time."""
+
+    def __init__(self, given: HttpResponse | ServiceError) -> None:
+        self.given, self.sent = given, 0
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        self.sent += 1
+        if isinstance(self.given, ServiceError):
+            raise self.given
+        return self.given
+
+
+@given(
+    attempts=st.integers(1, 12),
+    chance=st.floats(0, 1, exclude_max=True),
+    given_each=st.sampled_from([NotSentError("x"), NoAnswerError("x"), 429, 500, 503]),
+    asked=st.one_of(st.none(), st.integers(0, 64)),
+)
+def test_the_delays_grow_have_chance_and_an_end(
+    attempts: int, chance: float, given_each: ServiceError | int, asked: int | None
+) -> None:
+    headers = {} if asked is None else {"retry-after": str(asked)}
+    busy = HttpResponse(given_each, headers, b"") if isinstance(given_each, int) else given_each
+    transport, waited = Always(busy), list[float]()
+    with suppress(ServiceError):
+        send_idempotent(
+            transport,
+            HttpRequest("GET", "http://x/"),
+            attempts=attempts,
+            sleep=waited.append,
+            random=lambda: chance,
+        )
+    assert transport.sent == attempts
+    assert len(waited) == attempts - 1
+    wanted = 0 if isinstance(busy, ServiceError) else asked or 0
+    for number, delay in enumerate(waited):
+        assert delay >= max(wanted, min(2**number, 64) / 2)
+        assert delay <= max(wanted, min(2**number, 64))
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": " 120 "}, 120.0),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "1.5"}, None),
+        ({"retry-after": "²"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT"}, None),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 2026 10:00:30 GMT",
+                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
+            },
+            30.0,
+        ),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 2026 09:00:00 GMT",
+                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
+            },
+            0.0,
+        ),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(HttpResponse(429, headers, b"")) == seconds
+
+
+@given(st.text(), st.text())
+def test_retry_after_takes_any_text(wanted: str, date: str) -> None:
+    seconds = retry_after(HttpResponse(429, {"retry-after": wanted, "date": date}, b""))
+    assert seconds is None or seconds >= 0
+
+
+# The Google client on top.
+
+
+@pytest.fixture
+def storage(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> Callable[..., tuple[object, RawServer]]:
+    """The client of Cloud Storage that talks to a raw server, and the server."""
+    from googleapiclient.discovery import build_from_document
+    from googleapiclient.discovery_cache import get_static_doc
+
+    def build(*behaviours: Behaviour) -> tuple[object, RawServer]:
+        server = serve(*behaviours)
+        document = json.loads(get_static_doc("storage", "v1"))
+        document["rootUrl"] = server.url + "/"
+        http = ClientHttp(transport, authorize=lambda: AUTHORIZED, timeout=5)
+        return build_from_document(document, http=http), server
+
+    return build
+
+
+def test_the_google_client_builds_and_parses(storage: Callable[..., tuple]) -> None:
+    client, server = storage(
+        answer(200, b'{"items": [{"name": "a"}]}', content_type="application/json; charset=UTF-8"),
+        answer(200, b'{"name": "b"}', content_type="application/json; charset=UTF-8"),
+        answer(204, b""),
+    )
+    assert client.buckets().list(project="p").execute() == {"items": [{"name": "a"}]}
+    assert client.buckets().insert(project="p", body={"name": "b"}).execute() == {"name": "b"}
+    client.objects().delete(bucket="b", object="a/b ü").execute()
+    listed, inserted, deleted = server.arrived
+    assert listed.target == "/storage/v1/b?project=p&alt=json"
+    assert listed.headers["authorization"] == f"Bearer {SECRET}"
+    assert json.loads(inserted.body) == {"name": "b"}
+    assert inserted.headers["content-type"] == "application/json"
+    assert deleted.target == "/storage/v1/b/b/o/a%2Fb%20%C3%BC"
+
+
+def test_what_the_client_gives_and_gets_is_httplib2s(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    import httplib2
+
+    server = serve(answer(418, b"short", x_y="z"))
+    response, body = ClientHttp(transport).request(server.url, "PUT", "text é")
+    assert isinstance(response, httplib2.Response)
+    assert (response.status, response["status"], response["x-y"], body) == (418, "418", "z", b"short")
+    assert response.reason == "I'm a Teapot"
+    assert server.arrived[0].body == "text é".encode()
+
+
+def test_the_google_clients_errors_come_through(storage: Callable[..., tuple]) -> None:
+    from googleapiclient.errors import HttpError
+
+    client, _ = storage(
+        answer(409, b'{"error": {"code": 409, "message": "taken"}}', content_type="application/json"),
+        answer(503, b"<html>", content_type="text/html"),
+    )
+    with pytest.raises(HttpError, match="taken") as caught:
+        client.buckets().insert(project="p", body={"name": "b"}).execute()
+    assert caught.value.resp.status == 409
+    with pytest.raises(HttpError, match="Service Unavailable"):
+        client.buckets().insert(project="p", body={"name": "b"}).execute()
+
+
+@pytest.mark.parametrize("fault", ["closes", "resets", "half a body"])
+def test_the_google_client_sends_a_post_once_through_us(fault: str, storage: Callable[..., tuple]) -> None:
+    client, server = storage(FAULTS[fault], answer())
+    with pytest.raises(NoAnswerError):
+        client.buckets().insert(project="p", body={"name": "b"}).execute(num_retries=0)
+    assert server.count("POST") == 1
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_uploads_of_the_google_client(resumable: bool, storage: Callable[..., tuple]) -> None:
+    import io
+
+    from googleapiclient.http import MediaIoBaseUpload
+
+    def start(sock: socket.socket, request: Arrived) -> bool:
+        session = f"http://{request.headers['host']}/session"
+        return answer(200, b"", location=session)(sock, request)
+
+    data = bytes(range(256)) * 1024
+    done = answer(200, b'{"size": "262144"}')
+    client, server = storage(*([start, done] if resumable else [done]))
+    media = MediaIoBaseUpload(io.BytesIO(data), "application/gzip", resumable=resumable)
+    assert client.objects().insert(bucket="b", name="n", media_body=media).execute() == {"size": "262144"}
+    assert data in server.arrived[-1].body
+    assert [request.method for request in server.arrived] == (["POST", "PUT"] if resumable else ["POST"])
+
+
+def test_loading_the_package_loads_no_http_library() -> None:
+    import subprocess
+    import sys
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, reconciler.transport; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"urllib3", "ssl", "http.client", "httplib2", "googleapiclient"} & set(loaded)
