@@ -1,0 +1,22 @@
+"""`python -m reconciler.localservice --home HOME [--stay]`: run the embedded training service."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from reconciler.localservice.process import serve
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the service until its end; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="reconciler.localservice", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="the folder that holds the service's state")
+    parser.add_argument("--stay", action="store_true", help="don't end when there is nothing to do")
+    options = parser.parse_args(arguments)
+    return serve(options.home, stay=options.stay)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""What a trainer's package archives need, found by reading them; nothing in them is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tarfile
+import tomllib
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_FILE_LIMIT = 2 * 1024 * 1024
+_FILES_LIMIT = 20_000
+_METADATA = ("METADATA", "PKG-INFO", "requires.txt", "pyproject.toml", "setup.py", "setup.cfg")
+_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+import|import\s+([\w., \t]+))", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_REQUIREMENT = re.compile(rf"\s*({_NAME.pattern})\s*(?:\[[^\]]*\])?\s*(?:[<>=!~;@(].*)?", re.DOTALL)
+_DISTUTILS_BACKENDS = {"setuptools.build_meta", "setuptools.build_meta:__legacy__"}
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What package archives mention.
+
+    Attributes:
+        modules: Dotted names that are imported somewhere, `a.b` for `from a import b` too.
+        names: Attributes and functions that are used somewhere, such as `read_parquet`.
+        distributions: Normalised names of the distributions that are required.
+    """
+
+    modules: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    distributions: frozenset[str] = frozenset()
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(
+            self.modules | other.modules,
+            self.names | other.names,
+            self.distributions | other.distributions,
+        )
+
+
+def needs(archive: Path) -> Needs:
+    """What this archive mentions; nothing where it can't be read: the installer will say why."""
+    found = Needs()
+    try:
+        for name, content in _files(archive):
+            found |= _needs_of_file(name, content)
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
+        return Needs()
+    return found
+
+
+def builds_with_setuptools(archive: Path) -> bool:
+    """Whether setuptools and wheel are all that building the archive needs; True where it doesn't say."""
+    try:
+        for name, content in _files(archive):
+            if len(PurePosixPath(name).parts) == 2 and name.endswith("/pyproject.toml"):
+                return _is_setuptools(
+                    tomllib.loads(content.decode("utf-8", "replace")).get("build-system", {})
+                )
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, tomllib.TOMLDecodeError):
+        return True
+    return True
+
+
+def requires_others(wheel: Path) -> bool:
+    """Whether a wheel depends on other distributions."""
+    with zipfile.ZipFile(wheel) as file:
+        metadata = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
+        return any("\nRequires-Dist:" in file.read(name).decode("utf-8", "replace") for name in metadata)
+
+
+def normalised(distribution: str) -> str:
+    """A distribution's name in the spelling that compares equal."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _is_setuptools(build_system: object) -> bool:
+    if not isinstance(build_system, dict):
+        return True
+    requires = {_distribution(str(line)) for line in build_system.get("requires", ())}
+    backend = build_system.get("build-backend", "setuptools.build_meta")
+    return backend in _DISTUTILS_BACKENDS and requires <= {"setuptools", "wheel", None}
+
+
+def _needs_of_file(name: str, content: bytes) -> Needs:
+    base = PurePosixPath(name).name
+    text = content.decode("utf-8", "replace")
+    if base.endswith(".py"):
+        return _needs_of_source(text, is_setup=base == "setup.py")
+    if base == "pyproject.toml":
+        return Needs(distributions=_required(_lines_of_pyproject(text)))
+    return Needs(distributions=_required(text.splitlines()))
+
+
+def _needs_of_source(text: str, *, is_setup: bool) -> Needs:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        # Perhaps for a newer or older Python than this one.
+        return Needs(modules=frozenset(_imports_of_text(text)))
+    strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = (_distribution(value) for value in strings) if is_setup else ()
+    return Needs(
+        modules=frozenset(name for node in nodes for name in _imports(node)),
+        names=frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute)),
+        distributions=frozenset(name for name in found if name),
+    )
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _imports_of_text(text: str) -> Iterator[str]:
+    for module, several in _IMPORT.findall(text):
+        yield from ([module] if module else (part.split()[0] for part in several.split(",") if part.split()))
+
+
+def _lines_of_pyproject(text: str) -> list[str]:
+    try:
+        project = tomllib.loads(text).get("project", {})
+    except tomllib.TOMLDecodeError:
+        return []
+    lines = project.get("dependencies", []) if isinstance(project, dict) else []
+    return [str(line) for line in lines] if isinstance(lines, list) else []
+
+
+def _required(lines: Iterable[str]) -> frozenset[str]:
+    """The distributions that a metadata file's lines name; too many rather than too few."""
+    found = (_distribution(line.removeprefix("Requires-Dist:").strip()) for line in lines)
+    return frozenset(name for name in found if name)
+
+
+def _distribution(requirement: str) -> str | None:
+    match = _REQUIREMENT.fullmatch(requirement)
+    return normalised(match[1]) if match else None
+
+
+def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """The Python files and the metadata of a source distribution or wheel, of a bounded number and size."""
+    files = _files_of_zip(archive) if zipfile.is_zipfile(archive) else _files_of_tar(archive)
+    for count, (name, content) in enumerate(files):
+        if count >= _FILES_LIMIT:
+            return
+        yield name, content
+
+
+def _files_of_zip(archive: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(archive) as file:
+        for info in file.infolist():
+            if _matters(info.filename, info.file_size):
+                yield info.filename, file.read(info)
+
+
+def _files_of_tar(archive: Path) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(archive) as file:
+        for member in file:
+            if member.isfile() and _matters(member.name, member.size):
+                content = file.extractfile(member)
+                if content is not None:
+                    yield member.name, content.read()
+
+
+def _matters(name: str, size: int) -> bool:
+    return size <= _FILE_LIMIT and (name.endswith(".py") or PurePosixPath(name).name in _METADATA)

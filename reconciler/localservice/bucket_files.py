@@ -1,0 +1,226 @@
+"""Objects as plain files below a bucket's folder, reached so that no name and no link leads out of it.
+
+Every step goes through the file descriptor of the folder before it, and no symbolic link is followed:
+a trainer may put any link there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.localservice.message import ApiError, invalid
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a FIFO that a trainer has put there must not hold up the service.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_NAME = 1024
+_MAX_PART = 255
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+def is_bucket_name(name: str) -> bool:
+    """Whether Cloud Storage takes it as a bucket's name, as far as one can tell without dots' meaning."""
+    return _BUCKET.fullmatch(name) is not None and ".." not in name
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The folders and the file that an object's name stands for.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: objects are files here, and this can't be one's name.
+    """
+    parts = tuple(name.split("/"))
+    if len(name.encode()) > _MAX_NAME or "\r" in name or "\n" in name:
+        raise invalid(f"Object names have at most {_MAX_NAME} bytes, and no line breaks.")
+    if any(part in ("", ".", "..") or "\0" in part or len(part.encode()) > _MAX_PART for part in parts):
+        raise invalid(f"Objects are files here, and {name!r} can't be the name of one.")
+    return parts
+
+
+@contextmanager
+def opened(path: Path | str, within: int | None = None) -> Iterator[int]:
+    """A folder's file descriptor.
+
+    Raises:
+        OSError: It isn't there, or is no folder.
+    """
+    descriptor = os.open(path, _FOLDER, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_missing(error: OSError) -> bool:
+    """Whether it says that a file or folder isn't there: a link in its place counts as nothing there."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
+    """A file descriptor to read an object by; None where there is no such regular file."""
+    try:
+        with _parent(bucket, parts) as folder:
+            descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+    except OSError as error:
+        if is_missing(error) or error.errno == errno.ENXIO:
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:
+    """The file's status; None where there is no such regular file."""
+    try:
+        with _parent(bucket, parts) as folder:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if is_missing(error):
+            return None
+        raise
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def place(bucket: int, parts: tuple[str, ...], staged: Path) -> None:
+    """Move a whole file to its place, over what is there; on the disk when this returns.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: the name would be a folder and a file at once.
+    """
+    try:
+        with _made_parent(bucket, parts) as folder:
+            _rename(staged, parts[-1], folder)
+            os.fsync(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+            raise _both_file_and_folder(parts) from error
+        raise
+
+
+def remove(bucket: int, parts: tuple[str, ...]) -> None:
+    """Remove a file that is there; off the disk when this returns."""
+    with _parent(bucket, parts) as folder:
+        os.unlink(parts[-1], dir_fd=folder)
+        os.fsync(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file's object name with its status, or with none the common beginning of several names."""
+
+    name: str
+    status: os.stat_result | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which names a walk gives: those with the prefix, from `start` on; `fold` gives folders below as one."""
+
+    prefix: str = ""
+    start: str = ""
+    fold: bool = False
+
+    def folder(self, path: str) -> bool:
+        """Whether a folder, its path ending in "/", may hold such names."""
+        related = path.startswith(self.prefix) or self.prefix.startswith(path)
+        return related and (path >= self.start or self.start.startswith(path))
+
+    def folds(self, path: str) -> bool:
+        """Whether the folder is given as one."""
+        return self.fold and path.startswith(self.prefix) and path != self.prefix
+
+    def file(self, name: str) -> bool:
+        """Whether it is such a name."""
+        return name.startswith(self.prefix) and name >= self.start
+
+
+def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
+    """The files below a folder, in the order of their names' UTF-8 bytes; `path` is what names begin with."""
+    for name, entry in _sorted_entries(folder, path):
+        if not name.endswith("/"):
+            if wanted.file(name):
+                yield Found(name, entry.stat(follow_symlinks=False))
+        elif wanted.folder(name):
+            # A folder may go away while one walks.
+            with suppress(FileNotFoundError, NotADirectoryError), opened(entry.name, folder) as below:
+                if not wanted.folds(name):
+                    yield from walk(below, wanted, name)
+                elif any(walk(below, Wanted(start=wanted.start), name)):
+                    yield Found(name, None)
+
+
+def _sorted_entries(folder: int, path: str) -> list[tuple[str, os.DirEntry[str]]]:
+    """Files by their name, folders by theirs with "/" behind, in the order that their files' names have."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(UnicodeEncodeError):  # a file whose name isn't UTF-8 is no object
+                entry.name.encode()
+                if entry.is_dir(follow_symlinks=False):
+                    found.append((f"{path}{entry.name}/", entry))
+                elif entry.is_file(follow_symlinks=False):
+                    found.append((path + entry.name, entry))
+    return sorted(found, key=lambda item: item[0])
+
+
+@contextmanager
+def _parent(bucket: int, parts: tuple[str, ...]) -> Iterator[int]:
+    folder = os.dup(bucket)
+    try:
+        for part in parts[:-1]:
+            folder = _step(folder, part)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _made_parent(bucket: int, parts: tuple[str, ...]) -> Iterator[int]:
+    folder = os.dup(bucket)
+    try:
+        for part in parts[:-1]:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+                os.fsync(folder)
+            folder = _step(folder, part)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _step(folder: int, part: str) -> int:
+    """The folder `part` in `folder`, which is closed once the next is open."""
+    below = os.open(part, _FOLDER, dir_fd=folder)
+    os.close(folder)
+    return below
+
+
+def _rename(staged: Path, name: str, folder: int) -> None:
+    try:
+        os.rename(staged, name, dst_dir_fd=folder)
+    except IsADirectoryError:
+        _remove_empty(folder, name)
+        os.rename(staged, name, dst_dir_fd=folder)
+
+
+def _remove_empty(parent: int, name: str) -> None:
+    """Remove a folder that holds nothing but such folders: deleted objects leave them behind."""
+    with opened(name, parent) as folder:
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                _remove_empty(folder, entry.name)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _both_file_and_folder(parts: tuple[str, ...]) -> ApiError:
+    name = "/".join(parts)
+    return invalid(f"Objects are files here: {name!r}, or the beginning of it, is file and folder at once.")

@@ -1,0 +1,158 @@
+"""The service's SQLite database: durable writes one at a time, and nothing trusted after an I/O error."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection TEXT NOT NULL,
+    project TEXT NOT NULL,
+    project_number TEXT NOT NULL,
+    location TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    images TEXT NOT NULL,
+    state TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    start_time TEXT NOT NULL,
+    end_time TEXT NOT NULL,
+    update_time TEXT NOT NULL,
+    error_code INTEGER NOT NULL,
+    error_message TEXT NOT NULL,
+    etag TEXT NOT NULL,
+    gcs_secret TEXT NOT NULL UNIQUE,
+    UNIQUE (collection, project_number, location, job_id)
+);
+CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
+CREATE TABLE IF NOT EXISTS runs (
+    run_id TEXT PRIMARY KEY,
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    UNIQUE (job, number)
+);
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS buckets (
+    name TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    created TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS objects (
+    bucket TEXT NOT NULL,
+    name TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    metageneration INTEGER NOT NULL,
+    created TEXT NOT NULL,
+    updated TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    md5 TEXT NOT NULL,
+    crc32c TEXT NOT NULL,
+    inode INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (bucket, name)
+) WITHOUT ROWID;
+"""
+
+
+class DatabaseError(Exception):
+    """The database can't be read or written (disk full, locked, damaged …); nothing half-done is left."""
+
+
+class Database:
+    """One SQLite database, shared by the threads of one process; other processes may use the same file.
+
+    Attributes:
+        connect: Opens the database; called again after an error, because what SQLite then knows of the
+            file is worth nothing.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection to read with, not shared with another thread meanwhile."""
+        with self._lock, self._errors():
+            yield self._opened()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: no other thread or process writes meanwhile; durable after the block, or undone."""
+        with self._lock, self._errors():
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # After some errors SQLite has rolled back by itself.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the connection; a later use opens it again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            self.close()
+            raise DatabaseError(str(error)) from error
+
+
+def open_file(path: Path) -> Database:
+    """The database in this file, made where it isn't there; a write is on the disk before it counts."""
+    return Database(lambda: _connect_file(path))
+
+
+def _connect_file(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+    try:
+        path.chmod(0o600)  # jobs' environments may hold secrets
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(
+            "PRAGMA synchronous = FULL"
+        )  # in WAL mode the default may lose a commit with the power
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the disk's own cache
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables where they aren't; refuses a database that a newer version has written."""
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = ON")
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > SCHEMA_VERSION:
+        raise DatabaseError(
+            f"state.db has format {found}, this version knows {SCHEMA_VERSION}: a newer version wrote it"
+        )
+    if found < SCHEMA_VERSION:
+        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;")

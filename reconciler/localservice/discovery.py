@@ -1,0 +1,150 @@
+"""The APIs' discovery documents: which path and verb is which method, and what its messages look like."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from reconciler.localservice.message import invalid
+from reconciler.localservice.records import Json, JsonObject
+
+DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2")
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class Form(StrEnum):
+    """How a method's content travels: as JSON, or as media beside it."""
+
+    JSON = "json"
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One discovery document; `parameters` are those that every method takes."""
+
+    name: str
+    schemas: Mapping[str, JsonObject]
+    parameters: Mapping[str, JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of an API; `request` and `response` are names of schemas, "" for none.
+
+    Attributes:
+        id: Such as "aiplatform.projects.locations.customJobs.create".
+        parameters: Those in the query, by name.
+    """
+
+    api: Api
+    id: str
+    verb: str
+    parameters: Mapping[str, JsonObject]
+    request: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One way to reach a method."""
+
+    method: Method
+    verbs: tuple[str, ...]
+    pattern: re.Pattern[str]
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The method that a request is for, with the variable parts of its path, decoded."""
+
+    method: Method
+    form: Form
+    path: Mapping[str, str]
+
+
+def schemas_folder() -> Path:
+    """The folder of the shipped schemas: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "schemas"
+    return inside if inside.is_dir() else package.parent / "schemas"
+
+
+@cache
+def document(name: str) -> JsonObject:
+    """The trimmed discovery document, such as "ml.v1"."""
+    path = schemas_folder() / "discovery" / f"{name}.json"
+    found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def routes() -> tuple[Route, ...]:
+    """The routes of all documents."""
+    return tuple(route for name in DOCUMENTS for route in _routes_of(document(name)))
+
+
+def match(verb: str, path: str) -> Match | None:
+    """The method for a verb and a path that is still percent-encoded; None where there is no such method."""
+    for route in routes():
+        found = route.pattern.fullmatch(path) if verb in route.verbs else None
+        if found:
+            parts = {key: _decoded(value) for key, value in found.groupdict().items()}
+            return Match(route.method, route.form, parts)
+    return None
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError as error:
+        raise invalid(f"The path holds text that isn't UTF-8: {part}") from error
+
+
+def _routes_of(found: JsonObject) -> Iterator[Route]:
+    api = Api(found["name"], found["schemas"], found["parameters"])
+    for definition in _methods(found["resources"]):
+        yield from _routes_to(api, found["servicePath"], definition)
+
+
+def _methods(resources: JsonObject) -> Iterator[JsonObject]:
+    for resource in resources.values():
+        yield from resource.get("methods", {}).values()
+        yield from _methods(resource.get("resources", {}))
+
+
+def _routes_to(api: Api, service_path: str, definition: JsonObject) -> Iterator[Route]:
+    method = _method(api, definition)
+    path = f"/{service_path}{definition.get('flatPath') or definition['path']}"
+    yield Route(method, (method.verb,), _pattern(path), Form.JSON)
+    if definition.get("supportsMediaDownload"):
+        yield Route(method, (method.verb,), _pattern("/download" + path), Form.DOWNLOAD)
+    for protocol in definition.get("mediaUpload", {}).get("protocols", {}).values():
+        # A resumable upload goes on with PUT, and is given up with DELETE, on the path that it began with.
+        yield Route(method, (method.verb, "PUT", "DELETE"), _pattern(protocol["path"]), Form.UPLOAD)
+
+
+def _method(api: Api, definition: JsonObject) -> Method:
+    parameters: Mapping[str, Json] = definition.get("parameters", {})
+    return Method(
+        api=api,
+        id=definition["id"],
+        verb=definition["httpMethod"],
+        parameters={name: value for name, value in parameters.items() if value["location"] == "query"},
+        request=definition.get("request", {}).get("$ref", ""),
+        response=definition.get("response", {}).get("$ref", ""),
+    )
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
+    return re.compile(_PLACEHOLDER.sub(r"(?P<\1>[^/]+)", escaped))

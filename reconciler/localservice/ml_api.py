@@ -1,0 +1,128 @@
+"""AI Platform Training: projects.jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+from reconciler.localservice import filters, required
+from reconciler.localservice.calls import Call, Handler
+from reconciler.localservice.message import ApiError, invalid, not_found, violations
+from reconciler.localservice.records import ML_JOBS, JobRecord, JobState, JsonObject
+from reconciler.localservice.store import AlreadyExistsError
+from reconciler.localservice.training_api import Training, page_size
+
+DEFAULT_PAGE = 20
+LARGEST_PAGE = 100
+
+# What only the service sets, though its discovery document doesn't mark it so.
+_OUTPUTS = ("trainingOutput", "predictionOutput", "etag")
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
+
+
+class MlApi:
+    """The handlers of projects.jobs."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def handlers(self) -> dict[str, Handler]:
+        """By method id."""
+        return {
+            "ml.projects.jobs.create": self._create,
+            "ml.projects.jobs.get": self._get,
+            "ml.projects.jobs.list": self._list,
+            "ml.projects.jobs.cancel": self._cancel,
+            "ml.projects.jobs.patch": self._patch,
+        }
+
+    def _create(self, call: Call) -> JsonObject:
+        _refuse(list(required.ml_job(call.body)))
+        body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
+        try:
+            return resource(self._training.create(ML_JOBS, _project(call), "", body["jobId"], body))
+        except AlreadyExistsError as error:
+            text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
+            raise ApiError("ALREADY_EXISTS", text) from error
+
+    def _get(self, call: Call) -> JsonObject:
+        return resource(self._named(call))
+
+    def _list(self, call: Call) -> JsonObject:
+        selects = filters.compiled(filters.parse(call.text("filter")), _field)
+        jobs = partial(self._before, _project(call))
+        found, token = self._training.page(call, jobs, selects, page_size(call, DEFAULT_PAGE, LARGEST_PAGE))
+        answer: JsonObject = {"jobs": [resource(job) for job in found], "nextPageToken": token}
+        return {name: value for name, value in answer.items() if value}
+
+    def _before(self, project: str, before: int) -> Iterator[JobRecord]:
+        return self._training.store.jobs_of(ML_JOBS, project, "", before=before)
+
+    def _cancel(self, call: Call) -> JsonObject:
+        self._training.cancel(self._named(call), "The job was cancelled by the user.")
+        return {}
+
+    def _patch(self, call: Call) -> JsonObject:
+        job = self._named(call)
+        paths = {path.strip() for path in call.text("updateMask").split(",")}
+        if "labels" not in paths or paths - {"labels", "etag"}:
+            raise violations(
+                [("update_mask", "The update mask may hold labels and etag, and must hold labels.")]
+            )
+        _refuse(list(required.labels(call.body)))
+        etag = str(call.body.get("etag", "")) if "etag" in paths else ""
+        store = self._training.store
+        changed = store.set_labels(job.id, call.body.get("labels", {}), only_etag=etag, at=store.now())
+        if changed is None:
+            raise ApiError("ABORTED", "The etag is not the job's: somebody else has changed it meanwhile.")
+        return resource(changed)
+
+    def _named(self, call: Call) -> JobRecord:
+        project, job_id = _project(call), call.path["jobsId"]
+        job = self._training.store.find(ML_JOBS, project, "", job_id)
+        if job is None:
+            raise not_found(
+                f"Field: name Error: The specified job was not found: projects/{project}/jobs/{job_id}"
+            )
+        return job
+
+
+def resource(job: JobRecord) -> JsonObject:
+    """The job as the API gives it."""
+    times = {"startTime": job.start_time, "endTime": job.end_time}
+    output = {"isHyperparameterTuningJob": True} if "hyperparameters" in job.body["trainingInput"] else {}
+    return {
+        **job.body,
+        "createTime": job.create_time,
+        **{name: time for name, time in times.items() if time},
+        "state": str(job.state),
+        **({"errorMessage": job.error_message} if job.error_message else {}),
+        "trainingOutput": output,
+        "etag": job.etag,
+    }
+
+
+def _project(call: Call) -> str:
+    project = call.path["projectsId"]
+    if not _PROJECT.fullmatch(project):
+        raise invalid(f"Invalid resource name: projects/{project}")
+    return project
+
+
+def _refuse(mistakes: list[required.Mistake]) -> None:
+    if mistakes:
+        raise violations(mistakes, "\n".join(f"Field: {path} Error: {text}" for path, text in mistakes))
+
+
+def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+    match path:
+        case ("jobId" | "job_id",):
+            return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
+        case ("state",):
+            return filters.choice_field(lambda job: str(job.state), tuple(JobState), "=", "!=", ":")
+        case ("createTime" | "create_time",):
+            return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+        case ("labels", *key) if key:
+            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+    return None

@@ -1,0 +1,169 @@
+"""The service's process: one a home, from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import secrets
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from reconciler.localservice import address, database
+from reconciler.localservice.activity import Activity
+from reconciler.localservice.address import Address, HomeLock
+from reconciler.localservice.admin import Admin, own_version
+from reconciler.localservice.application import Application
+from reconciler.localservice.database import DatabaseError
+from reconciler.localservice.gate import Gate
+from reconciler.localservice.server import Server
+from reconciler.localservice.store import Store
+from reconciler.localservice.supervisor import Supervisor
+from reconciler.localservice.uploads import Uploads
+
+IDLE_SECONDS = 60.0
+
+_TICK = 0.1
+_LOOK = 1.0  # how often an idle service looks whether its home is there
+_GRACE = 5.0  # for requests under way at the end
+_PORT = "port"
+_LOG_BYTES = 5 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS) -> int:
+    """Serve the home until there is nothing to do, somebody ends the service, or the home is gone.
+
+    The jobs go on when the service ends, but end with their home.
+
+    Returns:
+        The exit code: 0 also where another process serves the home already; 1 where the state can't be read.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = address.lock_home(home)
+    if lock is None:
+        _say(_served_by(home, address.read_address(home)))
+        return 0
+    _log_to(home / address.LOG)
+    try:
+        service = _Service(home, lock)
+        service.begin()
+    except (DatabaseError, OSError) as error:
+        _log.error("can't start: %s", error)
+        sys.stderr.write(f"The embedded training service can't start in {home}: {error}\n")
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, service.on_signal)
+    return service.run(stay=stay, idle_seconds=idle_seconds)
+
+
+class _Service:
+    """The parts of a running service, held together by one loop in the main thread."""
+
+    def __init__(self, home: Path, lock: HomeLock) -> None:
+        self._home = home
+        self._lock = lock
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        (home / address.ADDRESS).unlink(missing_ok=True)  # of a service that was killed
+        self._store = Store(database.open_file(home / "state.db"))
+        Uploads(home).clean()
+        token = secrets.token_urlsafe(32)
+        self._activity = Activity()
+        application = Application(self._store, home, wake=self._wake.set)
+        gate = Gate(application, Admin(self._store, self.stop), self._store, token)
+        self._server = Server(gate.handle, self._activity, self._former_port())
+        self._address = Address(os.getpid(), self._server.url, token, own_version())
+        self._supervisor = Supervisor(
+            self._store, home, storage_url=lambda job: f"{self._server.url}/jobs/{job.gcs_secret}"
+        )
+
+    def stop(self) -> None:
+        """End the service soon; from any thread."""
+        self._stopped.set()
+        self._wake.set()
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """End the service soon, by a signal."""
+        self.stop()
+
+    def begin(self) -> None:
+        """Take up what a former service has left, and let requests in."""
+        self._supervisor.recover()
+        self._store.set_setting(_PORT, self._server.port)
+        self._server.start()
+        address.write_address(self._home, self._address)
+        _log.info("serving %s at %s", self._home, self._server.url)
+        _say(_served_by(self._home, self._address))
+
+    def run(self, *, stay: bool, idle_seconds: float) -> int:
+        """Serve to the end."""
+        idle = None if stay else idle_seconds
+        while not self._over(idle):
+            self._wake.wait(_TICK if self._tick() else _LOOK)
+            self._wake.clear()
+        self._end()
+        return 0
+
+    def _tick(self) -> bool:
+        busy = False
+        try:
+            busy = self._supervisor.tick()
+        except (DatabaseError, OSError) as error:
+            _log.error("can't look after the jobs: %s", error)
+        except Exception:  # one job's trouble must not end the others' service
+            _log.exception("can't look after the jobs")
+        if busy:
+            self._activity.note_work()
+        return busy
+
+    def _over(self, idle_seconds: float | None) -> bool:
+        if self._stopped.is_set() or not self._lock.is_there():
+            return True
+        if idle_seconds is None:
+            return False
+        return self._activity.close_if_idle(idle_seconds, self._has_work)
+
+    def _has_work(self) -> bool:
+        try:
+            return bool(self._store.unfinished())
+        except DatabaseError:
+            return True
+
+    def _end(self) -> None:
+        if self._lock.is_there():
+            _log.info("ending")
+            self._activity.close(_GRACE)
+            (self._home / address.ADDRESS).unlink(missing_ok=True)
+            self._server.close(_GRACE)
+        else:
+            _log.info("ending: the home is gone")
+            self._server.close(0)
+            self._supervisor.stop()
+        self._store.database.close()
+        self._lock.release()
+
+    def _former_port(self) -> int:
+        """The port of the service before, where jobs still run that were given its URL; 0 for any."""
+        return int(self._store.setting(_PORT) or 0) if self._store.unfinished() else 0
+
+
+def _served_by(home: Path, found: Address | None) -> str:
+    by = f" by process {found.pid} at {found.url}" if found else ""
+    return f"The embedded training service of {home} is served{by}."
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # says only that all threads are busy

@@ -1,0 +1,63 @@
+"""Which part of storage a caller may touch: everything, or what one job's storage URL is good for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from reconciler.localservice.message import ApiError
+from reconciler.localservice.records import Json
+
+_NAMED = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Some buckets, or all where `buckets` is None, but nothing below `reserved`.
+
+    Attributes:
+        reserved: "bucket", or "bucket/the beginning of names".
+    """
+
+    buckets: frozenset[str] | None = None
+    reserved: tuple[str, ...] = ()
+
+    def bucket(self, name: str) -> bool:
+        """Whether the bucket may be seen."""
+        return (self.buckets is None or name in self.buckets) and name not in self.reserved
+
+    def object(self, bucket: str, name: str) -> bool:
+        """Whether the object may be read, written or listed."""
+        return self.bucket(bucket) and not f"{bucket}/{name}".startswith(tuple(_prefixes(self.reserved)))
+
+    def check_bucket(self, name: str) -> None:
+        """Refuse a bucket that may not be seen.
+
+        Raises:
+            ApiError: PERMISSION_DENIED.
+        """
+        if not self.bucket(name):
+            raise ApiError("PERMISSION_DENIED", f"No access to the bucket {name}.")
+
+    def check_object(self, bucket: str, name: str) -> None:
+        """Refuse an object that may not be touched.
+
+        Raises:
+            ApiError: PERMISSION_DENIED.
+        """
+        if not self.object(bucket, name):
+            raise ApiError("PERMISSION_DENIED", f"No access to {bucket}/{name}.")
+
+
+EVERYTHING = Reach()
+
+
+def of_job(body: Mapping[str, Json], reserved: Iterable[str]) -> Reach:
+    """What a job may touch: the buckets that its resource names as gs://BUCKET or /gcs/BUCKET."""
+    return Reach(frozenset(_NAMED.findall(json.dumps(body))), tuple(reserved))
+
+
+def _prefixes(reserved: tuple[str, ...]) -> Iterable[str]:
+    return (entry if "/" in entry else entry + "/" for entry in reserved)

@@ -1,0 +1,90 @@
+"""What the service remembers: jobs and their runs, as frozen values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+CUSTOM_JOBS = "customJobs"
+TUNING_JOBS = "hyperparameterTuningJobs"
+ML_JOBS = "jobs"
+
+Json = Any
+JsonObject = dict[str, Any]
+
+
+class JobState(StrEnum):
+    """The states of a job; both APIs' words for them are made from these."""
+
+    QUEUED = "QUEUED"
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job can't change its state any more."""
+        return self in ENDED
+
+
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+UNFINISHED = frozenset(JobState) - ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job.
+
+    Attributes:
+        id: The row's number, growing with time and never used twice.
+        collection: `customJobs`, `hyperparameterTuningJobs`, or `jobs` (ml).
+        project: The project as the creator wrote it: an id, or a number.
+        location: "" for ml.
+        job_id: The client's jobId (ml), or 19 digits (Vertex AI).
+        body: The client's resource: camelCase keys, enum names, int64 as strings, no output-only fields.
+        images: The overrides of the image table as they were at creation.
+        create_time, start_time, end_time, update_time: RFC 3339 in UTC, "" where not yet.
+        error_code: google.rpc.Code; 0 where there is no error, 1 for a cancelled job.
+        etag: Changes with the labels (ml).
+        gcs_secret: The unguessable part of the job's own storage URL.
+    """
+
+    collection: str
+    project: str
+    location: str
+    job_id: str
+    body: JsonObject
+    gcs_secret: str
+    create_time: str
+    update_time: str
+    id: int = 0
+    images: Mapping[str, Json] = field(default_factory=dict)
+    state: JobState = JobState.QUEUED
+    start_time: str = ""
+    end_time: str = ""
+    error_code: int = 0
+    error_message: str = ""
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One start of a job, `number` from 1; there is a next one only after the former is known to be dead."""
+
+    run_id: str
+    job: int
+    number: int
+
+
+def number_of(project: str) -> str:
+    """The project's number, 12 digits, the same on every machine; a number stands for itself."""
+    if project.isascii() and project.isdigit():
+        return project
+    digest = hashlib.sha256(project.encode()).digest()
+    return str(10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11))

@@ -1,0 +1,168 @@
+"""The process that owns one run, from its packages to its end.
+
+Started as `python -m reconciler.localservice.runner RUN_FOLDER`.
+It outlives the service that has started it, and whoever finds its folder later learns from the files how the
+run is doing or how it ended. What it starts dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from reconciler.localservice import surroundings
+from reconciler.localservice.codes import Code
+from reconciler.localservice.exits import Tail, ending_of, killer_of
+from reconciler.localservice.programs import Interrupted, Interruption, Programs
+from reconciler.localservice.run_folder import (
+    CANCELLED,
+    FAILED,
+    PREPARING,
+    RUNNING,
+    STOPPED,
+    Ending,
+    RunFolder,
+    locked,
+    now,
+    read_json,
+    remove,
+)
+from reconciler.localservice.run_log import ERROR, INFO, WARNING, RunLog
+from reconciler.localservice.run_spec import RunSpec
+
+_STARTS = 5
+_STOP_GRACE = 2.0
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out the run in the folder that is named, unless somebody else does or has."""
+    folder = RunFolder(Path(arguments[0]))
+    try:
+        with locked(folder.runner_lock), locked(folder.lock) as lock:
+            if folder.claim():
+                _Run(folder, lock).carry_out()
+                os._exit(0)  # the last thing to go are the locks: who finds them free finds nothing else
+    except BlockingIOError:
+        pass  # another runner has it
+    return 0
+
+
+class _Run:
+    """One run."""
+
+    def __init__(self, folder: RunFolder, lock: int) -> None:
+        self._folder = folder
+        self._spec = RunSpec.from_json(read_json(folder.spec) or {})
+        self._log = RunLog(folder.log)
+        self._programs = Programs(folder.run_id, lock, self._asked)
+        self._stop = False
+        self._deadline: float | None = None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def carry_out(self) -> None:
+        """From the first phase to the record of the end."""
+        ending = self._ending()
+        self._programs.end_all()
+        if ending.state == FAILED:
+            self._say_why(ending)
+        if self._folder.path.exists():
+            self._record(replace(ending, time=now()))
+        self._folder.clean()
+
+    def _ending(self) -> Ending:
+        try:
+            return self._work()
+        except Interrupted as interrupted:
+            return interrupted.ending
+        except OSError as error:
+            return Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The machine failed the job: {error}")
+        except Exception:
+            return Ending(FAILED, Code.INTERNAL, f"The service failed the job: {traceback.format_exc()}")
+
+    def _work(self) -> Ending:
+        # Here and not above: these are slow to import, and the run's marker is to be there at once.
+        from reconciler.localservice.environments import InstallError
+        from reconciler.localservice.preparation import PreparationError, prepare
+
+        self._folder.set_phase(PREPARING)
+        for warning in self._spec.warnings:
+            self._say(WARNING, warning)
+        try:
+            prepared = prepare(self._folder, self._spec, self._programs, self._say)
+        except PreparationError as error:
+            return Ending(FAILED, error.code, error.message)
+        except InstallError as error:
+            return Ending(FAILED, Code.INVALID_ARGUMENT, str(error))
+        self._folder.set_phase(RUNNING)
+        self._deadline = time.monotonic() + self._spec.time_limit
+        return self._trained(prepared.python, prepared.programs)
+
+    def _trained(self, python: Path, programs: tuple[Path, ...]) -> Ending:
+        """Run the trainer; one that is ended by SIGTERM is started again, as the cloud does."""
+        from reconciler.localservice.preparation import hint_of_missing_module
+
+        for start in range(1, _STARTS + 1):
+            errors = Tail()
+            code = self._train(python, programs, errors)
+            if killer_of(code) is not signal.SIGTERM or start == _STARTS:
+                break
+            self._say(WARNING, f"The replica {self._spec.replica} was ended by SIGTERM: it is started again.")
+        hint = hint_of_missing_module(self._spec, errors.text())
+        return ending_of(self._spec.replica, code, errors.text(), hint)
+
+    def _train(self, python: Path, programs: tuple[Path, ...], errors: Tail) -> int:
+        for path in (self._folder.work, self._folder.home):
+            remove(path)
+            path.mkdir()
+        passed_on = surroundings.for_trainer(os.environ, programs, self._folder.home, self._folder.temp())
+
+        def err(lines: list[str]) -> None:
+            self._log.write(ERROR, lines)
+            errors.add(lines)
+
+        return self._programs.run(
+            [str(python), "-m", self._spec.module, *self._spec.args],
+            env={**passed_on, **self._spec.env},
+            cwd=self._folder.work,
+            out=lambda lines: self._log.write(INFO, lines),
+            err=err,
+        )
+
+    def _asked(self) -> Interruption | None:
+        if self._stop or not self._folder.path.exists():
+            return Interruption(Ending(STOPPED), _STOP_GRACE)
+        message = self._folder.cancel_asked()
+        if message is None and self._deadline is not None and time.monotonic() > self._deadline:
+            message = f"The job was cancelled: it ran for longer than {self._spec.time_limit_field}."
+        if message is None:
+            return None
+        return Interruption(Ending(CANCELLED, Code.CANCELLED, message), self._spec.grace)
+
+    def _record(self, ending: Ending) -> None:
+        try:
+            self._folder.end(ending)
+        except OSError:
+            self._folder.clean()  # the disk is full: what is removed now makes room for the record
+            self._folder.end(ending)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._stop = True
+
+    def _say(self, severity: str, text: str) -> None:
+        self._log.write(severity, text.splitlines())
+
+    def _say_why(self, ending: Ending) -> None:
+        # What follows in the message is what the trainer has printed: it is in the log already.
+        with suppress(OSError):
+            self._log.write(ERROR, ending.message.splitlines()[:1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""The HTTP server: waitress on loopback, and the step from WSGI to the service's own requests."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import waitress
+from waitress import wasyncore
+from waitress.server import BaseWSGIServer
+
+from reconciler.localservice.activity import Activity
+from reconciler.localservice.application import error_response
+from reconciler.localservice.message import ApiError, Request, Response, reason_phrase
+
+HOST = "127.0.0.1"
+THREADS = 8
+_MAX_UPLOAD = 5 * 2**40  # Cloud Storage's largest object
+_STOPPING = "The service is ending; ask again in a moment."
+
+_log = logging.getLogger(__name__)
+
+Environ = dict[str, Any]
+
+
+class Server:
+    """Serves requests on a port of loopback, from `start` until `close`."""
+
+    def __init__(self, handle: Callable[[Request], Response], activity: Activity, port: int = 0) -> None:
+        self._handle = handle
+        self._activity = activity
+        listener = _listening(port)
+        self.port: int = listener.getsockname()[1]
+        self._sockets: dict[int, wasyncore.dispatcher] = {}
+        self._server: BaseWSGIServer = waitress.create_server(
+            self._answer,
+            map=self._sockets,
+            sockets=[listener],
+            threads=THREADS,
+            ident="reconciler",
+            max_request_body_size=_MAX_UPLOAD,
+            connection_limit=1000,
+            asyncore_use_poll=True,
+            clear_untrusted_proxy_headers=True,
+        )
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Stop serving, after waiting at most so long for answers that are still being sent."""
+        until = time.monotonic() + seconds
+        while self._sending() and time.monotonic() < until:
+            time.sleep(0.01)
+        self._server.task_dispatcher.shutdown(timeout=max(0.0, until - time.monotonic()))
+        wasyncore.close_all(self._sockets)
+
+    def _sending(self) -> bool:
+        channels = list(self._server.active_channels.values())
+        return any(channel.requests or channel.total_outbufs_len for channel in channels)
+
+    def _answer(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = _request(environ)
+        with self._activity.request() as taken:
+            response = (
+                self._handle(request)
+                if taken
+                else error_response(request, ApiError("UNAVAILABLE", _STOPPING))
+            )
+        start_response(f"{response.status} {reason_phrase(response.status)}", _headers(response))
+        if response.file is not None:
+            wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](response.file)
+            return wrapped
+        return [response.content]
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket on that port, or if somebody else has it, on a free one."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError:
+        listener.bind((HOST, 0))
+    return listener
+
+
+def _request(environ: Environ) -> Request:
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
+    }
+    base = f"http://{environ.get('HTTP_HOST', HOST)}"
+    return Request.of(environ["REQUEST_METHOD"], environ["REQUEST_URI"], headers, environ["wsgi.input"], base)
+
+
+def _headers(response: Response) -> list[tuple[str, str]]:
+    headers = list(response.headers)
+    bodiless = response.status in (204, 304)
+    if response.file is None and not bodiless and not any(name == "Content-Length" for name, _ in headers):
+        headers.append(("Content-Length", str(len(response.content))))
+    return headers

@@ -1,0 +1,117 @@
+"""What both training APIs share: creating, listing and cancelling jobs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from reconciler.localservice import run_folder
+from reconciler.localservice.calls import Call
+from reconciler.localservice.codes import Code
+from reconciler.localservice.filters import Predicate
+from reconciler.localservice.message import ApiError, invalid
+from reconciler.localservice.paging import Pages
+from reconciler.localservice.records import JobRecord, JobState, JsonObject
+from reconciler.localservice.store import Store, new_etag
+
+
+class Training:
+    """The jobs behind the two APIs.
+
+    Attributes:
+        wake: Called when there may be something to start or to stop.
+    """
+
+    def __init__(self, store: Store, home: Path, pages: Pages, wake: Callable[[], None]) -> None:
+        self._home = home
+        self.store = store
+        self.pages = pages
+        self.wake = wake
+
+    def create(
+        self, collection: str, project: str, location: str, job_id: str, body: JsonObject
+    ) -> JobRecord:
+        """A new job, QUEUED.
+
+        Raises:
+            AlreadyExistsError: The job id is used up.
+        """
+        now = self.store.now()
+        job = self.store.add_job(
+            JobRecord(
+                collection=collection,
+                project=project,
+                location=location,
+                job_id=job_id,
+                body=body,
+                gcs_secret=secrets.token_urlsafe(24),
+                create_time=now,
+                update_time=now,
+                images=self.store.setting("images") or {},
+                etag=new_etag(),
+            )
+        )
+        self.wake()
+        return job
+
+    def delete(self, job: JobRecord) -> None:
+        """Forget a job that has ended, and remove what its runs have left, the log too."""
+        runs = self.store.runs(job.id)
+        self.store.delete(job.id)
+        for run in runs:
+            run_folder.remove(run_folder.run_folder(self._home, run.run_id).path)
+
+    def page(
+        self, call: Call, jobs: Callable[[int], Iterator[JobRecord]], selects: Predicate[JobRecord], size: int
+    ) -> tuple[list[JobRecord], str]:
+        """One page of a list, and the next one's token, "" at the end.
+
+        `jobs` gives the jobs below a row number, newest first.
+        """
+        query = [call.method.id, dict(call.path), call.text("filter")]
+        token = call.text("pageToken")
+        before = int(self.pages.position(token, query)) if token else 2**62
+        found = list(islice(filter(selects, jobs(before)), size + 1))
+        if len(found) <= size:
+            return found, ""
+        return found[:size], self.pages.token(found[size - 1].id, query)
+
+    def cancel(self, job: JobRecord, message: str) -> None:
+        """End the job: at once where it hasn't begun, else when its processes are gone.
+
+        Raises:
+            ApiError: FAILED_PRECONDITION: it has ended.
+        """
+        # The job may move on between reading it and changing it: then look again.
+        while not self._cancelled(job, message):
+            found = self.store.job(job.id)
+            if found is None:
+                return
+            job = found
+        self.wake()
+
+    def _cancelled(self, job: JobRecord, message: str) -> bool:
+        if job.state.ended:
+            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {job.state}.")
+        if job.state is JobState.CANCELLING:
+            return True
+        queued = job.state is JobState.QUEUED
+        moved = self.store.move(
+            job.id,
+            JobState.CANCELLED if queued else JobState.CANCELLING,
+            only_from={job.state},
+            at=self.store.now(),
+            error_code=Code.CANCELLED if queued else Code.OK,
+            error_message=message,
+        )
+        return moved is not None
+
+
+def page_size(call: Call, default: int, largest: int) -> int:
+    """How many results are wanted; more than the largest is the largest, as Google's APIs have it."""
+    size = call.number("pageSize") or 0
+    if size < 0:
+        raise invalid("The page size must not be negative.")
+    return min(size or default, largest)

@@ -1,0 +1,52 @@
+"""Small valid resources for the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VERTEX = "/v1/projects/demo/locations/us-central1"
+ML = "/v1/projects/demo/jobs"
+
+
+def custom_job(name: str = "census", **more: Any) -> dict[str, Any]:
+    return {"displayName": name, "jobSpec": job_spec(), **more}
+
+
+def job_spec(**more: Any) -> dict[str, Any]:
+    package = {
+        "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+        "packageUris": ["gs://staging/trainer-1.tar.gz"],
+        "pythonModule": "trainer.task",
+    }
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": "1",
+        "pythonPackageSpec": package,
+    }
+    return {"workerPoolSpecs": [pool], **more}
+
+
+def tuning_job(name: str = "tuned", **more: Any) -> dict[str, Any]:
+    study = {
+        "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
+        "parameters": [{"parameterId": "lr", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
+    }
+    return {
+        "displayName": name,
+        "studySpec": study,
+        "maxTrialCount": 4,
+        "parallelTrialCount": 2,
+        "trialJobSpec": job_spec(),
+        **more,
+    }
+
+
+def ml_job(job_id: str = "census_1", **more: Any) -> dict[str, Any]:
+    training = {
+        "region": "us-central1",
+        "scaleTier": "BASIC",
+        "runtimeVersion": "2.11",
+        "pythonModule": "trainer.task",
+        "packageUris": ["gs://staging/trainer-1.tar.gz"],
+    }
+    return {"jobId": job_id, "trainingInput": training, **more}

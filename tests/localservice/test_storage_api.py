@@ -1,0 +1,408 @@
+"""The Cloud Storage JSON API over HTTP, where clients leave corners untouched."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+from urllib.parse import quote
+
+import google_crc32c
+import pytest
+from served import Answer, Service
+
+BUCKET = "/storage/v1/b/bucket"
+UPLOAD = "/upload/storage/v1/b/bucket/o"
+
+
+@pytest.fixture(autouse=True)
+def bucket(service: Service) -> None:
+    assert service.post("/storage/v1/b?project=demo", {"name": "bucket"}).status == 200
+
+
+def put(service: Service, name: str, data: bytes = b"data", query: str = "", **headers: str) -> Answer:
+    own = {key.replace("_", "-"): value for key, value in headers.items()}
+    return service.call("POST", f"{UPLOAD}?uploadType=media&name={quote(name, safe='')}{query}", data, own)
+
+
+def path(name: str) -> str:
+    return f"{BUCKET}/o/{quote(name, safe='')}"
+
+
+def names(service: Service, query: str = "") -> list[str]:
+    answer = service.get(f"{BUCKET}/o?{query}").json
+    return [item["name"] for item in answer.get("items", [])] + answer.get("prefixes", [])
+
+
+def test_a_bucket_is_made_once(service: Service) -> None:
+    made = service.post(
+        "/storage/v1/b?project=demo", {"name": "other", "location": "EU", "labels": {"a": "b"}}
+    ).json
+    assert (made["name"], made["location"], made["labels"]) == ("other", "EU", {"a": "b"})
+    assert service.get("/storage/v1/b/other").json == made
+    assert service.post("/storage/v1/b?project=demo", {"name": "other"}).error.startswith("ALREADY_EXISTS")
+    listed = service.get("/storage/v1/b?project=demo&maxResults=1").json
+    assert [each["name"] for each in listed["items"]] == ["bucket"]
+    listed = service.get(f"/storage/v1/b?project=demo&pageToken={listed['nextPageToken']}").json
+    assert [each["name"] for each in listed["items"]] == ["other"]
+    assert service.get("/storage/v1/b?project=demo&prefix=ot").json["items"] == [made]
+
+
+def test_a_folder_that_somebody_made_is_a_bucket(service: Service) -> None:
+    (service.home / "gcs/by-hand").mkdir()
+    (service.home / "gcs/link").symlink_to(service.home)
+    (service.home / "gcs/No-Bucket").mkdir()
+    assert [each["name"] for each in service.get("/storage/v1/b?project=p").json["items"]] == [
+        "bucket",
+        "by-hand",
+    ]
+    assert service.get("/storage/v1/b/by-hand").status == 200
+    assert service.get("/storage/v1/b/link").status == 404
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"name": "A"}, {"name": ".."}, {"name": "a..b"}, {"name": "b/c"}, {"name": "ab\n"}]
+)
+def test_no_bucket_has_such_a_name(service: Service, body: dict[str, Any]) -> None:
+    assert service.post("/storage/v1/b?project=demo", body).status == 400
+
+
+def test_what_a_bucket_cannot_do_here_is_refused(service: Service) -> None:
+    answer = service.post("/storage/v1/b?project=demo", {"name": "other", "versioning": {"enabled": True}})
+    assert answer.error == "INVALID_ARGUMENT: This service keeps no versioning of a bucket."
+
+
+def test_an_object_has_its_checksums(service: Service) -> None:
+    made = put(service, "a", b"hello", content_type="text/plain").json
+    assert made["md5Hash"] == base64.b64encode(hashlib.md5(b"hello").digest()).decode()
+    crc = google_crc32c.value(b"hello").to_bytes(4, "big")
+    assert made["crc32c"] == base64.b64encode(crc).decode()
+    assert (made["size"], made["contentType"], made["metageneration"]) == ("5", "text/plain", "1")
+    assert service.get(path("a")).json == made
+    down = service.get(path("a") + "?alt=media")
+    assert down.content == b"hello"
+    assert down.headers["x-goog-hash"] == f"crc32c={made['crc32c']},md5={made['md5Hash']}"
+    assert down.headers["x-goog-generation"] == made["generation"]
+    assert down.headers["etag"] == f'"{made["etag"]}"'
+
+
+def test_generations_grow_though_the_clock_stands_still_or_goes_back(service: Service) -> None:
+    found = []
+    for _ in range(3):
+        found.append(int(put(service, "a").json["generation"]))
+        service.clock.advance(-10)
+    service.call("DELETE", path("a"))
+    found.append(int(put(service, "a").json["generation"]))
+    assert found == sorted(set(found))
+
+
+def multipart(
+    service: Service, parts: list[tuple[str, bytes]], end: bytes = b"\r\n", query: str = ""
+) -> Answer:
+    body = b""
+    for kind, content in parts:
+        body += b"--=b=" + end + b"Content-Type: " + kind.encode() + end + end + content + end
+    headers = {"Content-Type": 'multipart/related; boundary="=b="'}
+    return service.call("POST", f"{UPLOAD}?uploadType=multipart{query}", body + b"--=b=--" + end, headers)
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\r", b"\n", b"a\r\n--=b", b"x" * 700_000 + b"\r\n\r", b"\r\n--=c=\r\n" * 9]
+)
+def test_a_multipart_upload_keeps_every_byte(service: Service, end: bytes, data: bytes) -> None:
+    about = json.dumps({"name": "a", "metadata": {"k": "v"}}).encode()
+    made = multipart(service, [("application/json", about), ("text/x", data)], end)
+    assert made.status == 200, made.content
+    assert (made.json["contentType"], made.json["metadata"]) == ("text/x", {"k": "v"})
+    assert service.get(path("a") + "?alt=media").content == data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--=b=\r\n",
+        b"--=b=\r\n\r\n{}\r\n--=b=--",
+        b"--=b=\r\n\r\n{}\r\n--=b=\r\n\r\ncut",
+        b"--=x=\r\n\r\n",
+    ],
+)
+def test_a_multipart_upload_that_ends_too_early_is_refused(service: Service, body: bytes) -> None:
+    headers = {"Content-Type": "multipart/related; boundary==b="}
+    assert service.call("POST", f"{UPLOAD}?uploadType=multipart&name=a", body, headers).status == 400
+    assert names(service) == []
+    assert (
+        service.call("POST", f"{UPLOAD}?uploadType=multipart", b"", {"Content-Type": "text/plain"}).status
+        == 400
+    )
+
+
+def test_content_that_isnt_what_it_is_said_to_be_is_refused(service: Service) -> None:
+    right = base64.b64encode(hashlib.md5(b"data").digest()).decode()
+    wrong = base64.b64encode(hashlib.md5(b"date").digest()).decode()
+    about = json.dumps({"name": "a", "md5Hash": wrong}).encode()
+    assert "doesn't match" in multipart(service, [("application/json", about), ("x/y", b"data")]).error
+    assert "doesn't match" in put(service, "a", x_goog_hash=f"crc32c=AAAAAA==,md5={right}").error
+    assert names(service) == []
+    assert put(service, "a", x_goog_hash=f"md5={right}").status == 200
+
+
+def begin(service: Service, query: str = "", about: dict[str, Any] | None = None) -> str:
+    answer = service.post(f"{UPLOAD}?uploadType=resumable{query}", about or {"name": "a"})
+    assert answer.status == 200, answer.content
+    return answer.headers["location"].removeprefix(service.url)
+
+
+def chunk(service: Service, session: str, data: bytes, span: str) -> Answer:
+    return service.call("PUT", session, data, {"Content-Range": f"bytes {span}"})
+
+
+def test_a_resumable_upload_goes_on_where_it_was_cut(service: Service) -> None:
+    session = begin(service)
+    asked = chunk(service, session, b"", "*/*")
+    assert (asked.status, "range" in asked.headers) == (308, False)
+    sent = chunk(service, session, b"abcd", "0-3/*")
+    assert (sent.status, sent.headers["range"]) == (308, "bytes=0-3")
+    assert chunk(service, session, b"", "*/10").headers["range"] == "bytes=0-3"
+    assert chunk(service, session, b"cdef", "2-5/*").headers["range"] == "bytes=0-5"
+    assert chunk(service, session, b"zz", "8-9/10").status == 400
+    assert names(service) == []
+    done = chunk(service, session, b"ghij", "6-9/10")
+    assert done.status == 200
+    assert service.get(path("a") + "?alt=media").content == b"abcdefghij"
+    put(service, "a", b"other")
+    again = chunk(service, session, b"", "*/10")
+    assert (again.status, again.json) == (200, done.json)
+
+
+def test_an_empty_resumable_upload_is_an_empty_object(service: Service) -> None:
+    assert chunk(service, begin(service), b"", "*/0").json["size"] == "0"
+    session = begin(service, about={"name": "b"})
+    assert service.call("PUT", session, b"all at once").json["size"] == "11"
+
+
+def test_a_resumable_upload_checks_its_preconditions_at_its_end(service: Service) -> None:
+    session = begin(service, "&ifGenerationMatch=0")
+    put(service, "a", b"first")
+    assert chunk(service, session, b"late", "0-3/4").status == 412
+    assert service.get(path("a") + "?alt=media").content == b"first"
+    assert chunk(service, session, b"late", "0-3/4").status == 404
+
+
+def test_a_resumable_upload_can_be_given_up(service: Service) -> None:
+    session = begin(service)
+    assert service.call("DELETE", session).status == 499
+    assert chunk(service, session, b"x", "0-0/1").status == 404
+    for bad in ("../state", "x", ""):
+        assert service.call("PUT", f"{UPLOAD}?upload_id={bad}", b"x").status in (400, 404)
+    assert chunk(service, begin(service), b"x", "nonsense").status == 400
+    assert chunk(service, begin(service), b"xyz", "0-2/2").status == 400
+    other = begin(service).replace("/b/bucket/", "/b/other/")
+    assert chunk(service, other, b"x", "0-0/1").status == 400
+
+
+def test_go_clients_are_told_to_go_on_in_their_own_way(service: Service) -> None:
+    headers = {"Content-Range": "bytes 0-3/*", "X-GUploader-No-308": "yes"}
+    answer = service.call("PUT", begin(service), b"abcd", headers)
+    assert (answer.status, answer.headers["x-http-status-code-override"]) == (200, "308")
+
+
+def test_preconditions(service: Service) -> None:
+    assert put(service, "a", query="&ifGenerationMatch=1").status == 412
+    first = put(service, "a", query="&ifGenerationMatch=0").json["generation"]
+    assert put(service, "a", query="&ifGenerationMatch=0").status == 412
+    assert put(service, "a", query=f"&ifGenerationNotMatch={first}").status == 412
+    assert put(service, "b", query="&ifGenerationNotMatch=1").status == 412
+    assert put(service, "a", query="&ifMetagenerationMatch=2").status == 412
+    second = put(service, "a", query=f"&ifGenerationMatch={first}").json["generation"]
+    assert service.get(path("a") + f"?ifGenerationMatch={first}").status == 412
+    assert service.get(path("a") + f"?ifGenerationNotMatch={second}").status == 304
+    assert service.get(path("a") + f"?alt=media&ifGenerationNotMatch={second}").status == 304
+    assert service.get(path("a") + f"?ifGenerationNotMatch={first}").status == 200
+    assert service.get(path("a") + "?ifMetagenerationMatch=2").status == 412
+    assert service.get(path("a") + f"?generation={first}").status == 404
+    assert service.get(path("a") + f"?generation={second}").status == 200
+    assert service.get(path("none") + "?ifGenerationMatch=0").status == 404
+    patch = service.call("PATCH", path("a") + "?ifMetagenerationMatch=7", {"contentType": "x/y"})
+    assert patch.status == 412
+    assert patch.json["error"]["errors"][0]["reason"] == "conditionNotMet"
+    assert service.call("DELETE", path("a") + f"?ifGenerationMatch={first}").status == 412
+    assert service.call("DELETE", path("a") + f"?generation={first}").status == 404
+    assert service.call("DELETE", path("a") + f"?ifGenerationMatch={second}").status == 204
+    assert service.call("DELETE", path("a")).status == 404
+
+
+def test_a_patch_changes_what_it_names(service: Service) -> None:
+    about = json.dumps({"name": "a", "metadata": {"k": "v", "gone": "x"}, "contentLanguage": "en"}).encode()
+    made = multipart(service, [("application/json", about), ("text/x", b"data")]).json
+    body = {
+        "metadata": {"gone": None, "new": "1"},
+        "contentLanguage": None,
+        "cacheControl": "no-store",
+        "size": "9",
+    }
+    changed = service.call("PATCH", path("a"), body).json
+    assert changed["metadata"] == {"k": "v", "new": "1"}
+    assert ("contentLanguage" in changed, changed["cacheControl"], changed["size"]) == (
+        False,
+        "no-store",
+        "4",
+    )
+    assert (changed["generation"], changed["metageneration"]) == (made["generation"], "2")
+    assert "metadata" not in service.call("PATCH", path("a"), {"metadata": None}).json
+    assert service.call("PATCH", path("none"), {}).status == 404
+
+
+def test_ranges(service: Service) -> None:
+    put(service, "a", b"0123456789")
+
+    def part(span: str) -> tuple[int, bytes]:
+        answer = service.call("GET", path("a") + "?alt=media", None, {"Range": span})
+        return answer.status, answer.content
+
+    assert part("bytes=2-4") == (206, b"234")
+    assert part("bytes=7-") == (206, b"789")
+    assert part("bytes=-3") == (206, b"789")
+    assert part("bytes=-30") == (206, b"0123456789")
+    assert part("bytes=5-99") == (206, b"56789")
+    assert part("bytes=0-") == (206, b"0123456789")
+    assert part("lines=1-2") == (200, b"0123456789")
+    assert part("bytes=4-2")[0] == 416
+    assert part("bytes=10-")[0] == 416
+    put(service, "empty", b"")
+    assert service.get(path("empty") + "?alt=media").content == b""
+
+
+def test_lists_are_in_the_order_of_bytes_with_prefixes_and_pages(service: Service) -> None:
+    all_names = ["a", "a-b", "a.txt", "a0", "b/1", "b/c/2", "b.x", "é", "z/1", "\U0001f600"]
+    for name in all_names:
+        put(service, "dir/" + name if name == "a" else name)
+    all_names[0] = "dir/a"
+    in_order = sorted(all_names, key=lambda name: name.encode())
+    assert names(service) == in_order
+    paged, token = [], ""
+    while True:
+        page = service.get(f"{BUCKET}/o?maxResults=2&pageToken={token}").json
+        paged += [item["name"] for item in page["items"]]
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert paged == in_order
+    assert names(service, "delimiter=/") == [
+        "a-b",
+        "a.txt",
+        "a0",
+        "b.x",
+        "é",
+        "\U0001f600",
+        "b/",
+        "dir/",
+        "z/",
+    ]
+    assert names(service, "delimiter=/&prefix=b/") == ["b/1", "b/c/"]
+    assert names(service, "prefix=b") == ["b.x", "b/1", "b/c/2"]
+    assert names(service, "prefix=b&delimiter=/") == ["b.x", "b/"]
+    assert names(service, "delimiter=.") == [
+        "a-b",
+        "a0",
+        "b/1",
+        "b/c/2",
+        "dir/a",
+        "z/1",
+        "é",
+        "\U0001f600",
+        "a.",
+        "b.",
+    ]
+    assert names(service, "startOffset=b/1&endOffset=e") == ["b/1", "b/c/2", "dir/a"]
+    assert names(service, "prefix=nothing") == []
+
+
+def test_pages_of_prefixes_hold_each_once(service: Service) -> None:
+    for name in ("a/1", "a/2", "b", "c/1", "c/2", "d"):
+        put(service, name)
+    found, token = [], ""
+    while True:
+        page = service.get(f"{BUCKET}/o?delimiter=/&maxResults=1&pageToken={token}").json
+        found += [item["name"] for item in page.get("items", [])] + page.get("prefixes", [])
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert found == ["a/", "b", "c/", "d"]
+    assert service.get(f"{BUCKET}/o?pageToken=x").status == 400
+
+
+def test_an_empty_folder_is_no_prefix(service: Service) -> None:
+    put(service, "a/b")
+    (service.home / "gcs/bucket/empty/deep").mkdir(parents=True)
+    assert names(service, "delimiter=/") == ["a/"]
+    service.call("DELETE", path("a/b"))
+    assert names(service, "delimiter=/") == []
+    assert put(service, "a", b"a file where a folder was").status == 200
+    assert put(service, "empty").status == 200
+
+
+def test_copies_and_moves(service: Service) -> None:
+    service.post("/storage/v1/b?project=demo", {"name": "other"})
+    made = put(service, "a/b", b"data", content_type="text/plain").json
+    copied = service.post(f"{path('a/b')}/copyTo/b/other/o/c").json
+    assert (copied["bucket"], copied["name"], copied["contentType"]) == ("other", "c", "text/plain")
+    answer = service.post(
+        f"{path('a/b')}/rewriteTo/b/bucket/o/d?ifGenerationMatch=0", {"contentType": "x/y"}
+    ).json
+    assert (answer["done"], answer["objectSize"], answer["resource"]["contentType"]) == (True, "4", "x/y")
+    assert service.post(f"{path('a/b')}/rewriteTo/b/bucket/o/d?ifGenerationMatch=0").status == 412
+    assert service.post(f"{path('a/b')}/rewriteTo/b/bucket/o/e?ifSourceGenerationMatch=1").status == 412
+    assert service.post(f"{path('a/b')}/rewriteTo/b/bucket/o/e?sourceGeneration=1").status == 404
+    moved = service.post(f"{path('a/b')}/moveTo/o/f%2Fg").json
+    assert (moved["name"], moved["md5Hash"]) == ("f/g", made["md5Hash"])
+    assert names(service) == ["d", "f/g"]
+    assert service.post(f"{path('f/g')}/moveTo/o/f%2Fg").status == 200
+    assert names(service) == ["d", "f/g"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", ".", "../../state.db", "a/../b", "a//b", "/a", "a/", "x" * 256, "a\0", "a\nb", "a/" * 513 + "a"],
+)
+def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> None:
+    assert put(service, name).status == 400
+    if name not in (".", ".."):  # which the tests' HTTP client takes for steps in the path
+        assert service.get(path(name)).status == 400
+        assert service.call("DELETE", path(name)).status == 400
+
+
+def test_a_name_cannot_be_file_and_folder(service: Service) -> None:
+    put(service, "a/b")
+    put(service, "c")
+    assert put(service, "a").error.endswith("is file and folder at once.")
+    assert put(service, "c/d").status == 400
+    assert names(service) == ["a/b", "c"]
+
+
+def test_what_isnt_served_says_so(service: Service) -> None:
+    assert service.get(f"{BUCKET}/o?matchGlob=**").status == 501
+    assert service.post(f"{BUCKET}/o", {"name": "a"}).status == 400
+    assert service.call("POST", f"{UPLOAD}?uploadType=other&name=a", b"").status == 400
+    assert service.call("PUT", f"{UPLOAD}?name=a", b"").status == 400
+    assert put(service, "").error == "INVALID_ARGUMENT: Required parameter: name"
+    for missing in (
+        "/storage/v1/b/none",
+        "/storage/v1/b/none/o",
+        "/storage/v1/b/none/o/a",
+        "/storage/v1/b/No/o/a",
+    ):
+        assert service.get(missing).status == 404
+    assert service.call("POST", "/upload/storage/v1/b/none/o?uploadType=media&name=a", b"").status == 404
+    assert service.post("/upload/storage/v1/b/none/o?uploadType=resumable", {"name": "a"}).status == 404
+
+
+def test_a_stored_header_cannot_make_another(service: Service) -> None:
+    about = {"name": "a", "contentType": "text/x\r\nSet-Cookie: a=b", "contentDisposition": "é"}
+    multipart(service, [("application/json", json.dumps(about).encode()), ("", b"data")])
+    answer = service.get(path("a") + "?alt=media")
+    assert answer.content == b"data"
+    assert "set-cookie" not in answer.headers
+    assert answer.headers["content-disposition"] == "%C3%A9"

@@ -1,0 +1,230 @@
+"""The store: what it remembers, and that nothing acknowledged is lost by a kill at any moment."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from served import Clock
+
+from reconciler.localservice import database
+from reconciler.localservice.database import DatabaseError
+from reconciler.localservice.records import ENDED, UNFINISHED, JobRecord, JobState, number_of
+from reconciler.localservice.store import AlreadyExistsError, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(database.open_file(tmp_path / "state.db"), Clock())
+
+
+def record(store: Store, job_id: str = "a", collection: str = "jobs", project: str = "demo") -> JobRecord:
+    now = store.now()
+    return JobRecord(
+        collection, project, "", job_id, {"jobId": job_id}, f"secret-{collection}-{job_id}", now, now
+    )
+
+
+def test_a_job_comes_back_as_it_went_in(store: Store) -> None:
+    added = store.add_job(record(store))
+    assert added == JobRecord(**{name: getattr(added, name) for name in JobRecord.__dataclass_fields__})
+    assert store.job(added.id) == added
+    assert store.find("jobs", "demo", "", "a") == added
+    assert store.find("jobs", number_of("demo"), "", "a") == added
+    assert store.of_secret(added.gcs_secret) == added
+    assert store.newest_named("demo", "a") == added
+    assert store.unfinished() == [added]
+    assert list(store.jobs_of("jobs", "demo", "")) == [added]
+    assert store.find("jobs", "other", "", "a") is None
+    assert store.job(added.id + 1) is None
+
+
+def test_an_id_is_used_once_and_numbers_never_come_again(store: Store) -> None:
+    first = store.add_job(record(store))
+    with pytest.raises(AlreadyExistsError):
+        store.add_job(record(store))
+    second = store.add_job(record(store, "b"))
+    store.delete(second.id)
+    assert store.add_job(record(store, "b")).id > second.id > first.id
+
+
+def test_a_job_moves_only_from_where_it_is_said_to_be(store: Store) -> None:
+    job = store.add_job(record(store))
+    assert store.move(job.id, JobState.RUNNING, only_from={JobState.PREPARING}, at="t") is None
+    assert store.job(job.id) == job
+    running = store.move(job.id, JobState.RUNNING, only_from=UNFINISHED, at="t1")
+    assert running is not None
+    assert (running.start_time, running.end_time, running.update_time) == ("t1", "", "t1")
+    again = store.move(job.id, JobState.RUNNING, only_from=UNFINISHED, at="t2")
+    assert again is not None
+    assert again.start_time == "t1"
+    ended = store.move(
+        job.id, JobState.FAILED, only_from=UNFINISHED, at="t3", error_code=3, error_message="why"
+    )
+    assert ended is not None
+    assert (ended.end_time, ended.error_code, ended.error_message) == ("t3", 3, "why")
+    assert store.job(job.id) == ended
+    assert store.unfinished() == []
+    assert store.move(job.id, JobState.RUNNING, only_from=UNFINISHED, at="t4") is None
+    assert store.move(99, JobState.RUNNING, only_from=set(JobState), at="t4") is None
+
+
+def test_every_state_is_ended_or_not() -> None:
+    assert set(JobState) == ENDED | UNFINISHED
+    assert not ENDED & UNFINISHED
+    assert {state for state in JobState if state.ended} == ENDED
+
+
+def test_runs_are_counted_for_each_job(store: Store) -> None:
+    one, two = store.add_job(record(store, "a")), store.add_job(record(store, "b"))
+    runs = [store.add_run(one.id), store.add_run(two.id), store.add_run(one.id)]
+    assert [run.number for run in runs] == [1, 1, 2]
+    assert store.runs(one.id) == [runs[0], runs[2]]
+    store.delete(one.id)
+    assert store.runs(one.id) == []
+    assert store.runs(two.id) == [runs[1]]
+
+
+def test_labels_are_replaced_under_their_etag(store: Store) -> None:
+    job = store.add_job(record(store))
+    one = store.set_labels(job.id, {"a": "b"}, only_etag="", at="t")
+    assert one is not None
+    assert one.body["labels"] == {"a": "b"}
+    assert store.set_labels(job.id, {}, only_etag="another", at="t") is None
+    two = store.set_labels(job.id, {}, only_etag=one.etag, at="t")
+    assert two is not None
+    assert "labels" not in two.body
+    assert store.job(job.id) == two
+
+
+def test_settings_hold_any_json(store: Store) -> None:
+    assert store.setting("x") is None
+    store.set_setting("x", {"a": [1, None]})
+    store.set_setting("x", [True])
+    assert store.setting("x") == [True]
+
+
+def test_a_list_reads_on_while_jobs_are_added(store: Store) -> None:
+    ids = [store.add_job(record(store, f"j{number}")).id for number in range(450)]
+    found = store.jobs_of("jobs", "demo", "")
+    first = next(found)
+    store.add_job(record(store, "late"))
+    assert [first.id, *(job.id for job in found)] == ids[::-1]
+
+
+def test_many_threads_write_at_once(store: Store) -> None:
+    def add(thread: int) -> None:
+        for number in range(20):
+            store.add_job(record(store, f"{thread}-{number}"))
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.unfinished()) == 160
+
+
+def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    def fail() -> None:
+        with store.database.writing() as connection:
+            connection.execute("REPLACE INTO settings VALUES ('x', '1')")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert store.setting("x") is None
+    store.set_setting("x", 2)
+
+
+def test_after_an_error_the_database_is_opened_anew(tmp_path: Path) -> None:
+    opened = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(tmp_path / "x.db", isolation_level=None, check_same_thread=False))
+        database.prepare(opened[-1])
+        return opened[-1]
+
+    store = Store(database.Database(connect))
+    store.set_setting("x", 1)
+    opened[-1].close()  # whatever was done to it: it can't be trusted any more
+    with pytest.raises(DatabaseError):
+        store.set_setting("x", 2)
+    assert store.setting("x") == 1
+    assert len(opened) == 2
+
+
+def breaking(path: Path) -> list[tuple[str, Callable[[], object]]]:
+    def newer() -> None:
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+
+    return [
+        ("newer version", newer),
+        ("not a database", lambda: path.write_bytes(b"not a database at all" * 1000)),
+        ("unable to open", lambda: (path.unlink(), path.mkdir())),
+    ]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_database_that_cant_be_read_says_why(tmp_path: Path, which: int) -> None:
+    path = tmp_path / "state.db"
+    store = Store(database.open_file(path))
+    store.database.close()
+    path.touch()
+    text, damage = breaking(path)[which]
+    damage()
+    with pytest.raises(DatabaseError, match=text):
+        store.unfinished()
+
+
+def test_the_state_is_for_its_owner_only(tmp_path: Path) -> None:
+    Store(database.open_file(tmp_path / "state.db")).set_setting("x", 1)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from reconciler.localservice import database
+from reconciler.localservice.records import JobRecord, JobState, UNFINISHED
+from reconciler.localservice.store import Store
+
+store = Store(database.open_file(Path(sys.argv[1])))
+number = int(sys.argv[2])
+while True:
+    now = store.now()
+    job = store.add_job(JobRecord("jobs", "demo", "", f"j{number}", {}, f"s{number}", now, now))
+    store.add_run(job.id)
+    store.move(job.id, JobState.FAILED, only_from=UNFINISHED, at=now)
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_it_had_acknowledged(tmp_path: Path) -> None:
+    path, acknowledged, following = tmp_path / "state.db", set[int](), 0
+    for kill_after in (1, 7, 23, 2, 40):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(following)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout
+        acknowledged |= {int(writer.stdout.readline()) for _ in range(kill_after)}
+        writer.send_signal(signal.SIGKILL)
+        acknowledged |= {int(number) for number in writer.communicate()[0].split()}
+        store = Store(database.open_file(path))
+        with store.database.reading() as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        for number in acknowledged:
+            job = store.find("jobs", "demo", "", f"j{number}")
+            assert job is not None
+            assert (job.state, len(store.runs(job.id))) == (JobState.FAILED, 1)
+        following = max(acknowledged) + 2  # the one after may be there, but was not acknowledged
+        store.database.close()
