@@ -1,0 +1,38 @@
+"""The brakes on one apply: the reviewed plan, and the most it may submit, cancel and cost."""
+
+from __future__ import annotations
+
+from reconciler.config import Limits
+from reconciler.errors import RefusedError
+from reconciler.plan import Action, Plan
+
+SUBMISSIONS = (Action.SUBMIT, Action.RETRY)
+
+
+def check_brakes(plan: Plan, hours: float, limits: Limits, reviewed: str | None) -> None:
+    """Raise RefusedError where the plan isn't the reviewed one, or does more than the limits allow.
+
+    Args:
+        plan: What is about to be applied.
+        hours: The most accelerator-hours that its submissions can use.
+        limits: The environment's.
+        reviewed: The digest of the plan that was looked at; None where none was.
+    """
+    if reviewed and reviewed != plan.digest:
+        raise RefusedError(
+            f"the plan is no longer the reviewed one: its digest is {plan.digest}",
+            hint="look at the plan again: `reconciler plan`",
+        )
+    submitted = [change for change in plan.changes if change.action in SUBMISSIONS]
+    cancelled = [change for change in plan.changes if change.action is Action.CANCEL]
+    _check("submissions", len(submitted), limits.submissions)
+    _check("cancels", len(cancelled), limits.cancels)
+    _check("acceleratorHours", hours, limits.accelerator_hours)
+
+
+def _check(name: str, planned: float, most: float | None) -> None:
+    if most is not None and planned > most:
+        raise RefusedError(
+            f"the plan holds {planned:g} {name}, and one apply may do {most:g}",
+            hint=f'raise "limits: {{{name}: {planned:g}}}" in reconciler.yaml if that is meant',
+        )

@@ -1,0 +1,22 @@
+"""`reconciler schema`."""
+
+from __future__ import annotations
+
+import argparse
+
+from reconciler import schemas
+from reconciler.cli.output import print_json
+from reconciler.errors import ExitCode, NotFoundError
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Print the JSON Schema of one kind, or of any manifest."""
+    if arguments.kind is None:
+        print_json(schemas.document("manifest.schema.json"))
+        return ExitCode.DONE
+    for (_, kind), name in schemas.KINDS.items():
+        if kind == arguments.kind:
+            print_json(schemas.document(name))
+            return ExitCode.DONE
+    known = ", ".join(sorted(kind for _, kind in schemas.KINDS))
+    raise NotFoundError(f'there is no kind "{arguments.kind}"', hint=f"the kinds are {known}")

@@ -1,0 +1,24 @@
+"""`reconciler serve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from reconciler.config import find_root
+from reconciler.embedded import EmbeddedService, home_of, prepare_home, service_command
+from reconciler.errors import ExitCode
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Become the embedded training service, or end the one that runs."""
+    home = home_of(find_root(Path.cwd()), os.environ)
+    if not arguments.stop:
+        prepare_home(home)
+        command = service_command(home, stay=True)
+        os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
+    with EmbeddedService(home, start=False) as service:
+        ran = service.stop()
+    print("the embedded service has ended" if ran else "no embedded service runs here")
+    return ExitCode.DONE

@@ -1,0 +1,149 @@
+"""`reconciler.yaml`: environments, limits, images and the id of the repository's jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from reconciler import schemas
+from reconciler.errors import InvalidError, UsageError
+from reconciler.manifest import JsonObject
+from reconciler.validation.validate import load_and_check
+
+FILE_NAME = "reconciler.yaml"
+LOCAL = "local"
+EngineName = Literal["local", "google"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that one apply may do; None is no limit."""
+
+    submissions: int | None = None
+    cancels: int | None = None
+    accelerator_hours: float | None = None
+
+
+GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One place where jobs run.
+
+    Attributes:
+        name: What `--env` and commit statuses call it.
+        engine: `local` is the embedded service, `google` is Google Cloud.
+        project: The project's id.
+        location: The region, such as `us-central1`.
+        staging_bucket: Where packages are uploaded, without `gs://`.
+        endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`.
+        defaults: What fills a manifest's gaps; no part of a job's identity.
+        limits: The brakes on one apply.
+    """
+
+    name: str
+    engine: EngineName
+    project: str
+    location: str
+    staging_bucket: str
+    claims_bucket: str
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    defaults: JsonObject = field(default_factory=dict)
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of one repository.
+
+    Attributes:
+        root: The repository's root.
+        source: The id that marks the jobs this repository owns.
+        environments: By name; `local` is always there.
+        images: The embedded service's executor images and runtimes, over its own table.
+        github: The `github` settings; None where the file has none.
+    """
+
+    root: Path
+    source: str
+    environments: Mapping[str, Environment]
+    images: JsonObject
+    github: JsonObject | None
+
+    def environment(self, name: str | None) -> Environment:
+        """The environment called `name`, by default `local`; raises UsageError where there is none."""
+        wanted = name or LOCAL
+        if wanted not in self.environments:
+            known = ", ".join(sorted(self.environments))
+            raise UsageError(f'there is no environment "{wanted}"', hint=f"{FILE_NAME} has: {known}")
+        return self.environments[wanted]
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder upwards with `reconciler.yaml` or `.git`, else `start` itself."""
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / FILE_NAME).is_file() or (folder / ".git").exists():
+            return folder
+    return start
+
+
+def load_config(root: Path) -> Config:
+    """The settings of the repository at `root`; with no file, everything runs on the embedded service.
+
+    Raises InvalidError with every problem of the file.
+    """
+    path = root / FILE_NAME
+    if not path.exists():
+        return from_document(root, {})
+    value, problems = load_and_check(path, schemas.document("config.schema.json"), FILE_NAME)
+    if problems:
+        raise InvalidError(f"{FILE_NAME} is not valid", problems=problems)
+    return from_document(root, value or {})
+
+
+def from_document(root: Path, value: JsonObject) -> Config:
+    """The settings that a valid document stands for, with defaults filled in."""
+    written: Mapping[str, Any] = value.get("environments") or {}
+    limits = value.get("limits") or {}
+    environments = {name: _environment(name, part or {}, limits) for name, part in written.items()}
+    environments.setdefault(LOCAL, _environment(LOCAL, {}, limits))
+    return Config(
+        root=root,
+        source=value.get("source") or LOCAL,
+        environments=environments,
+        images=value.get("images") or {},
+        github=value.get("github"),
+    )
+
+
+def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment:
+    engine: EngineName = part.get("engine") or "local"
+    staging = _bucket(part.get("stagingBucket") or "reconciler-staging")
+    return Environment(
+        name=name,
+        engine=engine,
+        project=part.get("project") or LOCAL,
+        location=part.get("location") or LOCAL,
+        staging_bucket=staging,
+        claims_bucket=_bucket(part.get("claimsBucket") or staging),
+        endpoints=part.get("endpoints") or {},
+        defaults=part.get("defaults") or {},
+        limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
+    )
+
+
+def _bucket(text: str) -> str:
+    return text.removeprefix("gs://").rstrip("/")
+
+
+def _limits(engine: EngineName, part: JsonObject) -> Limits:
+    base = GOOGLE_LIMITS if engine == "google" else Limits()
+    return Limits(
+        submissions=part.get("submissions", base.submissions),
+        cancels=part.get("cancels", base.cancels),
+        accelerator_hours=part.get("acceleratorHours", base.accelerator_hours),
+    )

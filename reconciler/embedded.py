@@ -1,0 +1,232 @@
+"""The embedded training service: found, started, looked at while it is stopped, ended.
+
+The only module that knows the service's package; everything else reaches it through its APIs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from reconciler.config import Environment
+from reconciler.engines.base import Endpoint, api_error
+from reconciler.errors import ServiceError
+from reconciler.localservice.application import Application
+from reconciler.localservice.message import Request
+from reconciler.manifest import JsonObject
+from reconciler.transport import (
+    READ_METHODS,
+    HttpRequest,
+    HttpResponse,
+    NoAnswerError,
+    NotSentError,
+    Transport,
+    UrllibTransport,
+)
+
+ROOT = "http://embedded.invalid/"
+"""The root of every API's URLs; replaced by where the service really listens when a request is sent."""
+
+_APIS = ("aiplatform", "ml", "storage", "logging")
+_STARTS_WITHIN = 30.0
+_STOPS_WITHIN = 30.0
+_PAUSE = 0.02
+
+
+def home_of(root: Path, environ: Mapping[str, str]) -> Path:
+    """Where runs leave their things: `RECONCILER_HOME`, else `.reconciler/` at the repository's root."""
+    named = environ.get("RECONCILER_HOME")
+    return Path(named).absolute() if named else root / ".reconciler"
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What `service.json` says of a service that runs."""
+
+    url: str
+    token: str
+
+
+class EmbeddedService:
+    """The service of one home, as a transport: a request finds it, or starts it, or sees it stopped.
+
+    Args:
+        home: The service's folder.
+        start: Whether it is started where it doesn't run. Without, a stopped service is asked in process,
+            over a private copy of its state: nothing is started or written.
+    """
+
+    def __init__(self, home: Path, *, start: bool) -> None:
+        self._home = home
+        self._start = start
+        self._http = UrllibTransport()
+        self._running: _Running | None = None
+        self._stopped: Transport | None = None
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._resources.close()
+        self._http.close()
+
+    def endpoint(self, environment: Environment) -> Endpoint:
+        """How the service's APIs are reached."""
+        return Endpoint(
+            transport=self,
+            authorize=dict,
+            project=environment.project,
+            location=environment.location,
+            roots=dict.fromkeys(_APIS, ROOT),
+        )
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Send a request to where the service is now.
+
+        A service that ended since it was last asked is found or started again: a request that never left is
+        sent there, and so is a read whose answer was lost.
+        """
+        try:
+            return self._send(request)
+        except NotSentError:
+            self._running = None
+        except NoAnswerError:
+            if request.method not in READ_METHODS:
+                raise
+            self._running = None
+        return self._send(request)
+
+    def put_images(self, images: JsonObject) -> None:
+        """Tell the service which images `reconciler.yaml` overrides."""
+        body = json.dumps(images).encode()
+        headers = {"Content-Type": "application/json"}
+        self._checked(HttpRequest("PUT", ROOT + "_service/images", headers, body))
+
+    def stop(self) -> bool:
+        """End the service; whether one ran. Its jobs go on, and the next service takes them over."""
+        if not self._find():
+            return False
+        self._checked(HttpRequest("POST", ROOT + "_service/stop", body=b""))
+        deadline = time.monotonic() + _STOPS_WITHIN
+        while _read_service_file(self._home) is not None:
+            if time.monotonic() > deadline:
+                raise ServiceError("the embedded service doesn't end", hint=self._see_log())
+            time.sleep(_PAUSE)
+        return True
+
+    def _checked(self, request: HttpRequest) -> None:
+        response = self.send(request)
+        if response.status >= 300:
+            raise api_error(response.status, response.body)
+
+    def _send(self, request: HttpRequest) -> HttpResponse:
+        if self._stopped is None and not self._find():
+            if self._start:
+                self._spawn()
+            else:
+                self._stopped = self._resources.enter_context(_stopped_service(self._home))
+        if self._stopped is not None:
+            return self._stopped.send(request)
+        running = self._running
+        assert running is not None, "found or started above"
+        target = running.url + request.url.removeprefix(ROOT.rstrip("/"))
+        headers = {**request.headers, "Authorization": f"Bearer {running.token}"}
+        return self._http.send(replace(request, url=target, headers=headers))
+
+    def _find(self) -> bool:
+        """Whether a service runs; it is asked, because a killed one leaves its file behind."""
+        if self._running is not None:
+            return True
+        told = _read_service_file(self._home)
+        if told is None:
+            return False
+        check = HttpRequest(
+            "GET", f"{told.url}/_service/health", {"Authorization": f"Bearer {told.token}"}, timeout=10
+        )
+        try:
+            alive = self._http.send(check).status == 200
+        except (NotSentError, NoAnswerError):
+            alive = False
+        self._running = told if alive else None
+        return alive
+
+    def _spawn(self) -> None:
+        """Start the service in a session of its own; where several start at once, one of them stays."""
+        prepare_home(self._home)
+        with (self._home / "service.log").open("ab") as log:
+            process = subprocess.Popen(
+                service_command(self._home, stay=False),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._home,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _STARTS_WITHIN
+        while not self._find():
+            if process.poll() not in (None, 0) or time.monotonic() > deadline:
+                raise ServiceError("the embedded service didn't start", hint=self._see_log())
+            time.sleep(_PAUSE)
+
+    def _see_log(self) -> str:
+        return f"see {self._home / 'service.log'}"
+
+
+class _StoppedService:
+    """A transport to a stopped service's own handlers, in process."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        asked = Request.of(request.method, request.url, request.headers, request.body or b"")
+        answer = self._application.handle(asked)
+        headers = {name.lower(): value for name, value in answer.headers}
+        return HttpResponse(answer.status, headers, answer.read())
+
+
+@contextmanager
+def _stopped_service(home: Path) -> Iterator[Transport]:
+    """Raises ServiceError where the state can't be read."""
+    from reconciler.localservice.database import DatabaseError
+    from reconciler.localservice.view import open_copy
+
+    try:
+        with open_copy(home) as application:
+            yield _StoppedService(application)
+    except (DatabaseError, OSError) as error:
+        raise ServiceError(f"the embedded service's state in {home} can't be read: {error}") from None
+
+
+def prepare_home(home: Path) -> None:
+    """Make the folder, and have git ignore it: what lies there must not make a work tree count as changed."""
+    home.mkdir(parents=True, exist_ok=True)
+    ignore = home / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+
+
+def service_command(home: Path, *, stay: bool) -> list[str]:
+    """The command that runs the service; with `stay` it doesn't end when there is nothing to do."""
+    # -P: nothing that lies in the working directory is ever imported.
+    command = [sys.executable, "-P", "-m", "reconciler.localservice", "--home", str(home)]
+    return [*command, "--stay"] if stay else command
+
+
+def _read_service_file(home: Path) -> _Running | None:
+    try:
+        told = json.loads((home / "service.json").read_bytes())
+        return _Running(str(told["url"]).rstrip("/"), str(told["token"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,77 @@
+"""One pass: what is wanted, what there is, and the plan between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reconciler.brakes import SUBMISSIONS
+from reconciler.config import Config, Environment
+from reconciler.desired import Desired, desired_jobs
+from reconciler.engines import engine_class
+from reconciler.errors import InvalidError
+from reconciler.job import ActualJob
+from reconciler.manifest import JsonObject
+from reconciler.plan import DesiredJob, Plan, Target
+from reconciler.planner import make_plan, predecessors
+from reconciler.session import Session
+from reconciler.staged import staged_uri
+from reconciler.validation.validate import validate
+
+JOBS_FOLDER = "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is wanted and what there is, at one moment."""
+
+    desired: Desired
+    runs: tuple[ActualJob, ...]
+
+
+def wanted(config: Config, environment: Environment, paths: Sequence[Path]) -> Desired:
+    """The jobs that the manifests under `paths` ask for; raises InvalidError with every problem."""
+    filled = frozenset(environment.defaults)
+    found = validate(config.root, paths or [config.root / JOBS_FOLDER], filled)
+    if found.problems:
+        raise InvalidError("some manifests are not valid", problems=found.problems)
+    return desired_jobs(config.root, found.manifests, environment)
+
+
+def plan_of(session: Session, desired: Desired, runs: Sequence[ActualJob], *, whole: bool) -> Plan:
+    """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
+    environment = session.environment
+    compared = {run.resource: session.read(run) for run in predecessors(desired.jobs, runs)}
+    known = [
+        replace(run, spec=compared[run.resource].spec) if run.resource in compared else run for run in runs
+    ]
+    target = Target(environment.name, environment.engine, environment.project, environment.location)
+    return make_plan(
+        target,
+        desired.jobs,
+        known,
+        lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
+        whole=whole,
+    )
+
+
+def accelerator_hours(plan: Plan) -> float:
+    """The most accelerator-hours that the plan's submissions can use."""
+    submitted = [c.desired for c in plan.changes if c.action in SUBMISSIONS and c.desired]
+    return sum(
+        engine_class(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
+        for job in submitted
+    )
+
+
+def request_body(
+    job: DesiredJob, desired: Desired, bucket: str, job_name: str, labels: Mapping[str, str]
+) -> JsonObject:
+    """The exact body of the create, its package staged in `bucket`."""
+    engine = engine_class(job.manifest.api_version)
+    spec, kind = job.spec, job.manifest.kind
+    archive = desired.archives.get(job.job_name)
+    if archive:
+        spec = engine.with_package(kind, spec, staged_uri(bucket, archive))
+    return engine.body(kind, spec, job_name, {**job.manifest.labels, **labels})

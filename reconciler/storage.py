@@ -1,0 +1,77 @@
+"""Packages staged in Cloud Storage: an object's place says what it holds."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from reconciler.engines.base import ApiError, Connection, NotFoundAtServiceError, execute
+from reconciler.errors import ServiceError
+from reconciler.sources.sdist import Sdist
+from reconciler.staged import staged_name, staged_uri
+
+_MEDIA_TYPE = "application/gzip"
+
+
+class Staging:
+    """The staging bucket of one environment."""
+
+    def __init__(self, connection: Connection, bucket: str) -> None:
+        self._connection = connection
+        self._bucket = bucket
+
+    def ensure_bucket(self) -> None:
+        """Create the bucket where it isn't there: nobody else makes those of the embedded service."""
+        request = self._connection.storage.buckets().insert(
+            project=self._connection.endpoint.project, body={"name": self._bucket}
+        )
+        try:
+            execute(request)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+    def put(self, archive: Sdist) -> str:
+        """Upload the archive where it isn't there yet; its `gs://` URI.
+
+        What is there already is used only if its size and MD5 are the archive's; anything else raises
+        ServiceError, because running it would run code that nobody reviewed.
+        """
+        found = self._find(archive) or self._insert(archive)
+        expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
+        if int(found["size"]) != len(archive.data) or found.get("md5Hash") != expected:
+            raise ServiceError(
+                f"{staged_uri(self._bucket, archive)} holds something else than the package of that name",
+                hint="find out who may write to the staging bucket, then delete the object",
+            )
+        return staged_uri(self._bucket, archive)
+
+    def _find(self, archive: Sdist) -> Any:
+        objects = self._connection.storage.objects()
+        try:
+            return execute(objects.get(bucket=self._bucket, object=staged_name(archive)))
+        except NotFoundAtServiceError:
+            return None
+
+    def _insert(self, archive: Sdist) -> Any:
+        from googleapiclient.http import MediaInMemoryUpload
+
+        request = self._connection.storage.objects().insert(
+            bucket=self._bucket,
+            name=staged_name(archive),
+            ifGenerationMatch="0",
+            media_body=MediaInMemoryUpload(archive.data, mimetype=_MEDIA_TYPE),
+        )
+        try:
+            return execute(request)
+        except NotFoundAtServiceError as error:
+            raise ServiceError(
+                f"there is no bucket {self._bucket}: {error.message}",
+                hint='create it, or name another under "stagingBucket" in reconciler.yaml',
+            ) from None
+        except ApiError as error:
+            # 412: somebody staged the same archive a moment ago.
+            found = self._find(archive) if error.status == 412 else None
+            if found is None:
+                raise
+            return found

@@ -1,0 +1,80 @@
+"""`reconciler.yaml`: what is there without it, what it changes, what it can't say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reconciler.config import GOOGLE_LIMITS, Limits, find_root, load_config
+from reconciler.errors import InvalidError, UsageError
+
+PROD = """
+source: acme-jobs
+environments:
+  prod:
+    engine: google
+    project: acme-ml
+    location: us-central1
+    stagingBucket: gs://acme-staging/
+    limits: {submissions: 3}
+    defaults: {timeout: 3600s}
+limits: {cancels: 1}
+images:
+  "2.11": {python: "3.11", requirements: [scikit-learn]}
+"""
+
+
+def test_without_a_file_everything_runs_on_the_embedded_service(tmp_path: Path) -> None:
+    config = load_config(tmp_path)
+    environment = config.environment(None)
+    assert (environment.name, environment.engine) == ("local", "local")
+    assert environment.limits == Limits()
+    assert config.github is None
+
+
+def test_a_file_adds_environments_and_local_stays(tmp_path: Path) -> None:
+    (tmp_path / "reconciler.yaml").write_text(PROD)
+    config = load_config(tmp_path)
+    prod = config.environment("prod")
+    assert (prod.engine, prod.project, prod.location) == ("google", "acme-ml", "us-central1")
+    assert (prod.staging_bucket, prod.claims_bucket) == ("acme-staging", "acme-staging")
+    assert prod.limits == Limits(3, 1, GOOGLE_LIMITS.accelerator_hours)
+    assert config.environment("local").limits == Limits(cancels=1)
+    assert config.source == "acme-jobs"
+    assert config.images["2.11"]["requirements"] == ["scikit-learn"]
+    with pytest.raises(UsageError, match='no environment "staging"'):
+        config.environment("staging")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("enviroments: {}", 1, "environments"),
+        ("environments:\n  prod: {engine: aws}", 2, "google"),
+        (PROD.replace("source: acme-jobs\n", ""), 2, "source"),
+        (PROD.replace("    project: acme-ml\n", ""), 4, "project"),
+        ("- a\n- b", 1, "mapping"),
+        ("images: {a: {python: 3.10, requirements: []}}", 1, '"3.10"'),
+        ("a: [", 1, ""),
+        ("---\n{}\n---\n{}\n", 4, "second document"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
+    (tmp_path / "reconciler.yaml").write_text(text)
+    with pytest.raises(InvalidError) as caught:
+        load_config(tmp_path)
+    problem = caught.value.problems[0]
+    assert problem.path == "reconciler.yaml"
+    assert problem.line == line
+    assert said in problem.message + problem.hint
+
+
+def test_the_root_is_the_nearest_folder_upwards(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    assert find_root(deep) == deep
+    (tmp_path / ".git").mkdir()
+    assert find_root(deep) == tmp_path
+    (tmp_path / "a" / "reconciler.yaml").write_text("{}")
+    assert find_root(deep) == tmp_path / "a"

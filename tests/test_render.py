@@ -1,0 +1,114 @@
+"""What people read: complete, and inert wherever somebody else wrote it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.diagnostics import Problem
+from reconciler.job import State
+from reconciler.outcome import JobStatus, Outcome, Status
+from reconciler.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
+from reconciler.render import (
+    outcomes_text,
+    plan_markdown,
+    plan_text,
+    problems_text,
+    status_text,
+    validation_github,
+    validation_text,
+)
+
+LOCAL = Target("local", "local", "local", "local")
+CHANGE = Change(Action.SUBMIT, "new", "census", "census_0123456789abcdef", "CustomJob", "jobs/census.yaml", 3)
+
+
+def plan(*changes: Change, drift: tuple[Drift, ...] = ()) -> Plan:
+    return Plan(LOCAL, changes, drift, "sha256:" + "0" * 64)
+
+
+def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
+    field = FieldChange("/workerPoolSpecs/0/replicaCount", "1", "2")
+    text = plan_text(plan(replace(CHANGE, fields=(field,)), replace(CHANGE, action=Action.NONE)))
+    assert text.splitlines() == [
+        "Plan for local (embedded service)",
+        "",
+        "  + submit census_0123456789abcdef  CustomJob  jobs/census.yaml:3",
+        "      new",
+        '      /workerPoolSpecs/0/replicaCount: "1" → "2"',
+        "",
+        "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 findings.",
+        "Digest: sha256:" + "0" * 64,
+    ]
+
+
+def test_a_plan_with_nothing_to_do_says_so() -> None:
+    done = plan(replace(CHANGE, action=Action.NONE))
+    assert plan_text(done).splitlines()[-1] == "Nothing to do: 1 job as wanted."
+    finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", "running, and no manifest wants it")
+    drifting = plan_text(replace(done, drift=(finding,)))
+    assert "  ~ orphaned old_0123456789abcdef: running, and no manifest wants it" in drifting
+    assert drifting.splitlines()[-1] == "Nothing to do: 1 job as wanted, 1 finding."
+
+
+def test_problems_are_lines_that_editors_understand() -> None:
+    problems = [Problem("jobs/a.yaml", 3, 5, "/spec/x", 'unknown key "x"', 'did you mean "y"?')]
+    assert problems_text(problems) == 'jobs/a.yaml:3:5: unknown key "x" (/spec/x)\n    did you mean "y"?'
+    assert validation_text(7, problems).splitlines()[-1] == "1 problem in 1 file of 7."
+    assert validation_text(7, []) == "7 files valid."
+
+
+def test_annotations_stay_within_what_github_keeps() -> None:
+    problems = [Problem("jobs/a,b.yaml", n, 1, "", "100% wrong") for n in range(1, 31)]
+    lines = validation_github(1, problems).splitlines()
+    assert len(lines) == 10
+    assert lines[0].startswith("::error file=jobs/a%2Cb.yaml,line=1,col=1,")
+    assert lines[0].endswith("::100%25 wrong")
+    assert "21 more problems" in lines[-1]
+
+
+nasty = st.text(st.characters() | st.sampled_from("`|<>@#:*_[]\n\r\x1b\u202e%"), max_size=30)
+
+
+@given(nasty, nasty, nasty)
+def test_untrusted_text_is_inert_in_every_form(path: str, said: str, value: str) -> None:
+    change = replace(CHANGE, path=path, reason=said, fields=(FieldChange("/x", value, said),))
+    drift = Drift(DriftKind.ORPHANED, said, said, value)
+    whole = plan(change, drift=(drift,))
+    status = JobStatus(said, said, "CustomJob", State.FAILED, "bound", service_state=value, error=value)
+    outcome = Outcome(CHANGE, Status.FAILED, error=value)
+    problem = Problem(path, 1, 1, said, said, value)
+    for text in (
+        plan_text(whole),
+        plan_markdown(whole),
+        outcomes_text([outcome]),
+        status_text([status]),
+        problems_text([problem]),
+        validation_github(1, [problem]),
+    ):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+        assert all(
+            line.startswith("::error ") or not line.lstrip().startswith("::") for line in text.splitlines()
+        )
+    assert "::error" not in plan_text(whole).splitlines()[0]
+    _assert_inert_markdown(plan_markdown(whole))
+
+
+def _assert_inert_markdown(text: str) -> None:
+    """Outside fenced blocks nothing of the untrusted text can start markup, a link or a mention."""
+    fence = ""
+    for line in text.split("\n"):
+        ticks = re.match("`{3,}", line)
+        if fence:
+            fence = "" if line == fence else fence
+            continue
+        if ticks:
+            fence = ticks[0]
+            continue
+        bare = re.sub(r"&#\d+;|</?code>|`census_0123456789abcdef`", "", line)
+        bare = re.sub(r"^(### |\| )|\|", "", bare)
+        assert not set(bare) & set("`<>@#*[]"), line
+    assert not fence

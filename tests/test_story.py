@@ -1,0 +1,343 @@
+"""The whole road as a user goes it: manifests in a repository, `reconciler` as a process, jobs that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from reconciler import schemas
+from tests.repository import Repository
+
+PATIENCE = 120.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def starts(repository: Repository) -> list[str]:
+    return repository.starts.read_text().splitlines() if repository.starts.exists() else []
+
+
+def actions(repository: Repository) -> dict[str, str]:
+    changes = repository.run("plan", "--format", "json").json["changes"]
+    return {change["baseName"]: change["action"] for change in changes}
+
+
+def test_apply_trains_and_a_second_plan_has_nothing_to_do(repository: Repository) -> None:
+    repository.job("census", args=["--epochs=3"])
+    repository.job("quiet", reconcile="{suspend: true}")
+    before = repository.run("plan", "--detailed-exitcode")
+    assert before.code == 2
+    assert "+ submit census_" in before.out
+    assert not repository.home.exists(), "a plan starts nothing and writes nothing"
+
+    applied = repository.run("apply", "--wait")
+    assert applied.code == 0, applied.out + applied.err
+    assert starts(repository) == ["start ['--epochs=3']"]
+    (name,) = [job for job, state in repository.states().items() if state]
+    assert repository.states()[name] == "SUCCEEDED"
+    assert name.startswith("census_")
+    assert f"SUCCEEDED   {name}" in applied.err
+
+    after = repository.run("plan", "--detailed-exitcode")
+    assert (after.code, after.out.splitlines()[-1]) == (0, "Nothing to do: 2 jobs as wanted.")
+    assert repository.run("apply", "--wait").code == 0
+    assert len(starts(repository)) == 1
+
+    log = repository.run("logs", "census")
+    assert "training with --epochs=3" in log.out
+    assert log.out.splitlines()[-1].endswith("done")
+
+
+def test_only_content_makes_a_new_job(repository: Repository) -> None:
+    manifest = repository.job("census", args=["--epochs=3"])
+    assert repository.run("apply", "--wait").code == 0
+
+    text = manifest.read_text()
+    reordered = text.replace("kind: CustomJob\n", "").replace("spec:\n", "kind: 'CustomJob'\nspec:\n")
+    manifest.unlink()
+    other = repository.write("jobs/deeper/renamed.yml", f"# another comment\n{reordered}")
+    moved = (
+        other.read_text()
+        .replace("../trainer", "../../trainer")
+        .replace("replicaCount: 1", 'replicaCount: "1"')
+    )
+    other.write_text(moved)
+    assert actions(repository) == {"census": "none"}
+
+    other.write_text(moved.replace("--epochs=3", "--epochs=4"))
+    (change,) = repository.run("plan", "--format", "json").json["changes"]
+    assert (change["action"], change["reason"]) == ("submit", "1 field changed")
+    pointer = "/workerPoolSpecs/0/pythonPackageSpec/args/0"
+    assert change["fields"] == [{"pointer": pointer, "before": "--epochs=3", "after": "--epochs=4"}]
+
+    other.write_text(moved)
+    trainer = repository.root / "trainer/task.py"
+    trainer.write_text(trainer.read_text() + "\n")
+    (change,) = repository.run("plan", "--format", "json").json["changes"]
+    assert (change["action"], change["reason"]) == ("submit", "the code changed")
+
+
+def test_service_killed_while_a_job_runs(repository: Repository) -> None:
+    repository.job("census")
+    repository.hold.touch()
+    assert repository.run("apply").code == 0
+    until(lambda: len(starts(repository)) == 1)
+    os.kill(repository.service()["pid"], signal.SIGKILL)
+
+    # A killed service is seen as it was, and nothing is started to look at it.
+    assert set(repository.states().values()) == {"RUNNING"}
+    assert repository.run("plan", "--detailed-exitcode").code == 0
+
+    waiting = repository.start("apply", "--wait")
+    until(lambda: _answers(repository))
+    repository.hold.unlink()
+    out, err = waiting.communicate(timeout=PATIENCE)
+    assert waiting.returncode == 0, out + err
+    assert set(repository.states().values()) == {"SUCCEEDED"}
+    assert len(starts(repository)) == 1, "the job ran once"
+
+
+def test_service_killed_while_apply_waits(repository: Repository) -> None:
+    repository.job("census")
+    repository.hold.touch()
+    waiting = repository.start("apply", "--wait")
+    until(lambda: len(starts(repository)) == 1)
+    first = repository.service()["pid"]
+    os.kill(first, signal.SIGKILL)
+    until(lambda: _answers(repository) and repository.service()["pid"] != first)
+    repository.hold.unlink()
+    out, err = waiting.communicate(timeout=PATIENCE)
+    assert waiting.returncode == 0, out + err
+    assert len(starts(repository)) == 1
+
+
+def _answers(repository: Repository) -> bool:
+    try:
+        pid = repository.service()["pid"]
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").is_dir() else True
+
+
+def test_a_job_that_ended_while_the_service_was_dead_is_seen_as_ended(repository: Repository) -> None:
+    repository.job("census")
+    repository.hold.touch()
+    repository.run("apply")
+    until(lambda: len(starts(repository)) == 1)
+    os.kill(repository.service()["pid"], signal.SIGKILL)
+    repository.hold.unlink()
+    until(lambda: set(repository.states().values()) == {"SUCCEEDED"})
+
+
+def test_a_failed_training_fails_the_apply_and_says_why(repository: Repository) -> None:
+    repository.job("census", args=["--fail"])
+    applied = repository.run("apply", "--wait", "--format", "json")
+    assert applied.code == 1
+    (outcome,) = applied.json["outcomes"]
+    assert (outcome["status"], outcome["state"]) == ("applied", "FAILED")
+    assert "the loss is NaN" in outcome["error"]
+    assert "the loss is NaN" in repository.run("status").out
+    assert actions(repository) == {"census": "none"}
+    # What had failed before doesn't count for the exit code of an apply that does nothing.
+    assert repository.run("apply", "--wait").code == 0
+
+
+def test_attempts_are_used_up_one_by_one(repository: Repository) -> None:
+    repository.job("census", args=["--fail"], reconcile="{attempts: 2}")
+    assert repository.run("apply", "--wait").code == 1
+    assert actions(repository) == {"census": "retry"}
+    assert repository.run("apply", "--wait").code == 1
+    assert actions(repository) == {"census": "none"}
+    assert any(name.endswith("_2") for name in repository.states())
+    assert len(starts(repository)) == 2
+
+
+def test_cancel_says_how_the_run_ended(repository: Repository) -> None:
+    repository.job("census")
+    repository.hold.touch()
+    repository.run("apply")
+    until(lambda: len(starts(repository)) == 1)
+    cancelled = repository.run("cancel", "census")
+    assert cancelled.code == 0, cancelled.err
+    assert cancelled.out.strip().endswith("ended CANCELLED")
+    plan = repository.run("plan", "--format", "json").json
+    assert [finding["kind"] for finding in plan["drift"]] == ["cancelled-outside"]
+    assert plan["summary"]["submit"] == 0
+    assert "had ended before: CANCELLED" in repository.run("cancel", "census").out
+
+
+def test_json_is_as_the_schemas_say_and_the_same_twice(repository: Repository) -> None:
+    repository.job("census", args=["--fail"])
+    repository.job("quiet", reconcile="{suspend: true}")
+    for name, *command in (
+        ("validate-output", "validate", "--format", "json"),
+        ("plan-output", "plan", "--format", "json"),
+        ("apply-output", "apply", "--wait", "--format", "json"),
+        ("status-output", "status", "--format", "json"),
+        ("plan-output", "plan", "--format", "json"),
+    ):
+        first = repository.run(*command)
+        Draft202012Validator(schemas.document(f"{name}.schema.json")).validate(first.json)
+        if command[0] != "apply":
+            assert repository.run(*command).out == first.out
+
+
+def test_a_stale_plan_is_refused_before_anything_is_done(repository: Repository) -> None:
+    manifest = repository.job("census")
+    digest = repository.run("plan", "--format", "json").json["digest"]
+    manifest.write_text(manifest.read_text().replace("n1-standard-4", "n1-standard-8"))
+    refused = repository.run("apply", "--plan-digest", digest)
+    assert refused.code == 4
+    assert "no longer the reviewed one" in refused.err
+    assert set(repository.states().values()) == {None}
+    digest = repository.run("plan", "--format", "json").json["digest"]
+    assert repository.run("apply", "--wait", "--plan-digest", digest).code == 0
+
+
+def test_a_limit_is_kept_before_anything_is_done(repository: Repository) -> None:
+    config = repository.root / "reconciler.yaml"
+    config.write_text(config.read_text() + "limits: {submissions: 1}\n")
+    repository.job("one")
+    repository.job("two")
+    refused = repository.run("apply")
+    assert refused.code == 4
+    assert "submissions: 2" in refused.err
+    assert set(repository.states().values()) == {None}
+
+
+def test_a_broken_manifest_stops_everything_and_hides_nothing(repository: Repository) -> None:
+    repository.job("good")
+    assert repository.run("apply", "--wait").code == 0
+    repository.write("jobs/bad.yaml", "apiVersion: aiplatform.googleapis.com/v1\nkind: CustomJob\n")
+    for command in ("validate", "plan", "apply"):
+        refused = repository.run(command)
+        assert refused.code == 3
+        assert "jobs/bad.yaml:1:" in refused.out + refused.err
+    assert "SUCCEEDED" in repository.run("status").out
+
+
+def test_a_commit_is_remembered_with_its_jobs(repository: Repository) -> None:
+    repository.job("census")
+    repository.git("init", "-q")
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "a job")
+    assert repository.run("apply", "--wait").code == 0
+    (job,) = repository.run("status", "--format", "json").json["jobs"]
+    assert job["commit"] == repository.git("rev-parse", "HEAD")
+
+
+def test_render_prints_what_is_sent(repository: Repository) -> None:
+    repository.job("census", args=["--epochs=3"])
+    body = repository.run("render", "census").json
+    assert body["displayName"].startswith("census_")
+    package = body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
+    assert package["args"] == ["--epochs=3"]
+    (uri,) = package["packageUris"]
+    assert uri.startswith("gs://reconciler-staging/reconciler/packages/")
+    assert repository.run("apply", "--wait").code == 0
+    staged = repository.home / "gcs" / uri.removeprefix("gs://")
+    assert staged.is_file()
+
+
+def test_a_staged_object_with_other_content_is_not_used(repository: Repository) -> None:
+    repository.job("census")
+    package = repository.run("render", "census").json["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
+    staged = repository.home / "gcs" / package["packageUris"][0].removeprefix("gs://")
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(b"somebody else's code")
+    refused = repository.run("apply", "--wait")
+    assert refused.code == 1
+    assert "holds something else" in refused.out
+    assert starts(repository) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["status", "nobody"], 1, 'there is no job "nobody"'),
+        (["logs", "nobody"], 1, 'there is no job "nobody"'),
+        (["cancel", "nobody"], 1, 'there is no job "nobody"'),
+        (["render", "nobody"], 1, 'no manifest is called "nobody"'),
+        (["schema", "Pod"], 1, "the kinds are"),
+        (["plan", "--env", "nowhere"], 64, 'there is no environment "nowhere"'),
+        (["plan", "nowhere/"], 64, "nowhere"),
+        (["plan", "--what"], 64, "--what"),
+        (["nonsense"], 64, "nonsense"),
+        ([], 64, "COMMAND"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(
+    repository: Repository, command: list[str], code: int, said: str
+) -> None:
+    repository.job("census")
+    result = repository.run(*command)
+    assert (result.code, said in result.err) == (code, True), result.err
+    assert result.out == ""
+
+
+def test_a_broken_configuration_is_told_with_its_place(repository: Repository) -> None:
+    repository.job("census")
+    repository.write("reconciler.yaml", "enviroments: {}\n")
+    refused = repository.run("plan")
+    assert refused.code == 3
+    assert "reconciler.yaml:1:1" in refused.err
+    assert "environments" in refused.err
+
+
+def test_json_logs_are_json(repository: Repository) -> None:
+    repository.job("census")
+    applied = repository.run("apply", "--wait", "--log-format", "json")
+    told = [json.loads(line) for line in applied.err.splitlines()]
+    assert [event["event"] for event in told][-1] == "SUCCEEDED"
+
+
+ML_JOB = """
+apiVersion: ml.googleapis.com/v1
+kind: Job
+metadata: {name: old}
+package: {path: ../trainer}
+spec:
+  trainingInput: {scaleTier: BASIC, runtimeVersion: "2.11", pythonModule: task}
+"""
+
+
+def test_an_environments_defaults_fill_what_a_manifest_leaves_out_and_change_no_name(
+    repository: Repository,
+) -> None:
+    repository.write("jobs/old.yaml", ML_JOB)
+    repository.job("census")
+    refused = repository.run("validate")
+    assert refused.code == 3
+    assert "--region" in refused.out
+    config = repository.root / "reconciler.yaml"
+    plain = repository.run("render", "census", RECONCILER_ENV="local").err
+    assert "--region" in plain
+    config.write_text(
+        config.read_text() + "environments:\n  here:\n    engine: local\n    defaults:\n"
+        "      region: europe-west4\n      timeout: 600s\n      baseOutputDirectory: gs://models/out\n"
+    )
+    assert repository.run("validate", "--env", "here").code == 0
+    assert repository.run("validate").code == 3
+    old = repository.run("render", "old", "--env", "here").json["trainingInput"]
+    assert (old["region"], old["scheduling"]) == ("europe-west4", {"maxRunningTime": "600s"})
+    body = repository.run("render", "census", "--env", "here").json
+    assert old["jobDir"].startswith("gs://models/out/old_")
+    assert body["jobSpec"]["baseOutputDirectory"] == {
+        "outputUriPrefix": f"gs://models/out/{body['displayName']}"
+    }
+    (repository.root / "jobs/old.yaml").unlink()
+    assert repository.run("render", "census").json["displayName"] == body["displayName"]
