@@ -1,0 +1,87 @@
+# Every target does its own set-up, all of it in .venv. Needed: Python 3.11 or newer, make, git.
+
+# The first Python that will do; `make PYTHON=/path/to/python3 …` names another.
+WILL_DO := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c '$(WILL_DO)' 2>/dev/null && echo $$python && break; done)
+PYTEST_FLAGS ?=
+UV_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+WHEELHOUSE := $(VENV)/wheelhouse
+
+# The demo knows no cloud, no GitHub and no environment but the embedded service, wherever it runs.
+ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench wheelhouse constraints clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training service
+	@echo "Training every job under jobs/. The first run also installs scikit-learn for them: a minute or two."
+	$(ALONE) $(BIN)/reconciler apply --wait
+	@echo
+	@$(ALONE) $(BIN)/python tests/demo_results.py
+	@echo
+	@echo "A second plan finds nothing to do:"
+	$(ALONE) $(BIN)/reconciler plan --detailed-exitcode
+
+test: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run all tests
+	$(BIN)/pytest $(PYTEST_FLAGS)
+
+check: $(STAMPS)/dev  ## lint, formatting, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMPS)/dev  ## rewrite what the linter can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMPS)/app  ## time the start of `reconciler validate`
+	$(BIN)/python tests/bench/startup.py
+
+wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
+
+constraints: $(STAMPS)/venv  ## lock constraints.txt anew; UV_FLAGS=--upgrade takes newer versions
+	$(PIP) install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
+		--group dev $(UV_FLAGS) --output-file constraints.txt pyproject.toml
+
+clean:  ## end the embedded service; remove .venv, .reconciler and all caches
+	@if [ -x $(BIN)/reconciler ]; then $(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
+	rm -rf $(VENV) .reconciler build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What each target stands on. One installer at a time in .venv, also under `make -j`.
+.NOTPARALLEL:
+
+$(STAMPS)/venv:
+	@"$(or $(PYTHON),false)" -c '$(WILL_DO)' 2>/dev/null || { \
+		echo "make: Python 3.11 or newer with venv and ensurepip is needed; $(or $(PYTHON),what is on the path) won't do." >&2; \
+		echo "On Debian and Ubuntu: apt-get install python3-venv. Otherwise: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'  # the first that knows dependency groups
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/app: $(STAMPS)/venv pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/app
+	$(PIP) install --quiet --constraint constraints.txt --group dev
+	@touch $@
+
+# Into a new folder first: an interrupted download leaves no half wheelhouse behind.
+$(STAMPS)/wheelhouse: $(STAMPS)/dev tests/wheelhouse.txt
+	rm -rf $(WHEELHOUSE).new
+	$(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt --wheel-dir $(WHEELHOUSE).new
+	rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).new $(WHEELHOUSE)
+	@touch $@
