@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.repository import Repository
+from repository import Repository
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from repository import Repository
 
 from reconciler.engines import api_versions, engine_class
 from reconciler.engines.base import Engine
 from reconciler.errors import UsageError
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
-from tests.repository import Repository
 
 ENGINE = """
 from reconciler.engines.aiplatform import AiPlatformEngine

@@ -451,7 +451,7 @@ def test_a_merge_key_that_is_anchored_is_text_elsewhere(parser: str) -> None:
     "char", ["\0", "\x1b", "\x07", "\x7f", "\x85", "\x9b", "\u202e", "\u2066", "\u2028", "\ufeff"]
 )
 def test_characters_that_nobody_sees_are_refused_wherever_they_stand(char: str) -> None:
-    for text in (f"a: b # {char}\n", f"a: 'b {char}'\n", f"a: |\n  b {char}\n"):
+    for text in (f"a: b # {char}\n", f"\na: 'b {char}'\n", f"a: |\n  b {char}\n"):
         (problem,) = refused(text)
         lines = text.split("\n")
         line = next(number for number, line in enumerate(lines) if char in line)
@@ -531,6 +531,13 @@ def test_they_are_the_same_from_the_slower_parser(name: str, monkeypatch: pytest
     assert refused(SYNTAX[name][0]) == fast
 
 
+@pytest.mark.parametrize("text", ["a: b: " + "x" * 61, "a\tb: c: d", "a: b's: c"])
+def test_what_cannot_be_shown_is_not_put_into_a_remedy(text: str) -> None:
+    (problem,) = refused(text)
+    assert problem.message == 'text that holds ": " needs quotes'
+    assert problem.hint == "write the text in quotes"
+
+
 def test_what_follows_a_broken_document_is_read_all_the_same() -> None:
     text = "a: [\n---\nb: 1\n---\nc: '\n...\nd: no\n---\ne: 2\n"
     documents, problems = load_documents(text.encode(), "job.yaml")
@@ -603,6 +610,7 @@ def test_no_input_takes_much_memory_or_gets_past_a_limit(name: str) -> None:
 
 def test_what_is_just_inside_the_limits_is_read() -> None:
     assert loaded("[" * 32 + "]" * 32)
+    assert loaded("a: 1 #".ljust(256 * 1024, "x"))
     assert len(loaded("[" + "1," * 19_999 + "]")) == 19_999
     assert len(loaded("a: " + "x" * 65_536)["a"]) == 65_536
     assert len(loaded(alias_bomb(3))["l2"]) == 10

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from github_server import GitHubServer
 from jsonschema import Draft202012Validator
+from repository import Repository
 
 from reconciler import schemas
-from tests.repository import Repository
 
 PATIENCE = 120.0
+BAD_MANIFESTS = Path(__file__).parent / "bad_manifests"
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -341,3 +345,57 @@ def test_an_environments_defaults_fill_what_a_manifest_leaves_out_and_change_no_
     }
     (repository.root / "jobs/old.yaml").unlink()
     assert repository.run("render", "census").json["displayName"] == body["displayName"]
+
+
+def test_every_bad_manifest_is_told_and_nothing_is_submitted(repository: Repository) -> None:
+    shutil.copytree(BAD_MANIFESTS, repository.root / "jobs")
+    cases = {case.name for case in BAD_MANIFESTS.iterdir() if case.is_dir()}
+    assert len(cases) >= 40
+    for command in (["apply", "--wait"], ["plan"]):
+        refused = repository.run(*command)
+        assert refused.code == 3
+        told = re.findall(r"^jobs/([^/]+)/[^:]+:[0-9]+:[0-9]+: .", refused.err, re.MULTILINE)
+        assert set(told) == cases
+    assert not repository.home.exists()
+
+
+def test_the_commit_that_asked_for_a_job_is_told_how_it_stands(repository: Repository) -> None:
+    repository.job("census")
+    repository.git("init", "-q")
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "a job")
+    asked = repository.git("rev-parse", "HEAD")
+    with GitHubServer(commits={asked}, tokens={"t0ken": "write"}).running() as github:
+        environ = {
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_API_URL": github.url,
+            "GITHUB_REPOSITORY": github.repository,
+            "GITHUB_TOKEN": "t0ken",
+        }
+        applied = repository.run("apply", "--wait", **environ)
+        assert applied.code == 0, applied.err
+        told = [(status["state"], status["context"]) for status in reversed(github.statuses[asked])]
+        assert told == [("pending", "reconciler/local/census"), ("success", "reconciler/local/census")]
+        posted = len(github.posted())
+        assert repository.run("report", **environ).code == 0
+        assert len(github.posted()) == posted, "what is there already is not posted again"
+
+        refused = repository.run("report", **{**environ, "GITHUB_TOKEN": "n0t-it"})
+        assert refused.code == 1
+        assert "not posted" in refused.err
+        assert "n0t-it" not in refused.err
+        assert github.violations == []
+
+
+def test_a_job_from_a_dirty_tree_is_told_to_no_commit(repository: Repository) -> None:
+    repository.git("init", "-q")
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "nothing yet")
+    repository.job("census")
+    with GitHubServer(
+        commits={repository.git("rev-parse", "HEAD")}, tokens={"t": "write"}
+    ).running() as github:
+        environ = {"GITHUB_ACTIONS": "true", "GITHUB_API_URL": github.url, "GITHUB_TOKEN": "t"}
+        environ["GITHUB_REPOSITORY"] = github.repository
+        assert repository.run("apply", "--wait", **environ).code == 0
+        assert github.requests == []

@@ -858,11 +858,17 @@ def test_another_file_may_be_empty(text: str, tmp_path: Path) -> None:
     assert load_and_check(write(tmp_path, "a.yaml", text), SETTINGS, "a.yaml") == (None, [])
 
 
+def test_another_file_that_cannot_be_read(tmp_path: Path) -> None:
+    value, (problem,) = load_and_check(tmp_path, SETTINGS, "a.yaml")
+    assert value is None
+    assert (problem.path, problem.line) == ("a.yaml", 1)
+
+
 def test_another_file_holds_one_document(tmp_path: Path) -> None:
     file = write(tmp_path, "a.yaml", "source: a\n---\nsource: b\n")
     value, (problem,) = load_and_check(file, SETTINGS, "a.yaml")
     assert value is None
-    assert (problem.line, problem.message) == (3, "the file holds a second document")
+    assert (problem.line, problem.column, problem.message) == (3, 1, "the file holds a second document")
 
 
 def test_another_file_that_is_right(tmp_path: Path) -> None:

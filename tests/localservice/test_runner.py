@@ -106,6 +106,7 @@ def trainer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse
             run.runner.kill()
             run.runner.wait()
         process_tree.kill_all(lambda run_id=run.folder.run_id: process_tree.marked(run_id), 5.0)
+        run.folder.clean()
 
 
 def nothing_is_left_of(run: Run) -> bool:

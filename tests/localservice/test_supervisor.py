@@ -180,6 +180,8 @@ def bench(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: 
     yield bench
     for process in bench.processes():
         process.kill()
+    for path in (home / "runs").glob("*"):
+        RunFolder(path).clean()
     store.database.close()
 
 
@@ -521,11 +523,13 @@ def test_stop_ends_what_doesn_t_listen(bench: Bench) -> None:
     bench.until(lambda: bench.running() and bench.state(job) is JobState.RUNNING)
     pid = bench.folder(job).runner()
     assert pid is not None
+    temp = bench.folder(job).temp()
     os.kill(pid, signal.SIGSTOP)
     started = time.monotonic()
     bench.supervisor.stop()
     assert time.monotonic() - started < 5
     assert bench.processes() == []
+    assert not temp.exists()
 
 
 def test_stop_ends_runs_whose_home_is_gone(bench: Bench) -> None:
