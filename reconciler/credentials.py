@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +11,7 @@ from reconciler.config import Environment
 from reconciler.engines.base import Endpoint
 from reconciler.errors import ServiceError
 from reconciler.inert import one_line
-from reconciler.transport import UrllibTransport
+from reconciler.transport import RetryingReads, UrllibTransport
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -24,7 +26,7 @@ def google_endpoint(environment: Environment) -> Endpoint:
     }
     given = {name: url.rstrip("/") + "/" for name, url in environment.endpoints.items()}
     return Endpoint(
-        transport=UrllibTransport(),
+        transport=RetryingReads(UrllibTransport(), sleep=time.sleep, random=random.random),
         authorize=DefaultCredentials().headers,
         project=environment.project,
         location=environment.location,

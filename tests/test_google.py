@@ -1,0 +1,154 @@
+"""An environment with `engine: google`: the same code, real credentials of google-auth, other addresses.
+
+The embedded service stands where Google's services would; a token server gives out its token for a service
+account's key, as Google's does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from repository import Repository
+
+CONFIG = """
+source: acme-jobs
+environments:
+  prod:
+    engine: google
+    project: acme-ml
+    location: us-central1
+    stagingBucket: acme-staging
+    endpoints: {{aiplatform: "{url}", ml: "{url}", storage: "{url}", logging: "{url}"}}
+"""
+ML_JOB = """
+apiVersion: ml.googleapis.com/v1
+kind: Job
+metadata: {name: old}
+spec:
+  trainingInput:
+    {region: us-central1, scaleTier: BASIC, runtimeVersion: "2.11", pythonModule: task,
+     packageUris: ["gs://acme/task.tar.gz"]}
+"""
+
+
+@contextmanager
+def token_server(token: str) -> Iterator[str]:
+    """The address of a server that gives `token` for whatever is asked."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on stderr."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/token"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+
+
+@pytest.fixture
+def cloud(repository: Repository, tmp_path: Path, private_key: str) -> Iterator[dict[str, str]]:
+    """The variables under which Application Default Credentials are found, with the services up."""
+    repository.job("first")
+    assert repository.run("apply", "--wait").code == 0
+    service = repository.service()
+    config = repository.root / "reconciler.yaml"
+    config.write_text(CONFIG.format(url=service["url"]) + config.read_text())
+    with token_server(service["token"]) as token_uri:
+        told = {
+            "type": "service_account",
+            "client_email": "submitter@acme-ml.iam.gserviceaccount.com",
+            "private_key": private_key,
+            "private_key_id": "1",
+            "project_id": "acme-ml",
+            "token_uri": token_uri,
+        }
+        (tmp_path / "key.json").write_text(json.dumps(told))
+        yield {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "RECONCILER_ENV": "prod"}
+
+
+def test_the_same_repository_on_google_cloud(repository: Repository, cloud: dict[str, str]) -> None:
+    plan = repository.run("plan", "--format", "json", **cloud).json
+    assert plan["target"] == {
+        "environment": "prod",
+        "engine": "google",
+        "project": "acme-ml",
+        "location": "us-central1",
+    }
+    assert [change["action"] for change in plan["changes"]] == ["submit"]
+
+    # Nobody but its owner makes a bucket in the cloud.
+    refused = repository.run("apply", **cloud)
+    assert refused.code == 1
+    assert "there is no bucket acme-staging" in refused.out
+
+    (repository.home / "gcs" / "acme-staging").mkdir()
+    applied = repository.run("apply", "--format", "json", **cloud)
+    assert [outcome["status"] for outcome in applied.json["outcomes"]] == ["applied"], applied.out
+    (job,) = repository.run("status", "--format", "json", **cloud).json["jobs"]
+    assert job["resource"].startswith("projects/")
+    assert "/locations/us-central1/customJobs/" in job["resource"]
+    assert repository.run("plan", "--detailed-exitcode", **cloud).code == 0
+
+
+def test_an_ml_job_is_blocked_and_fails_the_apply(repository: Repository, cloud: dict[str, str]) -> None:
+    repository.write("jobs/old.yaml", ML_JOB)
+    repository.job("first", reconcile="{suspend: true}")
+    assert repository.run("plan", "--detailed-exitcode", **cloud).code == 2
+    applied = repository.run("apply", "--format", "json", **cloud)
+    assert applied.code == 1
+    (outcome,) = applied.json["outcomes"]
+    assert (outcome["action"], outcome["status"]) == ("blocked", "skipped")
+    assert "CustomJob" in outcome["error"]
+
+
+def test_googles_limits_are_on_without_being_written(repository: Repository, cloud: dict[str, str]) -> None:
+    for number in range(21):
+        repository.job(f"job-{number}")
+    refused = repository.run("apply", **cloud)
+    assert refused.code == 4
+    assert "one apply may do 20" in refused.err
+
+
+def test_missing_and_refused_credentials_are_told_with_what_to_do(
+    repository: Repository, cloud: dict[str, str], tmp_path: Path
+) -> None:
+    nowhere = {**cloud, "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json")}
+    missing = repository.run("plan", **nowhere)
+    assert missing.code == 1
+    assert "gcloud auth application-default login" in missing.err
+    with token_server("another") as token_uri:
+        key = json.loads((tmp_path / "key.json").read_text())
+        (tmp_path / "key.json").write_text(json.dumps({**key, "token_uri": token_uri}))
+        refused = repository.run("plan", **cloud)
+    assert refused.code == 1
+    assert "credentials are missing or expired" in refused.err
+    assert "another" not in refused.err
