@@ -10,7 +10,7 @@ from reconciler.brakes import SUBMISSIONS
 from reconciler.config import Config, Environment
 from reconciler.desired import Desired, desired_jobs
 from reconciler.engines import engine_class
-from reconciler.errors import InvalidError
+from reconciler.errors import InvalidError, UsageError
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
 from reconciler.plan import DesiredJob, Plan, Target
@@ -33,10 +33,21 @@ class Observation:
 def wanted(config: Config, environment: Environment, paths: Sequence[Path]) -> Desired:
     """The jobs that the manifests under `paths` ask for; raises InvalidError with every problem."""
     filled = frozenset(environment.defaults)
-    found = validate(config.root, paths or [config.root / JOBS_FOLDER], filled)
+    found = validate(config.root, manifest_paths(config.root, paths), filled)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
     return desired_jobs(config.root, found.manifests, environment)
+
+
+def manifest_paths(root: Path, paths: Sequence[Path]) -> Sequence[Path]:
+    """The paths that were named, else `jobs` at the root; raises UsageError if there is no such folder."""
+    folder = root / JOBS_FOLDER
+    if not paths and not folder.exists():
+        raise UsageError(
+            f"there is no folder {folder}",
+            hint="keep the manifests there, or name the files or folders that hold them",
+        )
+    return paths or [folder]
 
 
 def plan_of(session: Session, desired: Desired, runs: Sequence[ActualJob], *, whole: bool) -> Plan:

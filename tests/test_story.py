@@ -279,6 +279,7 @@ def test_a_staged_object_with_other_content_is_not_used(repository: Repository) 
         (["schema", "Pod"], 1, "the kinds are"),
         (["plan", "--env", "nowhere"], 64, 'there is no environment "nowhere"'),
         (["plan", "nowhere/"], 64, "nowhere"),
+        (["validate", "nowhere/"], 64, "nowhere"),
         (["plan", "--what"], 64, "--what"),
         (["nonsense"], 64, "nonsense"),
         ([], 64, "COMMAND"),
@@ -291,6 +292,13 @@ def test_what_cannot_be_is_one_clear_line(
     result = repository.run(*command)
     assert (result.code, said in result.err) == (code, True), result.err
     assert result.out == ""
+
+
+def test_without_a_jobs_folder_the_message_says_where_manifests_are_kept(repository: Repository) -> None:
+    for command in ("validate", "plan", "apply"):
+        refused = repository.run(command)
+        assert refused.code == 64
+        assert "keep the manifests there" in refused.err
 
 
 def test_a_broken_configuration_is_told_with_its_place(repository: Repository) -> None:

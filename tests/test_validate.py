@@ -657,7 +657,7 @@ def test_a_pipe_is_refused_and_not_waited_for(root: Path) -> None:
     os.mkfifo(root / "jobs" / "a.yaml")
     (root / "jobs" / "b.yaml").symlink_to("a.yaml")
     assert {problem.message for problem in check(root).problems} == {
-        "this is a device, a pipe or a socket, not a file"
+        "this is no file, but a folder, a pipe or a device"
     }
     assert isinstance(files.read_file(root / "jobs" / "a.yaml", "a.yaml"), Problem)
 

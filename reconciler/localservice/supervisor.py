@@ -93,6 +93,7 @@ class Supervisor:
         for run_id, pid in left.items():
             _signal(pid, signal.SIGKILL)
             _kill_marked(run_id)
+            run_folder(self._home, run_id).clean()
 
     def _follow_all(self) -> None:
         for job in self._store.unfinished():

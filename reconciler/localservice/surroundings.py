@@ -55,6 +55,8 @@ def for_trainer(
         "HOME": str(home),
         "TMPDIR": str(temp),
         "PYTHONUNBUFFERED": "1",
+        # Else cloudml-hypertune writes to one place for all jobs and users of this machine.
+        "CLOUD_ML_HP_METRIC_FILE": str(temp / "hypertune" / "output.metrics"),
     }
 
 

@@ -61,16 +61,18 @@ def read_file(real: Path, path: str) -> bytes | Problem:
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         return _unreadable(path, error)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return _no_file(path)
         if status.st_size > MAX_FILE_BYTES:
             return too_large(path)
-        try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            return _unreadable(path, error)
+    except OSError as error:
+        return _unreadable(path, error)
+    finally:
+        os.close(descriptor)
     return data if len(data) <= MAX_FILE_BYTES else too_large(path)
 
 
@@ -95,7 +97,7 @@ def _unreadable(path: str, error: OSError) -> Problem:
 
 
 def _no_file(path: str) -> Problem:
-    return Problem(path, 1, 1, "", "this is a device, a pipe or a socket, not a file", "remove it")
+    return Problem(path, 1, 1, "", "this is no file, but a folder, a pipe or a device", "remove it")
 
 
 class _Walk:

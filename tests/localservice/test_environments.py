@@ -303,6 +303,7 @@ def test_no_secret_of_the_service_reaches_a_trainer(tmp_path: Path) -> None:
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
+        "CLOUD_ML_HP_METRIC_FILE": str(tmp_path / "temp" / "hypertune" / "output.metrics"),
         "https_proxy": "http://proxy.example",
         "no_proxy": "example.com,localhost,127.0.0.1",
         "NO_PROXY": "localhost,127.0.0.1",
