@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from typing import Self
 from reconciler.config import Environment
 from reconciler.engines.base import Endpoint, api_error
 from reconciler.errors import ServiceError
+from reconciler.localservice.address import Address, ServiceRunningError, read_address
 from reconciler.localservice.application import Application
 from reconciler.localservice.message import Request
 from reconciler.manifest import JsonObject
@@ -47,14 +48,6 @@ def home_of(root: Path, environ: Mapping[str, str]) -> Path:
     return Path(named).absolute() if named else root / ".reconciler"
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What `service.json` says of a service that runs."""
-
-    url: str
-    token: str
-
-
 class EmbeddedService:
     """The service of one home, as a transport: a request finds it, or starts it, or sees it stopped.
 
@@ -68,7 +61,7 @@ class EmbeddedService:
         self._home = home
         self._start = start
         self._http = UrllibTransport()
-        self._running: _Running | None = None
+        self._running: Address | None = None
         self._stopped: Transport | None = None
         self._resources = ExitStack()
 
@@ -119,7 +112,7 @@ class EmbeddedService:
             return False
         self._checked(HttpRequest("POST", ROOT + "_service/stop", body=b""))
         deadline = time.monotonic() + _STOPS_WITHIN
-        while _read_service_file(self._home) is not None:
+        while read_address(self._home) is not None:
             if time.monotonic() > deadline:
                 raise ServiceError("the embedded service doesn't end", hint=self._see_log())
             time.sleep(_PAUSE)
@@ -131,11 +124,7 @@ class EmbeddedService:
             raise api_error(response.status, response.body)
 
     def _send(self, request: HttpRequest) -> HttpResponse:
-        if self._stopped is None and not self._find():
-            if self._start:
-                self._spawn()
-            else:
-                self._stopped = self._resources.enter_context(_stopped_service(self._home))
+        self._reach()
         if self._stopped is not None:
             return self._stopped.send(request)
         running = self._running
@@ -144,11 +133,26 @@ class EmbeddedService:
         headers = {**request.headers, "Authorization": f"Bearer {running.token}"}
         return self._http.send(replace(request, url=target, headers=headers))
 
+    def _reach(self) -> None:
+        """Find the service, start it, or open what a stopped one left."""
+        deadline = time.monotonic() + _STARTS_WITHIN
+        while self._stopped is None and not self._find():
+            if self._start:
+                self._spawn()
+                return
+            try:
+                self._stopped = self._resources.enter_context(_stopped_service(self._home))
+            except ServiceRunningError:
+                # It is just starting, and not listening yet; or just ending, and its state not at rest yet.
+                if time.monotonic() > deadline:
+                    raise ServiceError("the embedded service doesn't answer", hint=self._see_log()) from None
+                time.sleep(_PAUSE)
+
     def _find(self) -> bool:
         """Whether a service runs; it is asked, because a killed one leaves its file behind."""
         if self._running is not None:
             return True
-        told = _read_service_file(self._home)
+        told = read_address(self._home)
         if told is None:
             return False
         check = HttpRequest(
@@ -222,11 +226,3 @@ def service_command(home: Path, *, stay: bool) -> list[str]:
     # -P: nothing that lies in the working directory is ever imported.
     command = [sys.executable, "-P", "-m", "reconciler.localservice", "--home", str(home)]
     return [*command, "--stay"] if stay else command
-
-
-def _read_service_file(home: Path) -> _Running | None:
-    try:
-        told = json.loads((home / "service.json").read_bytes())
-        return _Running(str(told["url"]).rstrip("/"), str(told["token"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -357,6 +357,42 @@ def test_a_number_for_a_text_is_one_problem_that_shows_the_quotes(
     assert "3.10" in told[0].message + told[0].hint
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys", "written", "hint"),
+    [
+        ("Job", ("spec", "trainingInput", "workerCount"), '"007"', "write it without zeros in front"),
+        ("Job", ("spec", "trainingInput", "workerCount"), '"-1"', "the least is 0"),
+        ("Job", ("spec", "trainingInput", "workerCount"), "-1", "the least is 0"),
+        ("Job", ("spec", "trainingInput", "workerCount"), "2.5", ""),
+        ("Job", ("spec", "trainingInput", "workerCount"), "true", ""),
+        ("Job", ("spec", "trainingInput", "scheduling", "priority"), "1001", "the most is 1000"),
+        ("Job", ("spec", "trainingInput", "scheduling", "priority"), '"3"', "write 3 without quotes"),
+        ("Job", ("spec", "trainingInput", "scheduling", "priority"), '"1.5"', ""),
+        (
+            "Job",
+            ("spec", "trainingInput", "hyperparameters", "params", 0, "minValue"),
+            '"1e-4"',
+            "write 1e-4 without quotes",
+        ),
+        ("Job", ("spec", "trainingInput", "hyperparameters", "params", 0, "minValue"), '"low"', ""),
+        ("CustomJob", ("reconcile", "suspend"), '"off"', "write false without quotes"),
+        ("CustomJob", ("reconcile", "suspend"), '"maybe"', "write true or false"),
+        ("CustomJob", ("reconcile", "suspend"), "1", "write true or false"),
+        ("CustomJob", ("spec", "scheduling", "timeout"), "90", 'write "90s" with quotes'),
+        ("CustomJob", ("spec", "scheduling", "timeout"), '"90"', 'write seconds and "s": "90s"'),
+        ("CustomJob", ("spec", "scheduling", "timeout"), '"1.5 h"', 'write seconds and "s", such as "3600s"'),
+        ("CustomJob", ("spec", "scheduling", "timeout"), '"2 Days"', 'write seconds and "s": "172800s"'),
+    ],
+)
+def test_what_to_write_in_place_of_a_number_a_duration_or_a_boolean(
+    kind: str, keys: tuple[str | int, ...], written: str, hint: str, root: Path
+) -> None:
+    value = copy.deepcopy(GOOD[kind])
+    at(value, keys[:-1])[keys[-1]] = "@"
+    (problem,) = problems_of(root, json.dumps(value).replace('"@"', written))
+    assert (problem.pointer, problem.hint) == (pointer(keys), hint)
+
+
 def test_problems_at_many_places_are_all_told(root: Path) -> None:
     value = copy.deepcopy(CUSTOM_JOB)
     del value["metadata"]["name"]
@@ -600,7 +636,7 @@ def test_packages_that_hide_each_others_manifests_are_both_checked(root: Path) -
 
 def only(result: Validation) -> tuple[str, str]:
     (problem,) = result.problems
-    assert problem.line == 1
+    assert (problem.line, problem.column, problem.pointer) == (1, 1, "")
     return problem.path, problem.message
 
 
@@ -869,6 +905,12 @@ def test_another_file_holds_one_document(tmp_path: Path) -> None:
     value, (problem,) = load_and_check(file, SETTINGS, "a.yaml")
     assert value is None
     assert (problem.line, problem.column, problem.message) == (3, 1, "the file holds a second document")
+
+
+def test_a_keyword_that_nobody_thought_of_still_gives_a_sentence(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.yaml", "a: [1, 1]\n")
+    _, (problem,) = load_and_check(file, {"properties": {"a": {"uniqueItems": True}}}, "a.yaml")
+    assert (problem.column, problem.message) == (4, '"a" can\'t be a list here')
 
 
 def test_another_file_that_is_right(tmp_path: Path) -> None:

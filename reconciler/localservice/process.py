@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +30,7 @@ IDLE_SECONDS = 60.0
 _TICK = 0.1
 _LOOK = 1.0  # how often an idle service looks whether its home is there
 _GRACE = 5.0  # for requests under way at the end
+_CHANGE_TAKES = 15.0  # at most: another service's start or end
 _PORT = "port"
 _LOG_BYTES = 5 * 1024 * 1024
 
@@ -44,7 +46,7 @@ def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS)
         The exit code: 0 also where another process serves the home already; 1 where the state can't be read.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = address.lock_home(home)
+    lock = _lock(home)
     if lock is None:
         _say(_served_by(home, address.read_address(home)))
         return 0
@@ -59,6 +61,17 @@ def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, service.on_signal)
     return service.run(stay=stay, idle_seconds=idle_seconds)
+
+
+def _lock(home: Path) -> HomeLock | None:
+    """The lock of the home; None where a service has it that says where it is."""
+    until = time.monotonic() + _CHANGE_TAKES
+    while (lock := address.lock_home(home)) is None:
+        # Who has the lock and doesn't say where it is, is just starting, or just ending.
+        if address.read_address(home) is not None or time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    return lock
 
 
 class _Service:
@@ -137,8 +150,8 @@ class _Service:
     def _end(self) -> None:
         if self._lock.is_there():
             _log.info("ending")
-            self._activity.close(_GRACE)
             (self._home / address.ADDRESS).unlink(missing_ok=True)
+            self._activity.close(_GRACE)
             self._server.close(_GRACE)
         else:
             _log.info("ending: the home is gone")

@@ -162,6 +162,8 @@ def _type(error: Any, keys: Keys, source: str) -> Said:
         is_list = isinstance(value, list)
         hint = "remove the dash before its keys" if is_list and "object" in wanted and len(value) == 1 else ""
         return f"{needed}, not a {'list' if is_list else 'mapping'}", hint
+    if "boolean" in wanted:
+        return f"{needed}, not {brief(source)}", "write true or false"
     if "string" not in wanted or set(wanted) == _DIGITS:
         return f"{needed}, not {brief(source)}", _whole(value)
     read_as = _scalar(value)

@@ -136,6 +136,17 @@ def test_of_many_started_at_once_one_serves(processes: Processes) -> None:
     assert call(processes.served(serving), "GET", "/_service/health")["pid"] == serving.pid
 
 
+def test_a_service_waits_for_one_that_is_just_ending(processes: Processes) -> None:
+    processes.home.mkdir(parents=True)
+    ending = address.lock_home(processes.home)  # as one that has removed its service.json already
+    assert ending
+    process = processes.start()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    ending.release()
+    assert call(processes.served(process), "GET", "/_service/health")
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, None])
 def test_it_ends_cleanly_when_it_is_told_to(processes: Processes, how: signal.Signals | None) -> None:
     process, found = processes.start_and_wait()
