@@ -479,6 +479,46 @@ def test_what_does_not(machine: str, accelerator: str, count: int, part: str) ->
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "most_cpus"),
+    [
+        ("NVIDIA_TESLA_K80", {1: 8, 2: 16, 4: 32, 8: 64}),
+        ("NVIDIA_TESLA_P4", {1: 24, 2: 48, 4: 96}),
+        ("NVIDIA_TESLA_P100", {1: 16, 2: 32, 4: 96}),
+        ("NVIDIA_TESLA_T4", {1: 48, 2: 48, 4: 96}),
+        ("NVIDIA_TESLA_V100", {1: 12, 2: 24, 4: 48, 8: 96}),
+    ],
+)
+def test_how_many_cpus_go_with_how_many_accelerators(accelerator: str, most_cpus: dict[int, int]) -> None:
+    for count in range(1, 17):
+        for cpus in (2, most_cpus.get(count, 2), most_cpus.get(count, 2) + 2):
+            found = machines.mismatch(f"n1-custom-{cpus}-8192", accelerator, count)
+            assert (found is None) == (cpus <= most_cpus.get(count, 0))
+
+
+COME_WITH = {
+    "NVIDIA_TESLA_A100": {"a2-highgpu-1g": 1, "a2-highgpu-2g": 2, "a2-highgpu-4g": 4, "a2-highgpu-8g": 8}
+    | {"a2-megagpu-16g": 16},
+    "NVIDIA_A100_80GB": {f"a2-ultragpu-{count}g": count for count in (1, 2, 4, 8)},
+    "NVIDIA_H100_80GB": {f"a3-highgpu-{count}g": count for count in (1, 2, 4, 8)} | {"a3-edgegpu-8g": 8},
+    "NVIDIA_H100_MEGA_80GB": {"a3-megagpu-8g": 8},
+    "NVIDIA_H200_141GB": {"a3-ultragpu-8g": 8},
+    "NVIDIA_B200": {"a4-highgpu-8g": 8},
+    "NVIDIA_GB200": {"a4x-highgpu-4g": 4},
+    "NVIDIA_L4": {f"g2-standard-{cpus}": 1 for cpus in (4, 8, 12, 16, 32)}
+    | {"g2-standard-24": 2, "g2-standard-48": 4, "g2-standard-96": 8},
+    "NVIDIA_RTX_PRO_6000": {f"g4-standard-{48 * count}": count for count in (1, 2, 4, 8)},
+}
+
+
+@pytest.mark.parametrize("accelerator", COME_WITH)
+def test_machines_that_come_with_accelerators(accelerator: str) -> None:
+    for machine, count in COME_WITH[accelerator].items():
+        for number in range(1, 18):
+            assert (machines.mismatch(machine, accelerator, number) is None) == (number == count)
+        assert machines.mismatch(machine, "", 0) is not None
+
+
+@pytest.mark.parametrize(
     "machine", ["", " ", "n1", "N1-standard-4", "n1 standard 4", "n1-standard-4\n", "n1-", "-4", "é-1"]
 )
 def test_what_no_machine_is_called(machine: str) -> None:

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
     filled = frozenset(load_config(root).environment(arguments.env).defaults)
     found = validate(root, manifest_paths(root, arguments.paths), filled)
-    problems = capped([*found.problems, *code_problems(root, found.manifests)])
+    problems = sorted([*found.problems, *capped(code_problems(root, found.manifests))])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":
