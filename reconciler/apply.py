@@ -18,6 +18,8 @@ from reconciler.reconcile import request_body
 from reconciler.session import Session
 from reconciler.transport import NoAnswerError
 
+_UNKNOWN = "whether the job was created is not known; the next plan looks for it before it submits"
+
 
 @dataclass(frozen=True, slots=True)
 class Applier:
@@ -34,14 +36,23 @@ class Applier:
     commit: str
 
     def run(self, plan: Plan) -> Iterator[Outcome]:
-        """The outcome of each change that isn't `none`, as it comes."""
-        for change in plan.changes:
+        """The outcome of each change that isn't `none`, as it comes.
+
+        Cancels come last: a live run goes on where what was to replace it wasn't submitted.
+        """
+        refused = set()
+        for change in sorted(plan.changes, key=lambda change: change.action is Action.CANCEL):
             if change.action in SUBMISSIONS:
-                yield self._outcome(change, self._submit)
-            elif change.action is Action.CANCEL:
-                yield self._outcome(change, self._cancel)
+                outcome = self._outcome(change, self._submit)
+                if outcome.status is Status.FAILED:
+                    refused.add(change.base_name)
+                yield outcome
             elif change.action is Action.BLOCKED:
                 yield Outcome(change, Status.SKIPPED, error=change.reason)
+            elif change.action is Action.CANCEL and change.base_name in refused:
+                yield Outcome(change, Status.SKIPPED, error="what replaces it was not submitted")
+            elif change.action is Action.CANCEL:
+                yield self._outcome(change, self._cancel)
 
     def _outcome(self, change: Change, act: Callable[[Change], ActualJob]) -> Outcome:
         """One failed change stops no other: what is left undone is in the next plan."""
@@ -66,11 +77,11 @@ class Applier:
             return engine.create(job.manifest.kind, body)
         except NoAnswerError as error:
             # The job may exist: sending again could make a second one. The next plan finds it by its label.
-            error.hint = (
-                "whether the job was created is not known; the next plan looks for it before it submits"
-            )
+            error.hint = _UNKNOWN
             raise
         except ApiError as error:
+            if error.status >= 500:
+                error.hint = _UNKNOWN  # a gateway speaks for a service that may have done its work
             if error.reason != "ALREADY_EXISTS":
                 raise
             return self._own(change, job, error)

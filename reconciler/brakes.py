@@ -18,7 +18,7 @@ def check_brakes(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
         limits: The environment's.
         reviewed: The digest of the plan that was looked at; None where none was.
     """
-    if reviewed and reviewed != plan.digest:
+    if reviewed is not None and reviewed != plan.digest:
         raise RefusedError(
             f"the plan is no longer the reviewed one: its digest is {plan.digest}",
             hint="look at the plan again: `reconciler plan`",

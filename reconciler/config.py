@@ -131,9 +131,15 @@ def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment
         staging_bucket=staging,
         claims_bucket=_bucket(part.get("claimsBucket") or staging),
         endpoints=part.get("endpoints") or {},
-        defaults=part.get("defaults") or {},
+        defaults=_defaults(part),
         limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
     )
+
+
+def _defaults(part: JsonObject) -> JsonObject:
+    """What fills a manifest's gaps; `region` is the location where that is written."""
+    given = {"region": part["location"]} if part.get("location") else {}
+    return {**given, **(part.get("defaults") or {})}
 
 
 def _bucket(text: str) -> str:

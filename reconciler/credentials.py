@@ -42,17 +42,18 @@ class DefaultCredentials:
         self._found: Any = None
 
     def headers(self) -> Mapping[str, str]:
-        """The `Authorization` header; raises ServiceError where there are no usable credentials."""
+        """`Authorization`, and the quota project if one is set; raises ServiceError without credentials."""
         from google.auth.exceptions import GoogleAuthError
 
+        headers: dict[str, str] = {}
         try:
-            credentials = self._credentials()
-        except GoogleAuthError as error:
+            self._credentials().apply(headers)
+        except (GoogleAuthError, OSError) as error:
             raise ServiceError(
                 f"no usable Google credentials: {one_line(str(error))}",
                 hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
             ) from None
-        return {"Authorization": f"Bearer {credentials.token}"}
+        return headers
 
     def _credentials(self) -> Any:
         import google.auth

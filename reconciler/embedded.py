@@ -40,6 +40,7 @@ _APIS = ("aiplatform", "ml", "storage", "logging")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
+_COPY_LASTS = 2.0
 
 
 def home_of(root: Path, environ: Mapping[str, str]) -> Path:
@@ -63,6 +64,7 @@ class EmbeddedService:
         self._http = UrllibTransport()
         self._running: Address | None = None
         self._stopped: Transport | None = None
+        self._copied = 0.0
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -124,6 +126,10 @@ class EmbeddedService:
             raise api_error(response.status, response.body)
 
     def _send(self, request: HttpRequest) -> HttpResponse:
+        if self._stopped is not None and time.monotonic() > self._copied + _COPY_LASTS:
+            # Jobs go on without the service, and somebody may have started it.
+            self._resources.close()
+            self._stopped = None
         self._reach()
         if self._stopped is not None:
             return self._stopped.send(request)
@@ -142,6 +148,7 @@ class EmbeddedService:
                 return
             try:
                 self._stopped = self._resources.enter_context(_stopped_service(self._home))
+                self._copied = time.monotonic()
             except ServiceRunningError:
                 # It is just starting, and not listening yet; or just ending, and its state not at rest yet.
                 if time.monotonic() > deadline:
@@ -214,11 +221,18 @@ def _stopped_service(home: Path) -> Iterator[Transport]:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder, and have git ignore it: what lies there must not make a work tree count as changed."""
-    home.mkdir(parents=True, exist_ok=True)
+    """Make the folder, and have git ignore it: what lies there must not make a work tree count as changed.
+
+    Raises ServiceError where there can be no such folder.
+    """
     ignore = home / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    except OSError as error:
+        hint = "name another folder in RECONCILER_HOME"
+        raise ServiceError(f"{home} can't be used: {error.strerror}", hint=hint) from None
 
 
 def service_command(home: Path, *, stay: bool) -> list[str]:

@@ -51,9 +51,11 @@ def make_plan(
         by_base[base_of(run.job_name)].append(run)
     for job in desired:
         of_base = by_base.pop(job.manifest.base_name, [])
-        changes.append(_change(target, job, of_base))
+        change = _change(target, job, of_base)
+        changes.append(change)
         superseded = list(_superseded(job, of_base))
-        changes += (change for change, _ in superseded if change)
+        if change.action is not Action.BLOCKED:
+            changes += (cancel for cancel, _ in superseded if cancel)
         drift += (finding for _, finding in superseded)
         drift += _findings(job, of_base)
     if whole:
@@ -104,8 +106,12 @@ def _change(target: Target, job: DesiredJob, of_base: Sequence[ActualJob]) -> Ch
         return _none(job, "suspended", mine[-1] if mine else None)
     if not mine:
         return _clash(job, of_base) or _submission(target, job, of_base)
+    # A run of this content that didn't fail settles it, whichever attempt it is: nothing runs beside it.
+    settled = next((run for run in reversed(mine) if run.state is not State.FAILED), None)
+    if settled:
+        return _none(job, _why_none(settled), settled)
     newest, attempt = mine[-1], attempt_of(mine[-1])
-    if newest.state is State.FAILED and attempt < job.manifest.reconcile.attempts:
+    if attempt < job.manifest.reconcile.attempts:
         left = job.manifest.reconcile.attempts - attempt
         return _blocked(target, job) or _about(
             job, Action.RETRY, f"attempt {attempt} failed, {left} left", attempt=attempt + 1, actual=newest

@@ -17,7 +17,7 @@ from reconciler.plan import DesiredJob, Plan, Target
 from reconciler.planner import make_plan, predecessors
 from reconciler.session import Session
 from reconciler.staged import staged_uri
-from reconciler.validation.validate import validate
+from reconciler.validation.validate import Validation, validate
 
 JOBS_FOLDER = "jobs"
 
@@ -34,6 +34,7 @@ def wanted(config: Config, environment: Environment, paths: Sequence[Path]) -> D
     """The jobs that the manifests under `paths` ask for; raises InvalidError with every problem."""
     filled = frozenset(environment.defaults)
     found = validate(config.root, manifest_paths(config.root, paths), filled)
+    check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
     return desired_jobs(config.root, found.manifests, environment)
@@ -48,6 +49,13 @@ def manifest_paths(root: Path, paths: Sequence[Path]) -> Sequence[Path]:
             hint="keep the manifests there, or name the files or folders that hold them",
         )
     return paths or [folder]
+
+
+def check_found(found: Validation, paths: Sequence[Path]) -> None:
+    """Raise UsageError where the named paths hold no manifest: a mistyped one must not pass for valid."""
+    if paths and not found.files:
+        named = ", ".join(str(path) for path in paths)
+        raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")
 
 
 def plan_of(session: Session, desired: Desired, runs: Sequence[ActualJob], *, whole: bool) -> Plan:

@@ -7,11 +7,13 @@ workflow's log or in Markdown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from reconciler.diagnostics import MAX_QUOTED, Problem
 from reconciler.inert import one_line, workflow_command
+from reconciler.job import State
 from reconciler.jsonforms import summary
 from reconciler.outcome import JobStatus, Outcome, Status
 from reconciler.plan import Action, Change, Drift, FieldChange, Plan
@@ -69,7 +71,7 @@ def _annotation(problem: Problem) -> str:
 def plan_text(plan: Plan, *, verbose: bool = False) -> str:
     """The plan for a terminal: what changes, and only with `verbose` what doesn't."""
     lines = [f"Plan for {_target(plan)}", ""]
-    shown = [change for change in plan.changes if verbose or change.action is not Action.NONE]
+    shown = [change for change in plan.changes if verbose or _matters(change)]
     for change in shown:
         lines += _change_lines(change)
     if shown:
@@ -95,8 +97,7 @@ def plan_markdown(plan: Plan) -> str:
         )
     for change in changes:
         if change.fields:
-            fenced = "\n".join(_field_line(field) for field in change.fields[:_MAX_FIELDS])
-            lines += ["", f"`{change.job_name}`", "", *_fence(fenced, "diff")]
+            lines += ["", f"`{change.job_name}`", "", *_fence("\n".join(_field_lines(change)), "diff")]
     if plan.drift:
         lines += ["", "| drift | job | detail |", "|---|---|---|"]
         lines += (
@@ -112,7 +113,7 @@ def short_error(text: str) -> str:
     return one_line(lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}") if lines else ""
 
 
-def outcomes_text(outcomes: Iterable[Outcome]) -> str:
+def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     """What came of each change, and a last line that counts."""
     lines, told = [], dict.fromkeys(Status, 0)
     for outcome in outcomes:
@@ -120,8 +121,10 @@ def outcomes_text(outcomes: Iterable[Outcome]) -> str:
         state = f"  {outcome.state}" if outcome.state else ""
         line = f"{outcome.status:8} {outcome.change.action:7} {outcome.change.job_name}{state}"
         lines.append(line + (f": {short_error(outcome.error)}" if outcome.error else ""))
-    counts = ", ".join(f"{number} {status}" for status, number in told.items() if number)
-    return "\n".join([*lines, f"Apply: {counts or 'nothing to do'}."])
+    counts = [f"{number} {status}" for status, number in told.items() if number]
+    failed = sum(outcome.state is State.FAILED for outcome in outcomes)
+    counts += [f"{_count(failed, 'job')} FAILED"] if failed else []
+    return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
 
 
 def status_text(jobs: Sequence[JobStatus]) -> str:
@@ -169,25 +172,35 @@ def _change_lines(change: Change) -> Iterator[str]:
     sign, place = _SIGNS[change.action], one_line(_place(change))
     yield f"  {sign} {change.action} {change.job_name}  {change.kind}  {place}"
     yield f"      {one_line(change.reason)}"
-    for field in change.fields[:_MAX_FIELDS]:
-        yield f"      {_field_line(field)}"
-    if len(change.fields) > _MAX_FIELDS:
-        yield f"      … and {len(change.fields) - _MAX_FIELDS} more fields"
+    yield from (f"      {line}" for line in _field_lines(change))
 
 
 def _place(change: Change) -> str:
     return f"{change.path}:{change.line}"
 
 
+def _field_lines(change: Change) -> Iterator[str]:
+    for field in change.fields[:_MAX_FIELDS]:
+        yield _field_line(field)
+    if len(change.fields) > _MAX_FIELDS:
+        yield f"… and {len(change.fields) - _MAX_FIELDS} more fields"
+
+
 def _field_line(field: FieldChange) -> str:
-    return one_line(f"{field.pointer}: {_value(field.before)} → {_value(field.after)}")
+    before, after = _value(field.before), _value(field.after)
+    # Long values that begin alike are shown from where they differ.
+    common = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+    start = common if max(len(before), len(after)) > MAX_QUOTED and common > MAX_QUOTED // 2 else 0
+    return one_line(f"{field.pointer}: {_cut(before, start)} → {_cut(after, start)}")
 
 
 def _value(value: Any) -> str:
-    if value is None:
-        return _NOTHING
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…"
+    return _NOTHING if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _cut(text: str, start: int) -> str:
+    shown = text[start : start + MAX_QUOTED]
+    return ("…" if start else "") + shown + ("…" if start + len(shown) < len(text) else "")
 
 
 def _drift_line(finding: Drift) -> str:
@@ -197,12 +210,34 @@ def _drift_line(finding: Drift) -> str:
 def _summary_line(plan: Plan) -> str:
     count = summary(plan)
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
-        done = f"Nothing to do: {_count(count['none'], 'job')} as wanted"
+        stuck = _stuck(plan)
+        done = f"Nothing to do: {_count(count['none'], 'job')}{stuck or ' as wanted'}"
         return f"{done}, {_count(count['drift'], 'finding')}." if count["drift"] else f"{done}."
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
         f"{count['none']} unchanged, {count['blocked']} blocked, {_count(count['drift'], 'finding')}."
     )
+
+
+def _matters(change: Change) -> bool:
+    """Whether a change is shown unasked: what is to be done, and what ended otherwise than wanted."""
+    ended_badly = change.actual is not None and change.actual.state in (State.FAILED, State.CANCELLED)
+    return change.action is not Action.NONE or ended_badly
+
+
+def _state_of(change: Change) -> str:
+    return change.actual.state.lower() if change.actual else ""
+
+
+def _stuck(plan: Plan) -> str:
+    """The jobs that are left alone without having done what is wanted of them, counted by why."""
+    why = Counter(
+        "suspended" if change.desired.manifest.reconcile.suspend else _state_of(change)
+        for change in plan.changes
+        if change.desired
+    )
+    told = [f"{why[word]} {word}" for word in ("failed", "cancelled", "suspended") if why[word]]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _count(number: int, noun: str) -> str:

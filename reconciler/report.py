@@ -9,7 +9,7 @@ from reconciler.config import Config
 from reconciler.job import ActualJob
 from reconciler.labels import COMMIT
 from reconciler.plan import DesiredJob
-from reconciler.planner import attempt_of, runs_of
+from reconciler.planner import runs_of
 from reconciler.reporters.github import Failed, GitHubReporter
 from reconciler.reporters.settings import github_settings
 from reconciler.reporters.status import CommitStatus, status_of
@@ -40,7 +40,7 @@ def statuses(
         sha = mine[0].labels.get(COMMIT, "") if mine else commit
         if not sha or (not mine and not problem):
             continue
-        newest = max(mine, key=attempt_of, default=None)
+        newest = mine[-1] if mine else None
         found[sha].append(status_of(environment, job.manifest.name, newest, problem=problem))
     return dict(found)
 

@@ -106,6 +106,7 @@ _GOOGLE_NEEDS = when(
 )
 
 # True where some environment is Google's: not every one of them is something else.
+_SOURCE_HINT = 'write an id that no other repository uses, such as "source: risk-training-7f3a"'
 _ANY_GOOGLE = has(
     "environments",
     type="object",
@@ -193,7 +194,7 @@ CONFIG: Schema = {
                 },
             ),
         },
-        allOf=[when(_ANY_GOOGLE, needs("source", "`reconciler init` writes a random one"))],
+        allOf=[when(_ANY_GOOGLE, needs("source", _SOURCE_HINT))],
     ),
     "$defs": {"environment": _ENVIRONMENT},
 }

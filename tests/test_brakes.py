@@ -99,3 +99,8 @@ def test_only_the_reviewed_plan_is_applied() -> None:
     check_brakes(plan(), 0, Limits(), "sha256:1")
     with pytest.raises(RefusedError, match="no longer the reviewed one"):
         check_brakes(plan(), 0, Limits(), "sha256:2")
+
+
+def test_an_empty_digest_is_not_taken_for_none() -> None:
+    with pytest.raises(RefusedError):
+        check_brakes(plan(), 0, Limits(), "")

@@ -251,3 +251,18 @@ def test_a_run_of_other_content_under_the_same_name_blocks() -> None:
     change = only(plan([wanted()], [clash]))
     assert change.action is Action.BLOCKED
     assert clash.resource in change.reason
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.FAILED])
+def test_nothing_is_retried_beside_a_run_of_the_same_content_that_did_not_fail(state: State) -> None:
+    job = wanted(attempts=3)
+    elder = run_of(job, state)
+    younger = replace(run_of(job, State.FAILED, created="2026-01-02T00:00:00Z"), resource="projects/1/2")
+    assert only(plan([job], [elder, younger])).action is Action.NONE
+
+
+def test_a_live_run_is_not_cancelled_for_a_blocked_job() -> None:
+    job = wanted(content="b", on_change="cancel")
+    job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
+    found = plan([job], [run_of(wanted(content="a"), State.RUNNING)], GOOGLE)
+    assert [change.action for change in found.changes] == [Action.BLOCKED]

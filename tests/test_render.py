@@ -112,3 +112,19 @@ def _assert_inert_markdown(text: str) -> None:
         bare = re.sub(r"^(### |\| )|\|", "", bare)
         assert not set(bare) & set("`<>@#*[]"), line
     assert not fence
+
+
+def test_long_values_are_shown_from_where_they_differ() -> None:
+    before, after = "x" * 300 + "before", "x" * 300 + "after"
+    text = plan_text(plan(replace(CHANGE, fields=(FieldChange("/x", before, after),))))
+    assert 'before"' in text
+    assert 'after"' in text
+
+
+def test_fields_that_are_not_shown_are_counted_in_every_form() -> None:
+    fields = tuple(FieldChange(f"/x/{n}", n, n + 1) for n in range(60))
+    for text in (
+        plan_text(plan(replace(CHANGE, fields=fields))),
+        plan_markdown(plan(replace(CHANGE, fields=fields))),
+    ):
+        assert "and 10 more fields" in text

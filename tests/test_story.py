@@ -56,7 +56,7 @@ def test_apply_trains_and_a_second_plan_has_nothing_to_do(repository: Repository
     assert f"SUCCEEDED   {name}" in applied.err
 
     after = repository.run("plan", "--detailed-exitcode")
-    assert (after.code, after.out.splitlines()[-1]) == (0, "Nothing to do: 2 jobs as wanted.")
+    assert (after.code, after.out.splitlines()[-1]) == (0, "Nothing to do: 2 jobs (1 suspended).")
     assert repository.run("apply", "--wait").code == 0
     assert len(starts(repository)) == 1
 
@@ -280,6 +280,8 @@ def test_a_staged_object_with_other_content_is_not_used(repository: Repository) 
         (["plan", "--env", "nowhere"], 64, 'there is no environment "nowhere"'),
         (["plan", "nowhere/"], 64, "nowhere"),
         (["validate", "nowhere/"], 64, "nowhere"),
+        (["plan", "trainer/"], 64, "no manifest below trainer"),
+        (["apply", "--plan-digest", ""], 64, "not a digest"),
         (["plan", "--what"], 64, "--what"),
         (["nonsense"], 64, "nonsense"),
         ([], 64, "COMMAND"),
@@ -336,8 +338,6 @@ def test_an_environments_defaults_fill_what_a_manifest_leaves_out_and_change_no_
     assert refused.code == 3
     assert "--region" in refused.out
     config = repository.root / "reconciler.yaml"
-    plain = repository.run("render", "census", RECONCILER_ENV="local").err
-    assert "--region" in plain
     config.write_text(
         config.read_text() + "environments:\n  here:\n    engine: local\n    defaults:\n"
         "      region: europe-west4\n      timeout: 600s\n      baseOutputDirectory: gs://models/out\n"
@@ -407,3 +407,52 @@ def test_a_job_from_a_dirty_tree_is_told_to_no_commit(repository: Repository) ->
         environ["GITHUB_REPOSITORY"] = github.repository
         assert repository.run("apply", "--wait", **environ).code == 0
         assert github.requests == []
+
+
+def test_what_was_submitted_is_told_even_if_commit_statuses_cannot_be(repository: Repository) -> None:
+    repository.job("census")
+    config = repository.root / "reconciler.yaml"
+    settings = config.read_text()
+    config.write_text(settings + "github: {}\n")
+    refused = repository.run("apply")
+    assert refused.code == 3
+    assert "said of which repository" in refused.err
+    assert set(repository.states().values()) == {None}
+
+    config.write_text(settings + "github: {repository: acme/models, apiUrl: 'https://localhost:1'}\n")
+    repository.git("init", "-q")
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "a job")
+    applied = repository.run("apply", "--wait", "--format", "json", GITHUB_TOKEN="t0ken")
+    assert applied.code == 0
+    assert [outcome["state"] for outcome in applied.json["outcomes"]] == ["SUCCEEDED"]
+    assert "not posted" in applied.err
+
+
+def test_a_home_that_cannot_be_is_told(repository: Repository) -> None:
+    repository.job("census")
+    refused = repository.run("apply", RECONCILER_HOME=str(repository.root / "reconciler.yaml"))
+    assert refused.code == 1
+    assert "RECONCILER_HOME" in refused.err
+
+
+def test_following_a_log_ends_with_the_job_though_its_service_was_killed(repository: Repository) -> None:
+    repository.job("census")
+    repository.hold.touch()
+    repository.run("apply")
+    until(lambda: len(starts(repository)) == 1)
+    os.kill(repository.service()["pid"], signal.SIGKILL)
+    following = repository.start("logs", "census", "--follow")
+    repository.hold.unlink()
+    out, err = following.communicate(timeout=PATIENCE)
+    assert following.returncode == 0, err
+    assert out.splitlines()[-1].endswith("done")
+
+
+def test_status_of_a_name_is_its_newest_run_and_needs_no_manifest(repository: Repository) -> None:
+    manifest = repository.job("census")
+    repository.run("apply", "--wait")
+    manifest.write_text(manifest.read_text().replace("n1-standard-4", "n1-standard-8"))
+    assert "SUCCEEDED" in repository.run("status", "census").out
+    shutil.rmtree(repository.root / "jobs")
+    assert "SUCCEEDED" in repository.run("status").out

@@ -36,12 +36,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _failed(error: ReconcilerError) -> int:
-    from reconciler.inert import one_line
+    from reconciler.cli.output import tell_error
     from reconciler.render import problems_text
 
     if isinstance(error, InvalidError) and error.problems:
         print(problems_text(error.problems), file=sys.stderr)
-    print(f"reconciler: {one_line(error.message)}", file=sys.stderr)
-    if error.hint:
-        print(f"    {one_line(error.hint)}", file=sys.stderr)
+    tell_error(error)
     return int(error.exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -112,7 +113,15 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _format(parser, "text", "json")
     parser.add_argument("--wait", action="store_true", help="until the jobs have ended; 1 if one failed")
-    parser.add_argument("--plan-digest", metavar="sha256:…", help="refuse if the plan is no longer this one")
+    parser.add_argument(
+        "--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one"
+    )
+
+
+def _digest(text: str) -> str:
+    if not re.fullmatch("sha256:[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f'not a digest as `plan` prints it: "{text}"')
+    return text
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +136,12 @@ def _logs(parser: argparse.ArgumentParser) -> None:
 
 def _name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="a base name (its newest run) or a job name")
+
+
+def _manifest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", metavar="NAME", help="a manifest's base name, or the job name that it gives now"
+    )
 
 
 def _schema(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +164,7 @@ _COMMANDS = (
     _Spec("logs", "show a job's log", "reconciler logs census-income --follow", _logs),
     _Spec("cancel", "stop a run, and say how it really ended", "reconciler cancel census-income", _name),
     _Spec("report", "post commit statuses for what has changed", "reconciler report", _none),
-    _Spec("render", "print the exact API request body", "reconciler render census-income", _name),
+    _Spec("render", "print the exact API request body", "reconciler render census-income", _manifest),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
 )

@@ -26,4 +26,5 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             ended = wait(session, {job.job_name}, tell)
     for run_ in ended:
         print(f"{run_.job_name} ended {run_.state}")
-    return ExitCode.DONE if all(run_.state is State.CANCELLED for run_ in ended) else ExitCode.FAILED
+    done = ended and all(run_.state is State.CANCELLED for run_ in ended)
+    return ExitCode.DONE if done else ExitCode.FAILED

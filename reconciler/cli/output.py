@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from reconciler.errors import ReconcilerError
 from reconciler.inert import one_line
 
 if TYPE_CHECKING:
@@ -16,8 +17,16 @@ def print_json(value: Any) -> None:
     """One JSON document on stdout, the same bytes for the same value."""
     import json
 
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    # ASCII, so that neither an encoding can break the JSON nor a manifest's text act on a terminal.
+    json.dump(value, sys.stdout, indent=2)
     sys.stdout.write("\n")
+
+
+def tell_error(error: ReconcilerError) -> None:
+    """One error on stderr, and what to do about it."""
+    print(f"reconciler: {one_line(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"    {one_line(error.hint)}", file=sys.stderr)
 
 
 def tell_failed(failed: Sequence[Failed]) -> None:

@@ -25,4 +25,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             )
             print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
             return ExitCode.DONE
-    raise NotFoundError(f'no manifest is called "{arguments.name}"', hint="see `reconciler status`")
+    raise NotFoundError(
+        f'no manifest is called "{arguments.name}"',
+        hint="render shows manifests as they are now, not earlier runs",
+    )

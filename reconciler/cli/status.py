@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from reconciler.cli.context import Context, context_of
-from reconciler.cli.output import print_json
-from reconciler.errors import ExitCode, InvalidError, NotFoundError
+from reconciler.cli.output import print_json, tell_error
+from reconciler.errors import ExitCode, InvalidError, NotFoundError, UsageError
 from reconciler.jsonforms import status_json
 from reconciler.outcome import JobStatus, job_statuses
 from reconciler.plan import DesiredJob
@@ -33,9 +33,9 @@ def _desired(context: Context) -> tuple[DesiredJob, ...]:
     """The wanted jobs; a broken manifest must not hide how the runs stand."""
     try:
         return wanted(context.config, context.environment, []).jobs
-    except InvalidError:
-        print("reconciler: some manifests are not valid; only runs are shown", file=sys.stderr)
-        print("    see `reconciler validate`", file=sys.stderr)
+    except (InvalidError, UsageError) as error:
+        tell_error(error)
+        print("    only runs are shown", file=sys.stderr)
         return ()
 
 
@@ -46,4 +46,5 @@ def _named(name: str, statuses: list[JobStatus]) -> list[JobStatus]:
     by_base = [status for status in statuses if status.base_name.replace("-", "_") == base]
     if not by_job and not by_base:
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
-    return [(by_job or by_base)[-1]]
+    runs = [status for status in by_base if status.state is not None]
+    return [(by_job or runs or by_base)[-1]]

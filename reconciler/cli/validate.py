@@ -11,7 +11,7 @@ from reconciler.desired import code_problems
 from reconciler.diagnostics import capped
 from reconciler.errors import ExitCode
 from reconciler.jsonforms import validation_json
-from reconciler.reconcile import manifest_paths
+from reconciler.reconcile import check_found, manifest_paths
 from reconciler.render import validation_github, validation_text
 from reconciler.validation.validate import validate
 
@@ -21,6 +21,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
     filled = frozenset(load_config(root).environment(arguments.env).defaults)
     found = validate(root, manifest_paths(root, arguments.paths), filled)
+    check_found(found, arguments.paths)
     problems = sorted([*found.problems, *capped(code_problems(root, found.manifests))])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from reconciler import schemas
-from reconciler.engines.base import DEFAULT_TIMEOUT, Connection, execute, hours, pages
+from reconciler.engines.base import DEFAULT_TIMEOUT, Connection, created, execute, hours, pages
 from reconciler.job import ActualJob, State
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
@@ -96,7 +96,8 @@ class AiPlatformEngine:
 
     def create(self, kind: str, body: JsonObject) -> ActualJob:
         """One `create`; Vertex AI takes no id from the caller, so that a second one would be a second job."""
-        return self._actual(kind, execute(self._collection(kind).create(parent=self._parent, body=body)))
+        answer = execute(self._collection(kind).create(parent=self._parent, body=body))
+        return self._actual(kind, created(answer, "name"))
 
     def cancel(self, job: ActualJob) -> None:
         """One `cancel`: best effort, says the service."""

@@ -16,7 +16,7 @@ from reconciler.errors import NotFoundError, ServiceError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
-from reconciler.transport import ClientHttp, Transport
+from reconciler.transport import ClientHttp, NoAnswerError, Transport
 
 DEFAULT_TIMEOUT = "604800s"
 """Both services' limit for a job that has none of its own: seven days."""
@@ -105,14 +105,25 @@ def execute(request: Any) -> Any:
     from googleapiclient.errors import HttpError
 
     try:
-        return request.execute(num_retries=0)
+        answer = request.execute(num_retries=0)
     except HttpError as error:
         raise api_error(int(error.resp.status), error.content) from None
-    except json.JSONDecodeError:
-        # A proxy's page with status 200: what it stands for is unknown.
-        raise ServiceError(
-            "the service's answer is not JSON", hint="check the endpoint and any proxy between"
-        ) from None
+    except UnicodeDecodeError:
+        answer = None
+    # The client returns what it can't parse as text: a proxy's page with status 200, say. What became of the
+    # request is unknown then, as without any answer.
+    if not isinstance(answer, dict):
+        raise NoAnswerError(
+            "the service's answer is not a JSON object", hint="check the endpoint and any proxy between"
+        )
+    return answer
+
+
+def created(resource: JsonObject, name: str) -> JsonObject:
+    """The answer to a create, if its field `name` says which job it made; raises NoAnswerError."""
+    if not isinstance(resource.get(name), str):
+        raise NoAnswerError("the service's answer names no job")
+    return resource
 
 
 def api_error(status: int, content: bytes) -> ServiceError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reconciler import schemas
-from reconciler.engines.base import DEFAULT_TIMEOUT, Connection, execute, hours, pages
+from reconciler.engines.base import DEFAULT_TIMEOUT, Connection, created, execute, hours, pages
 from reconciler.job import ActualJob, State
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
@@ -104,7 +104,8 @@ class MlEngine:
 
     def create(self, kind: str, body: JsonObject) -> ActualJob:
         """One `create`; a jobId that is taken is refused with ALREADY_EXISTS."""
-        return self._actual(execute(self._jobs.create(parent=self._parent, body=body)))
+        answer = execute(self._jobs.create(parent=self._parent, body=body))
+        return self._actual(created(answer, "jobId"))
 
     def cancel(self, job: ActualJob) -> None:
         """One `cancel`."""
