@@ -163,11 +163,11 @@ CONFIG: Schema = {
                     "By the `executorImageUri` or `runtimeVersion` of manifests.",
                     {
                         "python": _text(
-                            "The Python version.",
+                            "The Python version, or a range of versions as pip writes it.",
                             shaped(
-                                r"3\.[0-9]+",
+                                r"3\.[0-9]+|(?:[<>]=?|[=!]=|~=)3\.[0-9]+(?:,(?:[<>]=?|[=!]=|~=)3\.[0-9]+)*",
                                 "not a version of Python 3",
-                                'write for example "3.11"',
+                                'write for example "3.11", or ">=3.11"',
                             ),
                         ),
                         "requirements": {

@@ -70,6 +70,22 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, line: int, 
     assert said in problem.message + problem.hint
 
 
+@pytest.mark.parametrize("python", ["3.11", ">=3.11", ">=3.11,<3.14", "~=3.12"])
+def test_an_image_runs_on_a_version_or_on_a_range(tmp_path: Path, python: str) -> None:
+    text = f'images: {{"a/b:1": {{python: "{python}", requirements: []}}}}'
+    (tmp_path / "reconciler.yaml").write_text(text)
+    assert load_config(tmp_path).images["a/b:1"]["python"] == python
+
+
+@pytest.mark.parametrize("python", ["", "3", "4.0", ">=", "3.11,", ">=3.11 or 3.12", "python3.11", "x3.11"])
+def test_what_is_no_version_of_python_is_told(tmp_path: Path, python: str) -> None:
+    text = f'images: {{"a/b:1": {{python: "{python}", requirements: []}}}}'
+    (tmp_path / "reconciler.yaml").write_text(text)
+    with pytest.raises(InvalidError) as caught:
+        load_config(tmp_path)
+    assert '"3.11"' in caught.value.problems[0].hint
+
+
 def test_the_root_is_the_nearest_folder_upwards(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)

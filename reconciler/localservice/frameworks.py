@@ -118,7 +118,7 @@ def pythons_with_wheels(packages: Iterable[Package]) -> tuple[Minor, Minor]:
 
 def how_to_override(name: str) -> str:
     """What to write into the configuration for an image that isn't in the table."""
-    return f'images: {{"{name}": {{python: ">=3.10", requirements: ["scikit-learn==1.6.1"]}}}}'
+    return f'images: {{"{name}": {{python: "3.11", requirements: ["scikit-learn==1.6.1"]}}}}'
 
 
 def _is_in(module: str, wanted: str) -> bool:

@@ -179,6 +179,7 @@ def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Candidat
             f"{image.name} has Python {_text(wanted)}, and there are wheels of {limited}"
             f" for Python {_text(oldest)} to {_text(newest)}",
             held,
+            remedy=" Say under images in reconciler.yaml which Python and requirements to run it with.",
         )
     return Choice(wanted, nearest, tuple(package.requirement for package in packages), image.constraints())
 
@@ -200,9 +201,9 @@ def _asked_for(version: str) -> Minor | None:
     )
 
 
-def _no_python(wanted: str, held: Sequence[Candidate]) -> PreparationError:
+def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> PreparationError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
-    return PreparationError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.")
+    return PreparationError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
 
 
 def _base(choice: Choice, spec: RunSpec, folder: Path, shell: _Shell) -> Base:
