@@ -286,7 +286,7 @@ def test_a_running_job_goes_on_through_a_kill_of_the_service_and_reaches_storage
     path = "/v1/projects/demo/locations/us-central1/customJobs"
     name = call(found, "POST", path, trainers.custom_job().body)["name"]
     eventually((bucket / "started").exists)
-    assert call(found, "GET", f"/v1/{name}")["state"] == "JOB_STATE_RUNNING"
+    eventually(lambda: call(found, "GET", f"/v1/{name}")["state"] == "JOB_STATE_RUNNING")
     process.kill()
     process.wait()
 
