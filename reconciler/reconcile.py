@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from reconciler.brakes import SUBMISSIONS
@@ -20,14 +20,6 @@ from reconciler.staged import staged_uri
 from reconciler.validation.validate import Validation, validate
 
 JOBS_FOLDER = "jobs"
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What is wanted and what there is, at one moment."""
-
-    desired: Desired
-    runs: tuple[ActualJob, ...]
 
 
 def wanted(config: Config, environment: Environment, paths: Sequence[Path]) -> Desired:

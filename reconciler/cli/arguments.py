@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from reconciler import __version__
 from reconciler.errors import ExitCode, UsageError
 
-Command = Callable[[argparse.Namespace], ExitCode]
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 

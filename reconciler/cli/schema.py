@@ -12,7 +12,7 @@ from reconciler.errors import ExitCode, NotFoundError
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the JSON Schema of one kind, or of any manifest."""
     if arguments.kind is None:
-        print_json(schemas.document("manifest.schema.json"))
+        print_json(schemas.document(schemas.ANY_KIND))
         return ExitCode.DONE
     for (_, kind), name in schemas.KINDS.items():
         if kind == arguments.kind:

@@ -95,12 +95,6 @@ class Multipart:
         pairs = [line.partition(":") for line in lines if ":" in line]
         return {name.strip().lower(): value.strip() for name, _, value in pairs}, self._until_mark()
 
-    def at_end(self) -> bool:
-        """Whether the last part has been read."""
-        while len(self._left) < 2 and (more := self._stream.read(_CHUNK)):
-            self._left += more
-        return self._left.startswith(b"--") or not self._left
-
     def _until_mark(self) -> Iterator[bytes]:
         keep = len(self._mark)  # the end of a piece may cut a mark
         held = b""

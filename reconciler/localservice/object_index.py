@@ -104,6 +104,7 @@ def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:
     """Write an object's row."""
     values = [json.dumps(noted.body) if name == "body" else getattr(noted, name) for name in _COLUMNS]
     marks = ", ".join("?" * len(_COLUMNS))
+    # Only names of columns, and conditions, that stand in this module go into the statement.
     connection.execute(f"REPLACE INTO objects ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
     return noted
 

@@ -73,7 +73,8 @@ class Store:
         """
         values = _values(job)
         marks = ", ".join("?" * (len(values) + 1))
-        statement = f"INSERT INTO jobs (project_number, {_COLUMNS}) VALUES ({marks})"  # noqa: S608 (constant names)
+        # Only names of columns, and conditions, that stand in this module go into the statement.
+        statement = f"INSERT INTO jobs (project_number, {_COLUMNS}) VALUES ({marks})"  # noqa: S608
         try:
             with self.database.writing() as connection:
                 cursor = connection.execute(statement, (number_of(job.project), *values))
@@ -214,6 +215,7 @@ class Store:
 
     def _all(self, condition: str, values: tuple[object, ...]) -> list[JobRecord]:
         with self.database.reading() as connection:
+            # Only names of columns, and conditions, that stand in this module go into the statement.
             rows = connection.execute(f"SELECT id, {_COLUMNS} FROM jobs {condition}", values).fetchall()  # noqa: S608
         return [_job(row) for row in rows]
 
@@ -224,6 +226,7 @@ def new_etag() -> str:
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
+    # Only names of columns, and conditions, that stand in this module go into the statement.
     row = connection.execute(f"SELECT id, {_COLUMNS} FROM jobs {condition}", values).fetchone()  # noqa: S608
     return None if row is None else _job(row)
 
