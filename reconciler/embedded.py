@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from reconciler.transport import (
 ROOT = "http://embedded.invalid/"
 """The root of every API's URLs; replaced by where the service really listens when a request is sent."""
 
-_APIS = ("aiplatform", "ml", "storage", "logging")
+_APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
@@ -104,9 +104,11 @@ class EmbeddedService:
 
     def put_images(self, images: JsonObject) -> None:
         """Tell the service which images `reconciler.yaml` overrides."""
-        body = json.dumps(images).encode()
-        headers = {"Content-Type": "application/json"}
-        self._checked(HttpRequest("PUT", ROOT + "_service/images", headers, body))
+        self._put("images", images)
+
+    def reserve(self, places: Collection[str]) -> None:
+        """Keep `bucket` or `bucket/beginning of names` out of the reach of all jobs, and nothing else."""
+        self._put("claims", {"reserved": sorted(places)})
 
     def stop(self) -> bool:
         """End the service; whether one ran. Its jobs go on, and the next service takes them over."""
@@ -119,6 +121,11 @@ class EmbeddedService:
                 raise ServiceError("the embedded service doesn't end", hint=self._see_log())
             time.sleep(_PAUSE)
         return True
+
+    def _put(self, setting: str, value: JsonObject) -> None:
+        headers = {"Content-Type": "application/json"}
+        body = json.dumps(value).encode()
+        self._checked(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
 
     def _checked(self, request: HttpRequest) -> None:
         response = self.send(request)
@@ -136,7 +143,10 @@ class EmbeddedService:
         running = self._running
         assert running is not None, "found or started above"
         target = running.url + request.url.removeprefix(ROOT.rstrip("/"))
-        headers = {**request.headers, "Authorization": f"Bearer {running.token}"}
+        headers = dict(request.headers)
+        # A request that brings a credential of its own is sent with that one and no other.
+        if "authorization" not in {name.lower() for name in headers}:
+            headers["Authorization"] = f"Bearer {running.token}"
         return self._http.send(replace(request, url=target, headers=headers))
 
     def _reach(self) -> None:

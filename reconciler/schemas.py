@@ -95,7 +95,7 @@ def _other_schema(api_version: str, kind: str) -> dict[str, Any] | None:
 
 
 def discovery(name: str) -> dict[str, Any]:
-    """A trimmed discovery document: "aiplatform.v1", "ml.v1", "storage.v1" or "logging.v2".
+    """A trimmed discovery document, such as "aiplatform.v1": a file of `schemas/discovery`.
 
     A fresh copy each time, because Google's client writes into the one it builds from.
     """

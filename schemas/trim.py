@@ -28,6 +28,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "objects": ("get", "insert", "list", "delete", "patch", "copy", "rewrite", "move"),
     },
     "logging.v2": {"entries": ("list",)},
+    "iamcredentials.v1": {"projects.serviceAccounts": ("generateAccessToken",)},
 }
 """The methods that are kept: document, resource path, names."""
 

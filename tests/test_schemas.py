@@ -955,6 +955,7 @@ METHODS = {
     ("storage.v1", "buckets"): {"get", "insert", "list"},
     ("storage.v1", "objects"): {"get", "get_media", "insert", "list", "delete"},
     ("logging.v2", "entries"): {"list"},
+    ("iamcredentials.v1", "projects.serviceAccounts"): {"generateAccessToken"},
 }
 
 

@@ -69,7 +69,9 @@ class AiPlatformApi:
             raise violations(mistakes, f"List of found errors:\t{told}")
         project, location = _place(call)
         job_id = str(secrets.randbelow(8 * 10**18) + 10**18)
-        return resource(self._training.create(kind.collection, project, location, job_id, call.body))
+        return resource(
+            self._training.create(kind.collection, project, location, job_id, call.body, call.reach.until)
+        )
 
     def _get(self, kind: _Kind, call: Call) -> JsonObject:
         return resource(self._named(kind, call))

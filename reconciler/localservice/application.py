@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 
 from reconciler.localservice import discovery, field_masks, wire
 from reconciler.localservice.aiplatform_api import AiPlatformApi
 from reconciler.localservice.calls import Call, Handler
+from reconciler.localservice.credentials_api import CredentialsApi
 from reconciler.localservice.database import DatabaseError
 from reconciler.localservice.discovery import Form, Match
 from reconciler.localservice.logging_api import LoggingApi
@@ -21,6 +25,7 @@ from reconciler.localservice.reach import EVERYTHING, Reach
 from reconciler.localservice.records import JsonObject
 from reconciler.localservice.storage_api import StorageApi
 from reconciler.localservice.store import Store
+from reconciler.localservice.tokens import Tokens
 from reconciler.localservice.training_api import Training
 from reconciler.localservice.uploads import Uploads
 
@@ -50,17 +55,21 @@ class Application:
         pages = Pages(store)
         training = Training(store, home, pages, wake)
         objects = Objects(home, store.database, store.clock)
+        self._clock = store.clock
         self._read_only = read_only
         self._handlers: dict[str, Handler] = {
             **AiPlatformApi(training).handlers(),
             **MlApi(training).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages).handlers(),
+            **CredentialsApi(Tokens(store)).handlers(),
         }
 
     def handle(self, request: Request, reach: Reach = EVERYTHING) -> Response:
-        """The answer to a request; whatever goes wrong is one too."""
-        return answered(request, lambda: self._answer(request, reach))
+        """The answer to a request, dated by the service's clock; whatever goes wrong is one too."""
+        # The time before looking: what the answer shows is never older than its date.
+        began = self._clock()
+        return _dated(answered(request, lambda: self._answer(request, reach)), began)
 
     def _answer(self, request: Request, reach: Reach) -> Response:
         found = discovery.match(request.method, request.path)
@@ -89,6 +98,11 @@ def answered(request: Request, answer: Callable[[], Response]) -> Response:
     except Exception:
         _log.exception("%s %s failed", request.method, request.path)
         return error_response(request, ApiError("INTERNAL", "Internal error encountered."))
+
+
+def _dated(response: Response, at: datetime) -> Response:
+    date = format_datetime(at.astimezone(UTC), usegmt=True)
+    return replace(response, headers=(*response.headers, ("Date", date)))
 
 
 def error_response(request: Request, error: ApiError) -> Response:

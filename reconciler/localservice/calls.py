@@ -19,7 +19,7 @@ class Call:
         path: The variable parts of the path, decoded.
         parameters: The query's parameters by name, of their types.
         body: The request message; {} where the method takes none, or takes media.
-        reach: The part of storage that the caller may touch.
+        reach: What the caller may do.
     """
 
     request: Request

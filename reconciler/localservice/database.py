@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -59,6 +59,14 @@ CREATE TABLE IF NOT EXISTS objects (
     mtime_ns INTEGER NOT NULL,
     body TEXT NOT NULL,
     PRIMARY KEY (bucket, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS announced (
+    bucket TEXT NOT NULL,
+    name TEXT NOT NULL,
+    inode INTEGER NOT NULL,
+    md5 TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (bucket, name, inode)
 ) WITHOUT ROWID;
 """
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from reconciler.localservice.message import invalid
 from reconciler.localservice.records import Json, JsonObject
 
-DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2")
+DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 

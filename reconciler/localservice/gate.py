@@ -1,19 +1,21 @@
 """Who may talk to the service: whoever has its token, from this machine, and no web page.
 
+With a token that expires everything is served but what is the service's own, and the making of tokens.
+
 A job reaches storage without the token, by an unguessable URL of its own: /jobs/SECRET/storage/v1/…
 """
 
 from __future__ import annotations
 
-import hmac
 import re
 from dataclasses import replace
 from typing import Protocol
 
 from reconciler.localservice.application import STORAGE_PATHS, Application, answered
 from reconciler.localservice.message import ApiError, Request, Response, not_found
-from reconciler.localservice.reach import Reach, of_job
+from reconciler.localservice.reach import EVERYTHING, Reach, of_job
 from reconciler.localservice.store import Store
+from reconciler.localservice.tokens import Tokens, expired, same
 
 CLAIMS = "claims_buckets"
 """The setting that holds what no job may touch: a list of "bucket" or "bucket/prefix"."""
@@ -35,6 +37,7 @@ class Gate:
         self._admin = admin
         self._store = store
         self._token = token
+        self._tokens = Tokens(store)
 
     def handle(self, request: Request) -> Response:
         """The answer to a request from outside."""
@@ -47,8 +50,11 @@ class Gate:
 
     def _with_token(self, request: Request) -> Response:
         _check_sender(request)
-        self._check_token(request)
-        return (self._admin if request.path.startswith(_ADMIN) else self._application).handle(request)
+        token = _bearer_token(request)
+        own = same(token, self._token)
+        if request.path.startswith(_ADMIN) and own:
+            return self._admin.handle(request)
+        return self._application.handle(request, EVERYTHING if own else self._reach_until(request, token))
 
     def _of_job(self, request: Request, secret: str) -> Response:
         _check_sender(request)
@@ -64,11 +70,27 @@ class Gate:
             raise ApiError("UNAUTHENTICATED", "No job that hasn't ended has this storage URL.")
         return of_job(job.body, self._store.setting(CLAIMS) or ())
 
-    def _check_token(self, request: Request) -> None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(token.strip().encode(), self._token.encode())
-        if scheme.lower() != "bearer" or not right:
+    def _reach_until(self, request: Request, token: str) -> Reach:
+        """What an expiring token is good for, while it is.
+
+        Waitress calls the service only when a request has wholly arrived, body included (its HTTPChannel
+        adds a task when the parser is through). So the clock is read here after the last byte, however long
+        ago the first one came: what is still under way at the expiry is refused.
+        """
+        expiry = self._tokens.expiry(token)
+        if expiry is None:
             raise ApiError("UNAUTHENTICATED", "The request needs the bearer token of service.json.")
+        if self._store.clock() >= expiry:
+            raise expired(expiry)
+        if request.path.startswith(_ADMIN):
+            raise ApiError("PERMISSION_DENIED", "The service's own paths need the token of service.json.")
+        return Reach(until=expiry)
+
+
+def _bearer_token(request: Request) -> str:
+    """The token, "" where there is none, which is nobody's."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _check_sender(request: Request) -> None:

@@ -41,7 +41,8 @@ class MlApi:
         _refuse(list(required.ml_job(call.body)))
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
-            return resource(self._training.create(ML_JOBS, _project(call), "", body["jobId"], body))
+            project, until = _project(call), call.reach.until
+            return resource(self._training.create(ML_JOBS, project, "", body["jobId"], body, until))
         except AlreadyExistsError as error:
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
             raise ApiError("ALREADY_EXISTS", text) from error

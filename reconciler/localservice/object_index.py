@@ -1,4 +1,4 @@
-"""What the database knows of objects: one row for each, and the counter of generations."""
+"""What the database knows of objects: one row for each, those announced, and the counter of generations."""
 
 from __future__ import annotations
 
@@ -109,6 +109,20 @@ def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:
     return noted
 
 
+def announce(
+    connection: sqlite3.Connection, bucket: str, name: str, inode: int, md5: str, body: JsonObject
+) -> None:
+    """Remember what is said of content before it takes its place, so that it isn't lost if all ends then."""
+    values = (bucket, name, inode, md5, json.dumps(body))
+    connection.execute("REPLACE INTO announced VALUES (?, ?, ?, ?, ?)", values)
+
+
+def withdraw(connection: sqlite3.Connection, bucket: str, name: str, inode: int) -> None:
+    """Forget what was announced of this file."""
+    place = (bucket, name, inode)
+    connection.execute("DELETE FROM announced WHERE bucket = ? AND name = ? AND inode = ?", place)
+
+
 def note_new(
     connection: sqlite3.Connection,
     bucket: str,
@@ -118,7 +132,8 @@ def note_new(
     body: JsonObject,
     now: datetime,
 ) -> StoredObject:
-    """Write the row of a new generation."""
+    """Write the row of a new generation, which isn't only announced any more."""
+    withdraw(connection, bucket, name, status.st_ino)
     at = rfc3339(now)
     noted = StoredObject(
         bucket=bucket,
@@ -145,11 +160,15 @@ def note_outside(
     checksums: Checksums,
     now: datetime,
 ) -> StoredObject:
-    """Write the row of a file that somebody else has written; the same content is the same generation."""
+    """Write the row of a file that was never noted as it is now; the same content is the same generation.
+
+    Somebody else has written it, or we have, and were ended before we could note it.
+    """
     settled = time.time_ns() - status.st_mtime_ns > _TICK_NS
     known = find(connection, bucket, name)
     if known is None or known.inode != status.st_ino or not known.has(checksums):
-        known = note_new(connection, bucket, name, status, checksums, {}, now)
+        body = _announced(connection, bucket, name, status.st_ino, checksums.md5)
+        known = note_new(connection, bucket, name, status, checksums, body, now)
     return note(connection, replace(known, mtime_ns=status.st_mtime_ns if settled else _UNSETTLED))
 
 
@@ -168,6 +187,15 @@ def next_generation(connection: sqlite3.Connection, now: datetime) -> int:
 
 
 _COLUMNS = tuple(StoredObject.__dataclass_fields__)
+
+
+def _announced(connection: sqlite3.Connection, bucket: str, name: str, inode: int, md5: str) -> JsonObject:
+    row = connection.execute(
+        "SELECT body FROM announced WHERE bucket = ? AND name = ? AND inode = ? AND md5 = ?",
+        (bucket, name, inode, md5),
+    ).fetchone()
+    found: JsonObject = {} if row is None else json.loads(row["body"])
+    return found
 
 
 def _not_met(http: int) -> ApiError:

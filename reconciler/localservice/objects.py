@@ -131,14 +131,20 @@ class Objects:
     def put(
         self, bucket: str, name: str, staged: Staged, body: JsonObject, conditions: Conditions = ANY
     ) -> StoredObject:
-        """Make the staged file the object's content.
+        """Make the staged file the object's content, and `body` what is said of it: both, or neither.
 
         Raises:
             ApiError: NOT_FOUND: no such bucket; INVALID_ARGUMENT: the name; FAILED_PRECONDITION.
         """
-        with self._changing(bucket, name, conditions) as (connection, folder, _):
-            status = staged.path.stat()
-            # The file first: if all ends between the two, only what was said of the object is lost.
+        status = staged.path.stat()
+        # What meets the conditions now may no longer meet them when it is known to be announced.
+        with self._changing(bucket, name, conditions) as (connection, _, _):
+            object_index.announce(connection, bucket, name, status.st_ino, staged.checksums.md5, body)
+        with (
+            self._withdrawn_if_refused(bucket, name, status.st_ino),
+            self._changing(bucket, name, conditions) as (connection, folder, _),
+        ):
+            # The file first: if all ends between the two, the next look finds the row by what was announced.
             bucket_files.place(folder, bucket_files.parts_of(name), staged.path)
             return object_index.note_new(
                 connection, bucket, name, status, staged.checksums, body, self._clock()
@@ -212,6 +218,15 @@ class Objects:
     def _known(self, bucket: str, name: str) -> StoredObject | None:
         with self._database.reading() as connection:
             return object_index.find(connection, bucket, name)
+
+    @contextmanager
+    def _withdrawn_if_refused(self, bucket: str, name: str, inode: int) -> Iterator[None]:
+        try:
+            yield
+        except ApiError:  # which is before the file takes its place
+            with self._database.writing() as connection:
+                object_index.withdraw(connection, bucket, name, inode)
+            raise
 
     @contextmanager
     def _changing(

@@ -1,4 +1,4 @@
-"""Which part of storage a caller may touch: everything, or what one job's storage URL is good for."""
+"""What a caller may do: everything, or less with a token that expires or with one job's storage URL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from reconciler.localservice.message import ApiError
 from reconciler.localservice.records import Json
@@ -19,10 +20,14 @@ class Reach:
 
     Attributes:
         reserved: "bucket", or "bucket/the beginning of names".
+        mints: Whether it may have tokens made.
+        until: When its own token expires; None for never.
     """
 
     buckets: frozenset[str] | None = None
     reserved: tuple[str, ...] = ()
+    mints: bool = False
+    until: datetime | None = None
 
     def bucket(self, name: str) -> bool:
         """Whether the bucket may be seen."""
@@ -50,8 +55,17 @@ class Reach:
         if not self.object(bucket, name):
             raise ApiError("PERMISSION_DENIED", f"No access to {bucket}/{name}.")
 
+    def check_minting(self) -> None:
+        """Refuse who may have no tokens made.
 
-EVERYTHING = Reach()
+        Raises:
+            ApiError: PERMISSION_DENIED.
+        """
+        if not self.mints:
+            raise ApiError("PERMISSION_DENIED", "Only the token of service.json is good for making tokens.")
+
+
+EVERYTHING = Reach(mints=True)
 
 
 def of_job(body: Mapping[str, Json], reserved: Iterable[str]) -> Reach:

@@ -26,22 +26,31 @@ _OBJECT_FIELDS = (
     "storageClass",
     "temporaryHold",
 )
+_MAX_CUSTOM = 8 * 1024  # https://cloud.google.com/storage/quotas#objects
 BUCKET_FIELDS = ("iamConfiguration", "labels", "location", "storageClass")
 """What a bucket is told and gives back, with no effect here."""
 
 
 def object_body(given: Mapping[str, Json]) -> JsonObject:
-    """What is kept of a client's Object."""
-    return {name: given[name] for name in _OBJECT_FIELDS if name in given}
+    """What is kept of a client's Object.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: too much of it.
+    """
+    return _checked({name: given[name] for name in _OBJECT_FIELDS if name in given})
 
 
 def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
-    """The metadata after a patch: null removes, and the entries of `metadata` are patched one by one."""
+    """The metadata after a patch: null removes, and the entries of `metadata` are patched one by one.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: too much of it.
+    """
     merged = {**body, **given}
     if isinstance(given.get("metadata"), dict):
         entries = {**body.get("metadata", {}), **given["metadata"]}
         merged["metadata"] = {key: value for key, value in entries.items() if value is not None}
-    return {name: merged[name] for name in _OBJECT_FIELDS if merged.get(name) is not None}
+    return _checked({name: merged[name] for name in _OBJECT_FIELDS if merged.get(name) is not None})
 
 
 def object_resource(stored: StoredObject, base: str) -> JsonObject:
@@ -114,6 +123,14 @@ def sums_of_header(header: str) -> JsonObject:
     pairs = [part.strip().partition("=") for part in header.split(",")]
     names = {"crc32c": "crc32c", "md5": "md5Hash"}
     return {names[name]: value for name, _, value in pairs if name in names}
+
+
+def _checked(body: JsonObject) -> JsonObject:
+    size = sum(len(part.encode()) for entry in body.get("metadata", {}).items() for part in entry)
+    if size > _MAX_CUSTOM:
+        text = f"The custom metadata has {size} bytes, keys and values; at most {_MAX_CUSTOM} are allowed."
+        raise ApiError("INVALID_ARGUMENT", text)
+    return body
 
 
 def _base64(text: str) -> str:

@@ -39,6 +39,10 @@ class AlreadyExistsError(Exception):
     """The job id is used up."""
 
 
+class TooLateError(Exception):
+    """The moment has come until which it was allowed."""
+
+
 def utc_now() -> datetime:
     """The system's clock."""
     return datetime.now(UTC)
@@ -65,11 +69,16 @@ class Store:
         """The clock's time in RFC 3339."""
         return rfc3339(self.clock())
 
-    def add_job(self, job: JobRecord) -> JobRecord:
+    def add_job(self, job: JobRecord, until: datetime | None = None) -> JobRecord:
         """Remember a new job and return it with its id.
+
+        Args:
+            until: From then on it is too late. Whoever looks at that time or later, by this store's clock,
+                sees all jobs that were added in time: one that isn't there will never be.
 
         Raises:
             AlreadyExistsError: The job id is used in this project and location.
+            TooLateError: The time was over; nothing was added.
         """
         values = _values(job)
         marks = ", ".join("?" * (len(values) + 1))
@@ -77,6 +86,9 @@ class Store:
         statement = f"INSERT INTO jobs (project_number, {_COLUMNS}) VALUES ({marks})"  # noqa: S608
         try:
             with self.database.writing() as connection:
+                # Asked inside the transaction: a look that begins after this waits for its end.
+                if until is not None and self.clock() >= until:
+                    raise TooLateError
                 cursor = connection.execute(statement, (number_of(job.project), *values))
         except sqlite3.IntegrityError as error:
             raise AlreadyExistsError(job.job_id) from error
@@ -208,6 +220,13 @@ class Store:
         """Keep a setting: any JSON value."""
         with self.database.writing() as connection:
             connection.execute("REPLACE INTO settings (name, value) VALUES (?, ?)", (name, json.dumps(value)))
+
+    def set_once(self, name: str, value: Json) -> Json:
+        """Keep a setting that was never set; what it is now, which may be what somebody else has set."""
+        with self.database.writing() as connection:
+            connection.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, json.dumps(value)))
+            row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+        return json.loads(row["value"])
 
     def _one(self, condition: str, values: tuple[object, ...]) -> JobRecord | None:
         with self.database.reading() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from reconciler.localservice.filters import Predicate
 from reconciler.localservice.message import ApiError, invalid
 from reconciler.localservice.paging import Pages
 from reconciler.localservice.records import JobRecord, JobState, JsonObject
-from reconciler.localservice.store import Store, new_etag
+from reconciler.localservice.store import Store, TooLateError, new_etag
+from reconciler.localservice.tokens import expired
 
 
 class Training:
@@ -31,30 +33,43 @@ class Training:
         self.wake = wake
 
     def create(
-        self, collection: str, project: str, location: str, job_id: str, body: JsonObject
+        self,
+        collection: str,
+        project: str,
+        location: str,
+        job_id: str,
+        body: JsonObject,
+        until: datetime | None,
     ) -> JobRecord:
-        """A new job, QUEUED.
+        """A new job, QUEUED; `until` is when the caller's token expires.
 
         Raises:
             AlreadyExistsError: The job id is used up.
+            ApiError: UNAUTHENTICATED: the token expired meanwhile.
         """
         now = self.store.now()
-        job = self.store.add_job(
-            JobRecord(
-                collection=collection,
-                project=project,
-                location=location,
-                job_id=job_id,
-                body=body,
-                gcs_secret=secrets.token_urlsafe(24),
-                create_time=now,
-                update_time=now,
-                images=self.store.setting("images") or {},
-                etag=new_etag(),
-            )
+        job = JobRecord(
+            collection=collection,
+            project=project,
+            location=location,
+            job_id=job_id,
+            body=body,
+            gcs_secret=secrets.token_urlsafe(24),
+            create_time=now,
+            update_time=now,
+            images=self.store.setting("images") or {},
+            etag=new_etag(),
         )
+        added = self._added(job, until)
         self.wake()
-        return job
+        return added
+
+    def _added(self, job: JobRecord, until: datetime | None) -> JobRecord:
+        try:
+            return self.store.add_job(job, until)
+        except TooLateError:
+            assert until is not None, "without it nothing is too late"
+            raise expired(until) from None
 
     def delete(self, job: JobRecord) -> None:
         """Forget a job that has ended, and remove what its runs have left, the log too."""

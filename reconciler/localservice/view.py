@@ -34,23 +34,27 @@ def open_copy(home: Path) -> Iterator[Application]:
     with closing(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)) as memory:
         with unserved(home):
             _copy_database(home / "state.db", memory)
-        prepare(memory)
         store = Store(Database(lambda: memory))
         settle(store, home)
         yield Application(store, home, read_only=True)
 
 
 def _copy_database(path: Path, memory: sqlite3.Connection) -> None:
-    if not path.exists():
-        return
+    """Fill `memory` with the state, brought to this version's format."""
+    try:
+        if path.exists():
+            _copy_file(path, memory)
+        prepare(memory)
+    except sqlite3.Error as error:
+        raise DatabaseError(str(error)) from error
+
+
+def _copy_file(path: Path, memory: sqlite3.Connection) -> None:
     with tempfile.TemporaryDirectory(prefix="reconciler-") as folder:
         copy = Path(folder) / path.name
         for suffix in ("", "-wal"):
             source = path.with_name(path.name + suffix)
             if source.exists():
                 shutil.copyfile(source, copy.with_name(copy.name + suffix))
-        try:
-            with closing(sqlite3.connect(copy)) as opened:
-                opened.backup(memory)
-        except sqlite3.Error as error:
-            raise DatabaseError(str(error)) from error
+        with closing(sqlite3.connect(copy)) as opened:
+            opened.backup(memory)

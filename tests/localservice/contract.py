@@ -16,7 +16,7 @@ from googleapiclient import discovery_cache
 from reconciler.localservice.message import Request, Response
 
 DOCUMENTS = Path(discovery_cache.__file__).parent / "documents"
-NAMES = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2")
+NAMES = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")
 
 _TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z$"
 _FORMATS = {

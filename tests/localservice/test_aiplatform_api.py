@@ -200,6 +200,31 @@ def test_lists_are_filtered_as_documented(service: Service) -> None:
     assert filtered(service, 'display_name!="other"') == ["my_job_2", "my_job_1"]
 
 
+@COLLECTIONS
+def test_lists_are_filtered_by_several_labels(service: Service, collection: str, make: Any) -> None:
+    marks = {"reconciler-source": "s", "reconciler-key": "k" * 52}
+    for name, labels in (
+        ("both", marks),
+        ("other-key", marks | {"reconciler-key": "k" * 51}),
+        ("other-source", marks | {"reconciler-source": "t"}),
+        ("empty", {"reconciler-source": ""}),
+        ("none", {}),
+    ):
+        assert service.post(f"{VERTEX}/{collection}", make(name, labels=labels)).status == 200
+
+    def found(text: str) -> list[str]:
+        answer = service.get(f"{VERTEX}/{collection}?filter={quote(text)}").json
+        return [job["displayName"] for job in answer.get(collection, [])][::-1]
+
+    key = "k" * 52
+    assert found(f'labels.reconciler-key="{key}"') == ["both", "other-source"]
+    assert found(f'labels.reconciler-source="s" AND labels.reconciler-key="{key}"') == ["both"]
+    assert found('labels.reconciler-source="s" AND labels.reconciler-key:*') == ["both", "other-key"]
+    assert found("labels.reconciler-source:*") == ["both", "other-key", "other-source", "empty"]
+    assert found('labels.reconciler-source=""') == ["empty"]
+    assert found('labels.reconciler-code:* AND labels.reconciler-source="s"') == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

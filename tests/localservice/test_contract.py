@@ -56,6 +56,9 @@ def walk_through(service: Service) -> dict[str, Answer]:
     answers["storage.objects.rewrite"] = service.post(f"{OBJECT}/a/rewriteTo/b/bucket/o/c")
     answers["storage.objects.move"] = service.post(f"{OBJECT}/a/moveTo/o/d")
     answers["storage.objects.delete"] = service.call("DELETE", f"{OBJECT}/d")
+    answers["iamcredentials.projects.serviceAccounts.generateAccessToken"] = service.post(
+        "/v1/projects/-/serviceAccounts/me@example.com:generateAccessToken", {"scope": ["s"]}
+    )
     body = {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="census_1"'}
     answers["logging.entries.list"] = service.post("/v2/entries:list", body)
     return answers
@@ -73,6 +76,7 @@ EXAMPLES = {
     "customJobsId": "1",
     "hyperparameterTuningJobsId": "1",
     "jobsId": "none",
+    "serviceAccountsId": "me@example.com",
     "bucket": "none",
     "sourceBucket": "none",
     "destinationBucket": "none",

@@ -113,6 +113,34 @@ def test_a_jobs_url_never_reaches_claims(service: Service) -> None:
     assert [item["name"] for item in listed["items"]] == ["claims-of-mine"]
     folded = service.call("GET", url + "/storage/v1/b/staging/o?delimiter=/", token="").json
     assert "prefixes" not in folded
+    below = service.call("GET", url + "/storage/v1/b/staging/o?prefix=claims/", token="").json
+    assert below == {"kind": "storage#objects"}
+    for path in (
+        "/storage/v1/b/staging/o/claims%2Fa?alt=media",
+        "/download/storage/v1/b/staging/o/claims%2Fa",
+    ):
+        assert call("GET", path) == 403
+    hidden, seen = "/storage/v1/b/staging/o/claims%2Fa", "/storage/v1/b/staging/o/claims-of-mine"
+    for way in ("copyTo/b/staging/o", "rewriteTo/b/staging/o", "moveTo/o"):
+        assert call("POST", f"{hidden}/{way}/mine", {}) == 403
+        assert call("POST", f"{seen}/{way}/claims%2Fb", {}) == 403
+    about = b'--b\r\n\r\n{"name": "claims/b"}\r\n--b\r\n\r\nx\r\n--b--'
+    kind = {"Content-Type": "multipart/related; boundary=b"}
+    upload = "/upload/storage/v1/b/staging/o?uploadType=multipart"
+    assert service.call("POST", url + upload, about, kind, token="").status == 403
+    names = [item["name"] for item in service.get("/storage/v1/b/staging/o").json["items"]]
+    assert names == ["claims-of-mine", "claims/a"]
+
+
+def test_an_upload_that_was_begun_before_its_name_was_reserved_ends_there(service: Service) -> None:
+    service.post("/storage/v1/b?project=p", {"name": "staging"})
+    _, url = job_with(service)
+    begin = url + "/upload/storage/v1/b/staging/o?uploadType=resumable"
+    begun = service.call("POST", begin, {"name": "claims/b"}, token="")
+    service.call("PUT", "/_service/claims", {"reserved": ["staging/claims/"]})
+    session = begun.headers["location"].removeprefix(service.url)
+    assert service.call("PUT", session, b"x", token="").status == 403
+    assert "items" not in service.get("/storage/v1/b/staging/o").json
 
 
 def test_a_jobs_url_ends_with_the_job(service: Service) -> None:

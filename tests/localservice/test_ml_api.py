@@ -100,6 +100,18 @@ def test_lists_are_filtered_as_documented(service: Service) -> None:
     assert service.get(f"{ML}?filter=colour%3Dred").status == 400
 
 
+def test_lists_are_filtered_by_several_labels(service: Service) -> None:
+    key = "k" * 52
+    create(service, "both", labels={"reconciler-source": "s", "reconciler-key": key})
+    create(service, "other", labels={"reconciler-source": "s", "reconciler-key": key[1:]})
+    create(service, "none")
+    assert filtered(service, f'labels.reconciler-key="{key}"') == ["both"]
+    assert filtered(service, f'labels.reconciler-source="s" AND labels.reconciler-key="{key}"') == ["both"]
+    assert filtered(service, 'labels.reconciler-source="s" AND labels.reconciler-key:*') == ["other", "both"]
+    assert filtered(service, f'labels.reconciler-source="t" AND labels.reconciler-key="{key}"') == []
+    assert filtered(service, "labels.reconciler-source:*") == ["other", "both"]
+
+
 def patch(service: Service, mask: str, body: dict[str, Any]) -> Any:
     return service.call("PATCH", f"{ML}/census_1?updateMask={mask}", body)
 

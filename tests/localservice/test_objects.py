@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reconciler.localservice import bucket_files, database
+from reconciler.localservice import bucket_files, database, object_index
 from reconciler.localservice.bucket_files import Wanted
 from reconciler.localservice.message import ApiError
 from reconciler.localservice.object_index import ANY, Conditions
@@ -168,6 +171,7 @@ def test_a_folder_that_is_swapped_for_a_link_while_names_are_walked_leads_nowher
         swapping.join()
 
 
+@pytest.mark.fault(33)
 def test_a_failed_write_leaves_the_object_as_it_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.put("a", b"old")
 
@@ -286,3 +290,81 @@ def test_a_walk_gives_the_wanted_names_in_the_order_of_their_bytes(
 def first_part(name: str, prefix: str) -> str:
     end = name.find("/", len(prefix))
     return name if end < 0 else name[: end + 1]
+
+
+@pytest.mark.parametrize("before", ["nothing", "an older one"])
+def test_what_was_said_of_an_object_is_not_lost_when_all_ends_as_it_takes_its_place(
+    home: Home, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    old = home.put("a", b"old") if before == "an older one" else 0
+    place = bucket_files.place
+
+    def ended(folder: int, parts: tuple[str, ...], staged: Path) -> None:
+        place(folder, parts, staged)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bucket_files, "place", ended)
+        with pytest.raises(KeyboardInterrupt), home.uploads.staged(iter([b"new"])) as staged:
+            home.objects.put("bucket", "a", staged, {"metadata": {"claim": "new"}})
+    found = home.objects.get("bucket", "a")
+    assert (found.body, found.size) == ({"metadata": {"claim": "new"}}, 3)
+    assert found.generation > old
+    assert home.objects.get("bucket", "a") == found
+    with pytest.raises(ApiError, match="pre-conditions"):
+        home.put("a", conditions=Conditions(generation=old))
+    home.put("a", conditions=Conditions(generation=found.generation))
+
+
+def test_what_was_said_of_an_object_that_never_took_its_place_is_said_of_no_other(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.put("a", b"old")
+
+    def ended(folder: int, parts: tuple[str, ...], staged: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bucket_files, "place", ended)
+        with pytest.raises(KeyboardInterrupt), home.uploads.staged(iter([b"new"])) as staged:
+            home.objects.put("bucket", "a", staged, {"metadata": {"claim": "new"}})
+    assert home.objects.get("bucket", "a").body == {"contentType": "text/x"}
+    with pytest.raises(ApiError, match="pre-conditions"), home.uploads.staged(iter([b"new"])) as staged:
+        home.objects.put("bucket", "a", staged, {"metadata": {"claim": "late"}}, Conditions(generation=1))
+    (home.bucket / "a").write_bytes(b"new")  # from outside, with the same content
+    assert home.objects.get("bucket", "a").body == {}
+
+
+def announced(home: Home) -> int:
+    connection = sqlite3.connect(home.path / "state.db")
+    with closing(connection):
+        return int(connection.execute("SELECT count(*) FROM announced").fetchone()[0])
+
+
+def test_nothing_stays_announced(home: Home) -> None:
+    generation = home.put("a")
+    home.put("a", conditions=Conditions(generation=generation))
+    for name, conditions in (("a", Conditions(generation=0)), ("a/b", ANY), ("..", ANY)):
+        with pytest.raises(ApiError):
+            home.put(name, conditions=conditions)
+    assert announced(home) == 0
+
+
+def test_nothing_stays_announced_of_what_another_writer_was_faster_with(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce, others = object_index.announce, Home(home.path)
+
+    def overtaken(connection: sqlite3.Connection, *announced: Any) -> None:
+        announce(connection, *announced)
+        monkeypatch.setattr(object_index, "announce", announce)
+        connection.execute("COMMIT")
+        others.put("a", b"faster")
+        connection.execute("BEGIN IMMEDIATE")
+
+    monkeypatch.setattr(object_index, "announce", overtaken)
+    with pytest.raises(ApiError, match="pre-conditions"):
+        home.put("a", b"slower", Conditions(generation=0))
+    assert announced(home) == 0
+    with home.objects.open("bucket", "a").file as file:
+        assert file.read() == b"faster"

@@ -164,6 +164,7 @@ def test_it_ends_cleanly_when_it_is_told_to(processes: Processes, how: signal.Si
     assert not is_served(processes.home)
 
 
+@pytest.mark.fault(34)
 def test_what_was_answered_is_there_after_a_kill(processes: Processes) -> None:
     process, found = processes.start_and_wait()
     created = call(found, "POST", ML, ml_job())
@@ -240,6 +241,7 @@ def test_it_ends_soon_when_its_home_is_gone(processes: Processes, made_anew: boo
         assert not processes.home.exists()
 
 
+@pytest.mark.fault(36)
 def test_a_state_that_cant_be_read_is_told_without_a_traceback(processes: Processes) -> None:
     processes.home.mkdir(parents=True)
     (processes.home / "state.db").write_bytes(b"no database" * 1000)

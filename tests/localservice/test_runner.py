@@ -470,6 +470,7 @@ def test_a_killed_runner_takes_the_trainer_along(trainer: Starter) -> None:
     assert run.folder.ending() is None
 
 
+@pytest.mark.fault(35)
 def test_a_trainer_that_outlives_its_runner_holds_the_lock(trainer: Starter) -> None:
     """Its children do, where they keep the descriptor: nothing may be started while they live."""
     source = """
@@ -491,6 +492,7 @@ def test_a_trainer_that_outlives_its_runner_holds_the_lock(trainer: Starter) -> 
     until(run.folder.over)
 
 
+@pytest.mark.fault(34)
 def test_a_run_is_carried_out_once(trainer: Starter) -> None:
     source = "import os, pathlib; pathlib.Path(os.environ['OUT'], 'starts').open('a').write('x')"
     run = trainer(source).start()
@@ -514,6 +516,7 @@ def test_a_run_that_was_claimed_is_not_carried_out(trainer: Starter) -> None:
     assert run.folder.ending() is None
 
 
+@pytest.mark.fault(35)
 def test_a_lock_that_another_holds_is_left_alone(trainer: Starter) -> None:
     run = trainer("")
     with locked(run.folder.runner_lock):
@@ -523,6 +526,7 @@ def test_a_lock_that_another_holds_is_left_alone(trainer: Starter) -> None:
     assert not run.folder.started()
 
 
+@pytest.mark.fault(33)
 def test_a_log_that_can_t_be_written_fails_the_job(trainer: Starter) -> None:
     run = trainer("print('x' * 1000, flush=True)")
     run.folder.log.symlink_to("/dev/full")

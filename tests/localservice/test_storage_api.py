@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -406,3 +409,146 @@ def test_a_stored_header_cannot_make_another(service: Service) -> None:
     assert answer.content == b"data"
     assert "set-cookie" not in answer.headers
     assert answer.headers["content-disposition"] == "%C3%A9"
+
+
+def claim(service: Service, name: str, value: str, query: str = "") -> Answer:
+    """An object with some custom metadata, written in one request."""
+    about = json.dumps({"name": name, "metadata": {"claim": value}}).encode()
+    return multipart(
+        service, [("application/json", about), ("application/json", value.encode())], query=query
+    )
+
+
+def test_answers_tell_the_services_time(service: Service) -> None:
+    asked = [
+        lambda: claim(service, "a", "x"),
+        lambda: claim(service, "a", "x", "&ifGenerationMatch=0"),
+        lambda: service.get(path("a")),
+        lambda: service.get(path("none")),
+        lambda: service.get(f"{BUCKET}/o"),
+        lambda: service.get(path("a") + "?alt=media"),
+        lambda: service.call("DELETE", path("a")),
+    ]
+    for second, ask in enumerate(asked, 5):
+        assert ask().headers["date"] == f"Fri, 02 Jan 2026 03:04:{second:02} GMT"
+        service.clock.advance(1)
+
+
+def test_custom_metadata_is_written_and_replaced_with_its_object(service: Service) -> None:
+    first = claim(service, "c/a", "one", "&ifGenerationMatch=0").json
+    assert (first["metadata"], service.get(path("c/a")).json) == ({"claim": "one"}, first)
+    late = claim(service, "c/a", "two", "&ifGenerationMatch=0")
+    assert (late.status, late.json["error"]["errors"][0]["reason"]) == (412, "conditionNotMet")
+    second = claim(service, "c/a", "two", f"&ifGenerationMatch={first['generation']}").json
+    assert int(second["generation"]) > int(first["generation"])
+    assert (second["metadata"], second["metageneration"]) == ({"claim": "two"}, "1")
+    assert claim(service, "c/a", "three", f"&ifGenerationMatch={first['generation']}").status == 412
+    assert service.get(path("c/a")).json == second
+    same = claim(service, "c/a", "two", f"&ifGenerationMatch={second['generation']}").json
+    assert int(same["generation"]) > int(second["generation"])  # though nothing of it has changed
+    assert "metadata" not in put(service, "c/a", b"other").json
+
+
+def test_custom_metadata_has_eight_kibibytes_at_most(service: Service) -> None:
+    most = "é" * ((8 * 1024 - len("claim") - 1) // 2) + "x"
+    assert len(most.encode()) + len("claim") == 8 * 1024
+    made = claim(service, "a", most)
+    assert made.json["metadata"] == {"claim": most}
+    for refused in (
+        claim(service, "a", most + "x"),
+        claim(service, "b", most + "x"),
+        service.post(f"{UPLOAD}?uploadType=resumable", {"name": "b", "metadata": {"claim": most + "x"}}),
+        service.call("PATCH", path("a"), {"metadata": {"k": ""}}),
+        service.post(f"{path('a')}/copyTo/b/bucket/o/b", {"metadata": {"claim": most, "k": ""}}),
+    ):
+        assert (refused.status, refused.json["error"]["errors"][0]["reason"]) == (400, "invalid")
+        assert "8193 bytes" in refused.error
+    assert service.get(path("a")).json == made.json
+    assert names(service) == ["a"]
+    assert service.post(f"{path('a')}/copyTo/b/bucket/o/b").json["metadata"] == {"claim": most}
+
+
+def test_a_list_gives_only_what_is_asked_of_each_object_page_by_page(service: Service) -> None:
+    expected = []
+    for number in range(7):
+        made = claim(service, f"claims/s/{number}", f"value {number}").json
+        expected.append({name: made[name] for name in ("name", "generation", "metadata")})
+    put(service, "claims/t", b"not below the prefix")
+    put(service, "claims/s/plain")
+    fields = "items(name,generation,metadata),nextPageToken"
+    found, sizes, token = [], [], ""
+    while token or not sizes:
+        query = f"prefix=claims/s/&maxResults=3&fields={quote(fields)}&pageToken={token}"
+        page = service.get(f"{BUCKET}/o?{query}").json
+        assert set(page) <= {"items", "nextPageToken"}
+        found += page["items"]
+        sizes.append(len(page["items"]))
+        token = page.get("nextPageToken", "")
+    assert sizes == [3, 3, 2]
+    assert found[:-1] == expected
+    assert found[-1].keys() == {"name", "generation"}
+    assert service.get(f"{BUCKET}/o?prefix=none/&fields={quote(fields)}").json == {}
+
+
+def test_the_next_page_is_one_of_the_same_list(service: Service) -> None:
+    for number in range(3):
+        claim(service, f"claims/{number}", "x")
+    token = service.get(f"{BUCKET}/o?prefix=claims/&maxResults=1").json["nextPageToken"]
+    assert service.get(f"{BUCKET}/o?prefix=other/&pageToken={token}").status == 400
+    claim(service, "claims/0a", "written meanwhile, after the page's end")
+    assert names(service, f"prefix=claims/&pageToken={token}") == ["claims/0a", "claims/1", "claims/2"]
+
+
+def at_once(count: int, work: Callable[[int], None]) -> None:
+    """Run it in so many threads, which begin together; what one of them raises is raised."""
+    start, raised = threading.Barrier(count), []
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert raised == []
+
+
+def test_of_writers_that_expect_the_same_generation_exactly_one_wins(service: Service) -> None:
+    statuses: dict[str, list[tuple[int, int]]] = {f"claims/{number}": [] for number in range(200)}
+
+    def write(writer: int) -> None:
+        for name, answers in statuses.items():
+            answers.append((claim(service, name, f"writer {writer}", "&ifGenerationMatch=0").status, writer))
+
+    at_once(8, write)
+    assert {name: Counter(status for status, _ in answers) for name, answers in statuses.items()} == (
+        {name: Counter({200: 1, 412: 7}) for name in statuses}
+    )
+    listed = service.get(f"{BUCKET}/o?prefix=claims/").json["items"]
+    winners = {
+        name: next(writer for status, writer in each if status == 200) for name, each in statuses.items()
+    }
+    assert {item["name"]: item["metadata"]["claim"] for item in listed} == {
+        name: f"writer {writer}" for name, writer in winners.items()
+    }
+    assert service.get(path("claims/0") + "?alt=media").content.decode() == f"writer {winners['claims/0']}"
+
+
+def test_no_write_that_expects_a_generation_is_lost(service: Service) -> None:
+    claim(service, "count", "0")
+
+    def count(_: int) -> None:
+        for _ in range(10):
+            while True:
+                read = service.get(path("count")).json
+                value = str(int(read["metadata"]["claim"]) + 1)
+                if claim(service, "count", value, f"&ifGenerationMatch={read['generation']}").status == 200:
+                    break
+
+    at_once(8, count)
+    assert service.get(path("count")).json["metadata"] == {"claim": "80"}

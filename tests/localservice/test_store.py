@@ -143,6 +143,7 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     store.set_setting("x", 2)
 
 
+@pytest.mark.fault(33)
 def test_after_an_error_the_database_is_opened_anew(tmp_path: Path) -> None:
     opened = []
 
@@ -173,6 +174,7 @@ def breaking(path: Path) -> list[tuple[str, Callable[[], object]]]:
     ]
 
 
+@pytest.mark.fault(36)
 @pytest.mark.parametrize("which", range(3))
 def test_a_database_that_cant_be_read_says_why(tmp_path: Path, which: int) -> None:
     path = tmp_path / "state.db"
@@ -209,6 +211,7 @@ while True:
 """
 
 
+@pytest.mark.fault(34)
 def test_a_killed_writer_loses_nothing_that_it_had_acknowledged(tmp_path: Path) -> None:
     path, acknowledged, following = tmp_path / "state.db", set[int](), 0
     for kill_after in (1, 7, 23, 2, 40):

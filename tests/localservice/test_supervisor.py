@@ -251,6 +251,7 @@ def test_jobs_wait_for_a_slot_first_come_first_served(bench: Bench) -> None:
     assert len(bench.starts()) == 4
 
 
+@pytest.mark.fault(34)
 def test_a_killed_supervisor_s_job_goes_on_and_is_taken_up_again(bench: Bench) -> None:
     bench.hold()
     job = bench.submit()
@@ -290,6 +291,7 @@ MOMENTS = ["runs/*", "runs/*/run.json", "runs/*/runner.lock", "runs/*/started", 
            "runs/*/packages", "runs/*/environment", "runs/*/work", "runs/*/exit.json"]  # fmt: skip
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize("moments", [MOMENTS, MOMENTS[1::2], MOMENTS[-1:]], ids=["each", "some", "last"])
 def test_supervisors_killed_at_any_moment_lose_and_double_no_job(bench: Bench, moments: list[str]) -> None:
     jobs = [bench.submit(name=str(number)) for number in range(2)]
@@ -304,6 +306,7 @@ def test_supervisors_killed_at_any_moment_lose_and_double_no_job(bench: Bench, m
     wait_for(lambda: bench.processes() == [])
 
 
+@pytest.mark.fault(35)
 def test_a_lost_runner_s_job_starts_again_and_never_runs_twice_at_once(bench: Bench) -> None:
     source = """
         import os, pathlib, time
@@ -378,6 +381,7 @@ def test_a_runner_that_can_t_even_start_fails_the_job(bench: Bench, monkeypatch:
     assert found.error_message == "The process that ran the job was lost, 6 times. a broken installation"
 
 
+@pytest.mark.fault(34)
 def test_a_run_that_was_only_meant_is_started(bench: Bench) -> None:
     """A supervisor that is killed between its intent and the start of the runner."""
     job = bench.submit()
@@ -543,6 +547,7 @@ def test_stop_ends_runs_whose_home_is_gone(bench: Bench) -> None:
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in left)
 
 
+@pytest.mark.fault(33)
 def test_a_full_disk_fails_the_job_and_not_the_supervisor(bench: Bench) -> None:
     (bench.home / "runs").write_text("in the way of every run's folder")
     found = bench.ended(bench.submit())

@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from bodies import ML, VERTEX, custom_job, ml_job
 from served import Service, serving
 
+from reconciler.embedded import ROOT, EmbeddedService
 from reconciler.localservice import address
 from reconciler.localservice.address import ServiceRunningError
 from reconciler.localservice.application import Application
@@ -23,6 +26,7 @@ from reconciler.localservice.message import Request
 from reconciler.localservice.records import JobState
 from reconciler.localservice.run_folder import FAILED, Ending, run_folder
 from reconciler.localservice.view import open_copy
+from reconciler.transport import HttpRequest
 
 
 @pytest.fixture(autouse=True)
@@ -166,8 +170,17 @@ def test_a_service_waits_for_those_who_only_look(killed: Path) -> None:
     got[0].release()
 
 
+@pytest.mark.fault(36)
 def test_a_state_that_cant_be_read_says_so(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "state.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(DatabaseError, match="not a database"), open_copy(tmp_path / "home"):
         pass
+
+
+def test_answers_of_a_stopped_service_are_dated(killed: Path) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    with EmbeddedService(killed, start=False) as service:
+        for path in ("storage/v1/b/bucket/o", "storage/v1/b/bucket/o/none", "v1/projects/demo/jobs"):
+            answer = service.send(HttpRequest("GET", ROOT + path))
+            assert before <= parsedate_to_datetime(answer.headers["date"]) <= datetime.now(UTC)
