@@ -148,6 +148,26 @@ def send_then_close(data: bytes) -> Behaviour:
     return behave
 
 
+def raw(data: bytes) -> Behaviour:
+    """Some bytes; the connection stays open."""
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        sock.sendall(data)
+        return True
+
+    return behave
+
+
+def send_then_reset(data: bytes) -> Behaviour:
+    """Some bytes that arrive, and then RST."""
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        sock.sendall(data)
+        return reset(sock, request)
+
+    return behave
+
+
 def reset(sock: socket.socket, request: Arrived) -> bool:
     """End the connection by RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -175,3 +195,56 @@ def drip(head: bytes) -> Behaviour:
                 sock.sendall(b"x")
 
     return behave
+
+
+# What a server can do instead of answering well, each after it has taken the request.
+FAULTS: dict[str, Behaviour] = {
+    "closes": send_then_close(b""),
+    "resets": reset,
+    "half a status line": send_then_close(b"HTTP/1.1 20"),
+    "half the headers": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Type: appl"),
+    "half a body": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
+    "half a body, then RST": send_then_reset(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
+    "half a chunked body": send_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+    "no HTTP": send_then_close(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),
+    "only says 103": send_then_close(b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    "only says 100": send_then_close(b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "silence": silence,
+    "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
+    "endless headers": drip(b"HTTP/1.1 200 OK\r\nX-Long: "),
+    "a body that lasts until the end": drip(b"HTTP/1.1 200 OK\r\n\r\n"),
+    "a body too long": answer(200, b"x" * 10_001),
+    "an encoded body": answer(200, b"\x1f\x8b", content_encoding="gzip"),
+    "a length that is none": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}"),
+    "a length below nothing": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}"),
+    "two lengths": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
+    "a chunk whose length is none": send_then_close(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n{}\r\n0\r\n\r\n"
+    ),
+    "100 and then nothing more": send_then_close(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 2"),
+}
+SLOW = ("silence", "a byte now and then", "endless headers")
+# Answers that some client or other would follow, refresh its credentials for, or repeat.
+ANSWERS = {
+    "503": (503, answer(503, b"busy")),
+    "500": (500, answer(500, b"oh")),
+    "429 with retry-after": (429, answer(429, b"busy", retry_after="0")),
+    "502 of a proxy": (502, answer(502, b"<html>Bad Gateway</html>", content_type="text/html")),
+    "401": (401, answer(401, b"{}", www_authenticate="Bearer")),
+    "407": (407, answer(407, b"{}", proxy_authenticate="Basic")),
+    "408": (408, answer(408, b"", connection="close")),
+    "301 to itself": (301, answer(301, b"", location="/again")),
+    "302 to itself": (302, answer(302, b"", location="/again")),
+    "303 to itself": (303, answer(303, b"", location="/again")),
+    "307 to itself": (307, answer(307, b"", location="/again")),
+    "308 to itself": (308, answer(308, b"", location="/again")),
+    "100 before it": (
+        200,
+        raw(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
+    ),
+    "a second answer after it": (
+        200,
+        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 201 OK\r\nContent-Length: 2\r\n\r\n{}"),
+    ),
+    "more than its length says": (200, raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}{}{}{}{}")),
+}

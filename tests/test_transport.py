@@ -10,12 +10,24 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_server import Arrived, Behaviour, RawServer, answer, drip, reset, send_then_close, silence
+from raw_server import (
+    ANSWERS,
+    FAULTS,
+    SLOW,
+    Arrived,
+    Behaviour,
+    RawServer,
+    answer,
+    raw,
+    reset,
+    send_then_close,
+)
 
 from reconciler.errors import InvalidError, ServiceError
 from reconciler.transport import (
@@ -32,38 +44,6 @@ from reconciler.transport import (
 
 SECRET = "ya29.very-secret-token"
 AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
-
-# What a server can do instead of answering well, each after it has taken the request.
-FAULTS: dict[str, Behaviour] = {
-    "closes": send_then_close(b""),
-    "resets": reset,
-    "half a status line": send_then_close(b"HTTP/1.1 20"),
-    "half the headers": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Type: appl"),
-    "half a body": send_then_close(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
-    "half a chunked body": send_then_close(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
-    "no HTTP": send_then_close(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),
-    "only says 103": send_then_close(b"HTTP/1.1 103 Early Hints\r\n\r\n"),
-    "only says 100": send_then_close(b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "silence": silence,
-    "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
-    "endless headers": drip(b"HTTP/1.1 200 OK\r\nX-Long: "),
-    "a body that lasts until the end": drip(b"HTTP/1.1 200 OK\r\n\r\n"),
-    "a body too long": answer(200, b"x" * 10_001),
-    "an encoded body": answer(200, b"\x1f\x8b", content_encoding="gzip"),
-}
-SLOW = ("silence", "a byte now and then", "endless headers")
-# Answers that some client or other would follow, refresh its credentials for, or repeat.
-ANSWERS = {
-    "503": (503, answer(503, b"busy")),
-    "429 with retry-after": (429, answer(429, b"busy", retry_after="0")),
-    "502 of a proxy": (502, answer(502, b"<html>Bad Gateway</html>", content_type="text/html")),
-    "401": (401, answer(401, b"{}", www_authenticate="Bearer")),
-    "407": (407, answer(407, b"{}", proxy_authenticate="Basic")),
-    "408": (408, answer(408, b"", connection="close")),
-    "301 to itself": (301, answer(301, b"", location="/again")),
-    "307 to itself": (307, answer(307, b"", location="/again")),
-    "308 to itself": (308, answer(308, b"", location="/again")),
-}
 
 
 @pytest.fixture
@@ -127,6 +107,7 @@ def all_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error) + str(error)
 
 
+@pytest.mark.fault(1, 3)
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("method", ["POST", "GET"])
 @pytest.mark.parametrize("fault", FAULTS)
@@ -148,6 +129,7 @@ def test_a_request_without_a_good_answer_arrives_once(
     assert str(caught.value).endswith(": it took too long") == (fault in SLOW)
 
 
+@pytest.mark.fault(1, 3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_over_tls_too(
     fault: str, trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
@@ -159,6 +141,7 @@ def test_over_tls_too(
     assert SECRET not in all_text(caught.value)
 
 
+@pytest.mark.fault(3, 4, 5)
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_an_answer_of_any_status_is_returned_as_it_is(
@@ -170,6 +153,7 @@ def test_an_answer_of_any_status_is_returned_as_it_is(
     assert len(server.arrived) == 1
 
 
+@pytest.mark.fault(1)
 def test_the_google_clients_own_transport_sends_a_post_twice(serve: Callable[..., RawServer]) -> None:
     """Why there is a transport at all: the first POST was taken, and success is reported for the second."""
     import httplib2
@@ -181,6 +165,82 @@ def test_the_google_clients_own_transport_sends_a_post_twice(serve: Callable[...
     )
     assert request.execute(num_retries=0) == {"name": "second"}
     assert server.count("POST") == 2
+
+
+def test_what_comes_after_an_answer_is_never_the_answer_to_the_next_request(
+    transport: UrllibTransport, serve: Callable[..., RawServer]
+) -> None:
+    first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    stray = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray"
+    server = serve(raw(first + stray), answer(200, b"right"))
+    for method in ("GET", "POST"):
+        transport.send(request_to(server, "GET"))
+        with suppress(NoAnswerError):
+            assert transport.send(request_to(server, method)).body == b"right"
+
+
+@dataclass(frozen=True)
+class Writes:
+    """What one thread gave its sockets to send: all at once, and over TLS also record by record."""
+
+    whole: list[bytes]
+    records: list[bytes]
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
+    """This thread's writes, which go out all the same; the servers are other threads."""
+    written = Writes([], [])
+    watched = threading.get_ident()
+
+    def watch(kind: type[socket.socket], name: str, into: list[bytes]) -> None:
+        send = getattr(kind, name)
+
+        def watching(sock: socket.socket, data: bytes, *flags: int) -> object:
+            if threading.get_ident() == watched:
+                into.append(bytes(data))
+            return send(sock, data, *flags)
+
+        monkeypatch.setattr(kind, name, watching, raising=False)
+
+    watch(socket.socket, "sendall", written.whole)
+    watch(ssl.SSLSocket, "sendall", written.whole)
+    watch(ssl.SSLSocket, "send", written.records)
+    return written
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("size", [0, 1, 1000, 12_000, 1 << 20])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_headers_and_body_leave_in_one_write(
+    scheme: str,
+    size: int,
+    trusted: None,
+    server_tls: ssl.SSLContext,
+    serve: Callable[..., RawServer],
+    writes: Writes,
+) -> None:
+    """A process that is stopped between two writes sends the body whenever it wakes."""
+    server = serve(answer(), tls=server_tls if scheme == "https" else None)
+    body = b"x" * size
+    UrllibTransport().send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
+    (write,) = writes.whole
+    assert write.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
+    assert write.endswith(b"\r\n\r\n" + body)
+    assert server.arrived[0].body == body
+    assert server.arrived[0].headers["authorization"] == f"Bearer {SECRET}"
+    if scheme == "https" and size < 16_000:
+        assert writes.records == writes.whole, "one record of TLS, which holds 16 KiB"
+
+
+def test_a_read_and_each_after_it_leave_in_one_write(
+    transport: UrllibTransport, serve: Callable[..., RawServer], writes: Writes
+) -> None:
+    server = serve(answer())
+    for _ in range(3):
+        transport.send(request_to(server, "GET"))
+    assert [write.partition(b" ")[0] for write in writes.whole] == [b"GET"] * 3
+    assert server.connections == 1
 
 
 def test_a_request_carries_what_it_was_given(
@@ -337,6 +397,30 @@ def test_a_host_that_takes_no_connection_is_not_sent(transport: UrllibTransport)
                 sock.connect(address)
         with pytest.raises(NotSentError, match="took too long"):
             transport.send(HttpRequest("POST", f"http://127.0.0.1:{address[1]}/", body=b"", timeout=0.3))
+
+
+@pytest.mark.parametrize(
+    "end", [send_then_close(b""), send_then_close(b"\x15\x03\x03\x00\x02\x02\x28"), reset]
+)
+def test_a_handshake_that_breaks_off_is_not_sent_anything(end: Behaviour, transport: UrllibTransport) -> None:
+    taken: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def break_off() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                taken.append(sock.recv(1 << 16))
+                end(sock, Arrived(0, "", "", {}, b""))
+
+        thread = threading.Thread(target=break_off, daemon=True)
+        thread.start()
+        url = f"https://localhost:{listener.getsockname()[1]}/"
+        with pytest.raises(NotSentError, match="can't be reached") as caught:
+            transport.send(HttpRequest("POST", url, AUTHORIZED, b"{}"))
+        thread.join(10)
+    assert len(taken) == 1
+    assert SECRET not in all_text(caught.value)
+    assert SECRET.encode() not in taken[0]
 
 
 def test_a_server_without_tls_is_not_sent_anything(
@@ -590,6 +674,20 @@ def test_the_delays_grow_have_chance_and_an_end(
         ({"retry-after": "1.5"}, None),
         ({"retry-after": "²"}, None),
         ({"retry-after": "soon"}, None),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 99999999999 10:00:30 GMT",
+                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
+            },
+            None,
+        ),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 2026 10:00:30 GMT",
+                "date": "Sat, 21 Nov 99999999999 10:00:00 GMT",
+            },
+            None,
+        ),
         ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT"}, None),
         (
             {

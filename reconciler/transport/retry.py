@@ -92,7 +92,7 @@ def retry_after(response: HttpResponse) -> float | None:
     try:
         until = parsedate_to_datetime(text)
         return max(0.0, (until - parsedate_to_datetime(response.headers.get("date", ""))).total_seconds())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last for a year that no date can hold
         return None
 
 

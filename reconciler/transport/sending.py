@@ -225,9 +225,17 @@ def _shut_after(seconds: float, sock: socket.socket, expired: threading.Event) -
 def _write(connection: HTTPConnection, request: HttpRequest, headers: Mapping[str, str]) -> None:
     address = urlsplit(request.url)
     target = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    # urllib3 writes the headers, and then the body. A process that is stopped between the two would send the
+    # body whenever it goes on, long after the server has judged the headers; so both leave in one call.
+    pieces: list[bytes] = []
+    connection.send = pieces.append  # type: ignore[assignment,method-assign]  # for this call
+    try:
+        connection.request(request.method, target, request.body, headers, preload_content=False)
+    finally:
+        del connection.send
     # A server that stops reading may have refused before the end of the body, and said so: its answer counts.
     with suppress(ConnectionError):
-        connection.request(request.method, target, request.body, headers, preload_content=False)
+        connection.send(b"".join(pieces))
 
 
 def _read(response: HTTPResponse, max_body: int) -> HttpResponse:
