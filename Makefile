@@ -5,7 +5,11 @@ WILL_DO := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c '$(WILL_DO)' 2>/dev/null && echo $$python && break; done)
 PYTEST_FLAGS ?=
+KILLS ?= 200
 UV_FLAGS ?=
+SEEDS ?= 2000
+SEED ?=
+OPTIONS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +21,7 @@ WHEELHOUSE := $(VENV)/wheelhouse
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench wheelhouse constraints clean
+.PHONY: help demo test chaos simulate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +37,12 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
+
+chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments; KILLS=200 SEED=1
+	CHAOS_KILLS=$(KILLS) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/test_chaos.py
+
+simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
 
 check: $(STAMPS)/dev  ## lint, formatting, types, import layers
 	$(BIN)/ruff check .

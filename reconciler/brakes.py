@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from reconciler.config import Limits
 from reconciler.errors import RefusedError
 from reconciler.plan import Action, Plan
@@ -21,18 +23,20 @@ def check_brakes(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
     if reviewed is not None and reviewed != plan.digest:
         raise RefusedError(
             f"the plan is no longer the reviewed one: its digest is {plan.digest}",
-            hint="look at the plan again: `reconciler plan`",
+            hint="look at the plan again with `reconciler plan`, and pass the digest that it then shows",
         )
     submitted = [change for change in plan.changes if change.action in SUBMISSIONS]
     cancelled = [change for change in plan.changes if change.action is Action.CANCEL]
-    _check("submissions", len(submitted), limits.submissions)
-    _check("cancels", len(cancelled), limits.cancels)
-    _check("acceleratorHours", hours, limits.accelerator_hours)
+    check_limit("submissions", len(submitted), limits.submissions)
+    check_limit("cancels", len(cancelled), limits.cancels)
+    check_limit("acceleratorHours", hours, limits.accelerator_hours)
 
 
-def _check(name: str, planned: float, most: float | None) -> None:
+def check_limit(name: str, planned: float, most: float | None) -> None:
+    """Raise RefusedError where more is planned than one apply may do; None is no limit."""
     if most is not None and planned > most:
         raise RefusedError(
-            f"the plan holds {planned:g} {name}, and one apply may do {most:g}",
-            hint=f'raise "limits: {{{name}: {planned:g}}}" in reconciler.yaml if that is meant',
+            f"the plan holds {planned:.10g} {name}, and one apply may do {most:.10g}",
+            hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if that is meant, '
+            "or apply some of the jobs: `reconciler apply PATH`",
         )

@@ -39,9 +39,12 @@ class Environment:
         project: The project's id.
         location: The region, such as `us-central1`.
         staging_bucket: Where packages are uploaded, without `gs://`.
-        endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`.
+        claims_bucket: Where claims are kept, without `gs://`.
+        endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`,
+            `iamcredentials`.
         defaults: What fills a manifest's gaps; no part of a job's identity.
         limits: The brakes on one apply.
+        submitter: The service account whose short-lived tokens creates carry; "" where they carry one's own.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Environment:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     defaults: JsonObject = field(default_factory=dict)
     limits: Limits = Limits()
+    submitter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment
         endpoints=part.get("endpoints") or {},
         defaults=_defaults(part),
         limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
+        submitter=part.get("submitter") or "",
     )
 
 

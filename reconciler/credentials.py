@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from reconciler.config import Environment
@@ -16,18 +19,19 @@ from reconciler.transport import RetryingReads, UrllibTransport
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-def google_endpoint(environment: Environment) -> Endpoint:
+def google_endpoint(environment: Environment, credentials: DefaultCredentials) -> Endpoint:
     """How Google's services are reached with Application Default Credentials."""
     roots = {
         "aiplatform": f"https://{environment.location}-aiplatform.googleapis.com/",
         "ml": "https://ml.googleapis.com/",
         "storage": "https://storage.googleapis.com/",
         "logging": "https://logging.googleapis.com/",
+        "iamcredentials": "https://iamcredentials.googleapis.com/",
     }
     given = {name: url.rstrip("/") + "/" for name, url in environment.endpoints.items()}
     return Endpoint(
         transport=RetryingReads(UrllibTransport(), sleep=time.sleep, random=random.random),
-        authorize=DefaultCredentials().headers,
+        authorize=credentials.headers,
         project=environment.project,
         location=environment.location,
         roots={**roots, **given},
@@ -35,25 +39,80 @@ def google_endpoint(environment: Environment) -> Endpoint:
     )
 
 
-class DefaultCredentials:
-    """Application Default Credentials, found when first needed and refreshed when expired."""
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as it is, and what is known of its end.
 
-    def __init__(self) -> None:
+    Attributes:
+        headers: What a request carries.
+        left: How long it is good for from now on, never too short.
+        expiry: When it ends, as its issuer or this machine's clock has it.
+    """
+
+    headers: Mapping[str, str] = field(repr=False)
+    left: timedelta
+    expiry: datetime
+
+
+class DefaultCredentials:
+    """Application Default Credentials, found when first needed and refreshed when expired.
+
+    Args:
+        wall: This machine's time in UTC, as google-auth takes it.
+        monotonic: Seconds since some moment.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
         self._found: Any = None
+        self._measured: tuple[object, timedelta, float] | None = None
 
     def headers(self) -> Mapping[str, str]:
         """`Authorization`, and the quota project if one is set; raises ServiceError without credentials."""
-        from google.auth.exceptions import GoogleAuthError
+        with _told():
+            return self._headers()
 
+    def token(self) -> Token:
+        """The present token; google-auth has one that ends within some minutes refreshed first.
+
+        How long it is good for is the difference of two times of the same clock, the end that google-auth
+        noted and now, so that a clock that is wrong does no harm; and not less than what was left of it when
+        it was first seen, less what has gone by since, so that neither does a clock that is set.
+
+        Raises:
+            ServiceError: There are no credentials, or they don't say when they end.
+        """
+        with _told():
+            headers = self._headers()
+            return Token(headers, self._left(), self._expiry())
+
+    def _headers(self) -> Mapping[str, str]:
         headers: dict[str, str] = {}
-        try:
-            self._credentials().apply(headers)
-        except (GoogleAuthError, OSError) as error:
-            raise ServiceError(
-                f"no usable Google credentials: {one_line(str(error))}",
-                hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
-            ) from None
+        self._credentials().apply(headers)
+        if self._found.expiry is not None:
+            self._left()  # measured as soon as it is there
         return headers
+
+    def _expiry(self) -> datetime:
+        expiry: datetime | None = self._found.expiry
+        if expiry is None:
+            raise ServiceError(
+                "the Google credentials don't say when their token ends, so that nothing can be submitted",
+                hint='name a service account under "submitter" in reconciler.yaml: tokens are made for it',
+            )
+        return expiry.replace(tzinfo=UTC)
+
+    def _left(self) -> timedelta:
+        left, now = self._expiry() - self._wall(), self._monotonic()
+        if self._measured is None or self._measured[0] != self._found.token:
+            self._measured = (self._found.token, left, now)
+        _, first, at = self._measured
+        return max(left, first - timedelta(seconds=now - at))
 
     def _credentials(self) -> Any:
         import google.auth
@@ -66,3 +125,23 @@ class DefaultCredentials:
             request: Any = Request
             self._found.refresh(request(urllib3.PoolManager()))
         return self._found
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        yield
+    except (GoogleAuthError, OSError) as error:
+        said = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+        raise ServiceError(
+            f"no usable Google credentials: {one_line(said)}",
+            hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
+        ) from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # google-auth takes a proxy's page with status 200 for a token.
+        raise ServiceError(
+            "no usable Google credentials: the answer of the server that gives tokens can't be read",
+            hint="check any proxy between, and the token_uri of the credentials",
+        ) from None

@@ -13,7 +13,7 @@ from reconciler.diagnostics import Problem
 from reconciler.engines import engine_class
 from reconciler.errors import InvalidError
 from reconciler.manifest import JsonObject, Manifest
-from reconciler.naming import identity, job_name
+from reconciler.naming import identities, job_name
 from reconciler.plan import DesiredJob
 from reconciler.sources.sdist import Sdist, build_sdist
 from reconciler.sources.sourcetree import SourceTree, SourceTreeError, read_source_tree
@@ -102,9 +102,10 @@ def _job(manifest: Manifest, code: str, environment: Environment) -> DesiredJob:
     schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
     assert schema is not None, "a valid manifest has a schema"
     spec = canonical_spec(manifest.spec, schema)
-    whole = identity(manifest, spec, code)
+    whole, *earlier = identities(manifest, spec, code)
     name = job_name(manifest.base_name, whole)
-    return DesiredJob(manifest, whole, name, code, _with_defaults(manifest, spec, environment, name))
+    filled = _with_defaults(manifest, spec, environment, name)
+    return DesiredJob(manifest, whole, name, code, filled, tuple(earlier))
 
 
 def _with_defaults(manifest: Manifest, spec: JsonObject, environment: Environment, name: str) -> JsonObject:

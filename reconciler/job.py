@@ -38,6 +38,7 @@ class ActualJob:
         service_state: The state in the service's word.
         labels: The labels on the resource.
         spec: The part of the resource that a manifest's `spec` stands for, as the service gives it back.
+        body: The resource as the service gives it, only in part where it was listed.
         create_time, start_time, end_time: RFC 3339 in UTC, "" where not yet.
         error: The service's error message, "" where none.
         url: A page for people about the job, "" where there is none.
@@ -51,6 +52,7 @@ class ActualJob:
     service_state: str
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: JsonObject = field(default_factory=dict)
+    body: JsonObject = field(default_factory=dict, repr=False)
     create_time: str = ""
     start_time: str = ""
     end_time: str = ""

@@ -5,6 +5,11 @@ Label keys and values of both APIs are at most 63 characters of lower-case lette
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+
+from reconciler.job import ActualJob
+
 PREFIX = "reconciler-"
 SOURCE = PREFIX + "source"
 """The id of the repository that owns the job."""
@@ -16,3 +21,23 @@ CODE = PREFIX + "code"
 """The digest of the source tree, base32; absent without a package."""
 COMMIT = PREFIX + "commit"
 """The commit that asked for the job, 40 hex digits; absent where the work tree wasn't a clean checkout."""
+TRY = PREFIX + "try"
+"""The random mark of the one request that made the job."""
+
+_SERVICES_OWN = "goog-"
+"""What Google's services begin the labels with that they add by themselves."""
+_DIGITS = 9
+
+
+def attempt_of(run: ActualJob) -> int:
+    """Which attempt a run is, from its label; 1 where the label says nothing."""
+    text = run.labels.get(ATTEMPT, "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+    return number or 1
+
+
+def labels_digest(labels: Mapping[str, str]) -> str:
+    """16 hex digits that change when somebody changes a job's labels; those of Google's own don't count."""
+    own = {name: value for name, value in labels.items() if not name.startswith(_SERVICES_OWN)}
+    text = "".join(f"{name}={value}\n" for name, value in sorted(own.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, assert_never
 
+from reconciler.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
-from reconciler.labels import COMMIT
+from reconciler.labels import COMMIT, attempt_of
 from reconciler.plan import Change, DesiredJob
-from reconciler.planner import attempt_of, base_of, runs_of
+from reconciler.repair import made
 
-Claim = Literal["none", "pending", "bound", "rejected", "held"]
+Recorded = Literal["none", "pending", "bound", "rejected", "held"]
+"""How far a submission has come, as its claim says."""
 
 
 class Status(StrEnum):
@@ -24,23 +28,29 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one change; `state` is the job's state as last seen, None where there is no job."""
+    """What came of one change.
+
+    Attributes:
+        state: The job's state as last seen, None where there is no job.
+        resource: The job's resource name, "" where there is none.
+    """
 
     change: Change
     status: Status
     state: State | None = None
     error: str | None = None
+    resource: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One line of `status`: a run, or a wanted job that has none yet."""
+    """One line of `status`: a run, an attempt whose run isn't there, or a wanted job without any."""
 
     job_name: str
     base_name: str
     kind: str
     state: State | None
-    claim: Claim
+    claim: Recorded
     service_state: str = ""
     create_time: str = ""
     start_time: str = ""
@@ -52,32 +62,92 @@ class JobStatus:
     attempt: int = 1
 
 
-def job_statuses(desired: tuple[DesiredJob, ...], actual: tuple[ActualJob, ...]) -> list[JobStatus]:
-    """All runs and all wanted jobs without one, by base name, then age."""
-    written = {job.manifest.base_name: job.manifest.name for job in desired}
-    runs = [_of_run(run, written.get(base_of(run.job_name), base_of(run.job_name))) for run in actual]
-    missing = [
-        JobStatus(job.job_name, job.manifest.name, job.manifest.kind, None, "none")
-        for job in desired
-        if not runs_of(job, actual)
-    ]
-    return sorted([*runs, *missing], key=lambda s: (s.base_name, s.create_time or "~", s.job_name))
+def job_statuses(
+    desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> list[JobStatus]:
+    """All runs, all attempts whose runs are gone or not known yet, and all wanted jobs without either.
+
+    By base name; then what the service no longer has, the runs by age, and what isn't known to have one.
+    """
+    rows: list[JobStatus] = []
+    by_base = attempts_by_base(desired, actual, claims)
+    for job in desired:
+        of_base = by_base.pop(job.manifest.base_name, [])
+        if not any(attempt.id.key in keys_of(job) for attempt in of_base):
+            rows.append(JobStatus(job.job_name, job.manifest.name, job.manifest.kind, None, "none"))
+        rows += (row for attempt in of_base for row in _rows(attempt, job.manifest.name))
+    for base, attempts in by_base.items():
+        for attempt in attempts:
+            rows += _rows(attempt, attempt.claim.base_name if attempt.claim else base)
+    return sorted(rows, key=_order)
 
 
-def _of_run(run: ActualJob, base_name: str) -> JobStatus:
+def _rows(attempt: Attempt, base_name: str) -> list[JobStatus]:
+    runs = [*([attempt.run] if attempt.run else []), *attempt.others, *attempt.strangers]
+    rows = [_of_run(run, base_name, attempt.claim) for run in runs]
+    return rows if attempt.run or attempt.claim is None else [_of_claim(attempt.claim, base_name), *rows]
+
+
+def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
+    own = claim if claim and made(claim, run) else None
     return JobStatus(
         job_name=run.job_name,
         base_name=base_name,
         kind=run.kind,
         state=run.state,
-        claim="bound",
+        claim=_recorded(own.state) if own else "none",
         service_state=run.service_state,
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,
-        error=run.error,
+        error=run.error or (own.error if own else ""),
         resource=run.resource,
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
         attempt=attempt_of(run),
     )
+
+
+def _of_claim(claim: Claim, base_name: str) -> JobStatus:
+    """An attempt whose run isn't there: gone, refused, held, or of unknown outcome."""
+    return JobStatus(
+        job_name=claim.job_name,
+        base_name=base_name,
+        kind=claim.kind,
+        state=claim.ended,
+        claim=_recorded(claim.state),
+        error=_said(claim),
+        resource=claim.resource,
+        commit=claim.commit,
+        attempt=claim.id.attempt,
+    )
+
+
+def _said(claim: Claim) -> str:
+    """Why an attempt has no job that is known, and what to do about it."""
+    if claim.given_up:
+        return 'given up; change "rerun" to run it again'
+    if claim.state is ClaimState.HELD:
+        return f"{claim.error}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
+    if claim.state is ClaimState.PENDING:
+        return "the next apply looks for its job, and sends it again once no earlier request can make one"
+    return claim.error
+
+
+def _recorded(state: ClaimState) -> Recorded:
+    match state:
+        case ClaimState.PENDING:
+            return "pending"
+        case ClaimState.BOUND:
+            return "bound"
+        case ClaimState.REJECTED:
+            return "rejected"
+        case ClaimState.HELD:
+            return "held"
+        case _:
+            assert_never(state)
+
+
+def _order(row: JobStatus) -> tuple[str, int, str, str, str]:
+    there = 1 if row.create_time else 0 if row.claim == "bound" else 2
+    return row.base_name, there, row.create_time, row.job_name, row.resource

@@ -33,6 +33,17 @@ class DriftKind(StrEnum):
     DUPLICATE = "duplicate"
 
 
+class Stuck(StrEnum):
+    """Why a job that is left alone hasn't done what is wanted of it."""
+
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DELETED = "deleted outside"
+    GIVEN_UP = "given up"
+    REVERTED = "already ran"
+    SUSPENDED = "suspended"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where the plan is for."""
@@ -53,6 +64,7 @@ class DesiredJob:
         job_name: `<base>_<first 16 digits>`, the first attempt's name.
         code: SHA-256 of the package's source tree, 64 hex digits; "" without a package.
         spec: The manifest's spec in canonical form, the environment's defaults filled in, nothing staged.
+        earlier: The identities that older versions of the hash gave the same content, newest first.
     """
 
     manifest: Manifest
@@ -60,6 +72,7 @@ class DesiredJob:
     job_name: str
     code: str
     spec: JsonObject
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -82,8 +95,12 @@ class Change:
         job_name: The run's name, with its attempt.
         attempt: From 1.
         fields: How the wanted spec differs from the newest run of the same base name.
-        desired: The wanted job; None for a cancel of what is no longer wanted.
+        desired: The wanted job; None for a cancel.
         actual: The run that the change is about; None where there is none.
+        key: The key of the claim that the change is about: an older one where an older version of the hash
+            named the content.
+        repair: Whether a cancel is of a second job of one attempt.
+        stuck: Why nothing is done about a job that isn't as wanted; None where it is, or where something is.
     """
 
     action: Action
@@ -97,6 +114,9 @@ class Change:
     fields: tuple[FieldChange, ...] = ()
     desired: DesiredJob | None = None
     actual: ActualJob | None = None
+    key: str = ""
+    repair: bool = False
+    stuck: Stuck | None = None
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from reconciler.brakes import SUBMISSIONS
+from reconciler.comparison import predecessors
 from reconciler.config import Config, Environment
 from reconciler.desired import Desired, desired_jobs
 from reconciler.engines import engine_class
-from reconciler.errors import InvalidError, UsageError
+from reconciler.errors import InvalidError, NotFoundError, UsageError
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
+from reconciler.observation import Observed
 from reconciler.plan import DesiredJob, Plan, Target
-from reconciler.planner import make_plan, predecessors
+from reconciler.planner import make_plan
+from reconciler.ports import JobApi
 from reconciler.session import Session
 from reconciler.staged import staged_uri
 from reconciler.validation.validate import Validation, validate
@@ -50,30 +53,46 @@ def check_found(found: Validation, paths: Sequence[Path]) -> None:
         raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")
 
 
-def plan_of(session: Session, desired: Desired, runs: Sequence[ActualJob], *, whole: bool) -> Plan:
+def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
     """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
     environment = session.environment
-    compared = {run.resource: session.read(run) for run in predecessors(desired.jobs, runs)}
-    known = [
-        replace(run, spec=compared[run.resource].spec) if run.resource in compared else run for run in runs
-    ]
     target = Target(environment.name, environment.engine, environment.project, environment.location)
     return make_plan(
         target,
         desired.jobs,
-        known,
+        _with_specs(session.ports.jobs, desired.jobs, observed),
+        observed.known,
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
         whole=whole,
+        source=session.config.source,
     )
+
+
+def _with_specs(jobs: JobApi, desired: Sequence[DesiredJob], observed: Observed) -> list[ActualJob]:
+    """The runs, with the specs that the plan compares; a run that is only listed any more is none."""
+    specs: dict[str, JsonObject] = {}
+    gone: set[str] = set()
+    while True:
+        there = [run for run in observed.runs if run.resource not in gone]
+        before = predecessors(desired, there, observed.known)
+        unread = [run for run in before if run.resource not in specs]
+        if not unread:
+            return [replace(run, spec=specs.get(run.resource, run.spec)) for run in there]
+        for run in unread:
+            try:
+                specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec
+            except NotFoundError:
+                gone.add(run.resource)
 
 
 def accelerator_hours(plan: Plan) -> float:
     """The most accelerator-hours that the plan's submissions can use."""
-    submitted = [c.desired for c in plan.changes if c.action in SUBMISSIONS and c.desired]
-    return sum(
-        engine_class(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
-        for job in submitted
-    )
+    return sum(hours_of(c.desired) for c in plan.changes if c.action in SUBMISSIONS and c.desired)
+
+
+def hours_of(job: DesiredJob) -> float:
+    """The most accelerator-hours that one run of a job can use."""
+    return engine_class(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
 
 
 def request_body(

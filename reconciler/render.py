@@ -15,10 +15,17 @@ from reconciler.diagnostics import MAX_QUOTED, Problem
 from reconciler.inert import one_line, workflow_command
 from reconciler.job import State
 from reconciler.jsonforms import summary
-from reconciler.outcome import JobStatus, Outcome, Status
-from reconciler.plan import Action, Change, Drift, FieldChange, Plan
+from reconciler.outcome import JobStatus, Outcome, Recorded, Status
+from reconciler.plan import Action, Change, Drift, FieldChange, Plan, Stuck
 
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
+_WITHOUT_STATE: dict[Recorded, str] = {
+    "none": "not submitted",
+    "pending": "outcome unknown",
+    "bound": "gone",
+    "rejected": "refused",
+    "held": "held",
+}
 _NOTHING = "nothing"
 _MAX_FIELDS = 50
 _MAX_ERROR = 300
@@ -88,7 +95,7 @@ def plan_text(plan: Plan, *, verbose: bool = False) -> str:
 def plan_markdown(plan: Plan) -> str:
     """The plan for a pull request or a job summary."""
     lines = [f"### Plan for {_target(plan)}", "", _summary_line(plan)]
-    changes = [change for change in plan.changes if change.action is not Action.NONE]
+    changes = [change for change in plan.changes if _matters(change)]
     if changes:
         lines += ["", "| | job | why | file |", "|---|---|---|---|"]
         lines += (
@@ -131,12 +138,13 @@ def status_text(jobs: Sequence[JobStatus]) -> str:
     """A table of jobs and states."""
     if not jobs:
         return "No jobs."
-    head = ("JOB", "KIND", "STATE", "ATTEMPT", "CREATED", "ENDED", "ERROR")
+    head = ("JOB", "KIND", "STATE", "CLAIM", "ATTEMPT", "CREATED", "ENDED", "ERROR")
     rows = [
         (
             one_line(job.job_name),
             job.kind,
             _state(job),
+            job.claim,
             str(job.attempt),
             job.create_time or "-",
             job.end_time or "-",
@@ -155,7 +163,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _state(job: JobStatus) -> str:
     if job.state is None:
-        return "not submitted"
+        return _WITHOUT_STATE[job.claim]
     own = job.service_state.removeprefix("JOB_STATE_")
     said = f" ({own})" if own and own not in (str(job.state), "PENDING") else ""
     return one_line(f"{job.state}{said}")
@@ -176,7 +184,7 @@ def _change_lines(change: Change) -> Iterator[str]:
 
 
 def _place(change: Change) -> str:
-    return f"{change.path}:{change.line}"
+    return f"{change.path}:{change.line}" if change.line else change.path
 
 
 def _field_lines(change: Change) -> Iterator[str]:
@@ -220,23 +228,14 @@ def _summary_line(plan: Plan) -> str:
 
 
 def _matters(change: Change) -> bool:
-    """Whether a change is shown unasked: what is to be done, and what ended otherwise than wanted."""
-    ended_badly = change.actual is not None and change.actual.state in (State.FAILED, State.CANCELLED)
-    return change.action is not Action.NONE or ended_badly
-
-
-def _state_of(change: Change) -> str:
-    return change.actual.state.lower() if change.actual else ""
+    """Whether a change is shown unasked: what is to be done, and what isn't as wanted."""
+    return change.action is not Action.NONE or (change.stuck is not None and change.reason != "suspended")
 
 
 def _stuck(plan: Plan) -> str:
     """The jobs that are left alone without having done what is wanted of them, counted by why."""
-    why = Counter(
-        "suspended" if change.desired.manifest.reconcile.suspend else _state_of(change)
-        for change in plan.changes
-        if change.desired
-    )
-    told = [f"{why[word]} {word}" for word in ("failed", "cancelled", "suspended") if why[word]]
+    why = Counter(change.stuck for change in plan.changes if change.stuck)
+    told = [f"{why[stuck]} {stuck}" for stuck in Stuck if why[stuck]]
     return f" ({', '.join(told)})" if told else ""
 
 

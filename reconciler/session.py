@@ -1,33 +1,49 @@
-"""One environment, opened: its engines, its runs, its staging bucket."""
+"""One environment, opened: its engines, its runs, its claims, its staging bucket."""
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
+from reconciler.claimstore import PREFIX, ObjectClaims
 from reconciler.config import Config, Environment
 from reconciler.engines import api_versions, engine_class
 from reconciler.engines.base import Connection, Engine
+from reconciler.fence import LOCAL_SUBMITTER, GeneratedTokens, OwnToken, TokenSource
 from reconciler.job import ActualJob
-from reconciler.labels import SOURCE
+from reconciler.jobapi import EngineJobs
 from reconciler.manifest import ML_V1
-from reconciler.storage import Staging
+from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Fence, Ports
+from reconciler.storage import Staging, ensure_bucket
+
+_LOCAL_PAUSE = 0.2
+_GOOGLE_PAUSE = 15.0
 
 
 class Session:
-    """What commands ask a service through.
+    """What commands ask a service through; nothing is made before it is first used.
 
     Attributes:
         config: The repository's settings.
         environment: Where the jobs run.
-        staging: Where packages go.
+        connection: How its services are reached.
     """
 
-    def __init__(self, config: Config, environment: Environment, connection: Connection) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        connection: Connection,
+        credentials: TokenSource | None = None,
+    ) -> None:
         self.config = config
         self.environment = environment
         self.connection = connection
-        self.staging = Staging(connection, environment.staging_bucket)
+        self._credentials = credentials
         self._engines: dict[str, Engine] = {}
 
     def engine(self, api_version: str) -> Engine:
@@ -38,15 +54,85 @@ class Session:
 
     def runs(self) -> tuple[ActualJob, ...]:
         """All runs that this repository owns, without their specs."""
-        # Google's ml service is gone: asking it would fail every plan.
-        gone = {ML_V1} if self.environment.engine == "google" else set()
-        label = (SOURCE, self.config.source)
-        asked = (version for version in api_versions() if version not in gone)
-        return tuple(job for version in asked for job in self.engine(version).jobs(label))
+        return self.jobs.runs()
 
     def read(self, job: ActualJob) -> ActualJob:
         """The job as it is now, with its spec."""
-        return self.engine(job.api_version).read(job)
+        return self.jobs.read(job.api_version, job.kind, job.resource)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the embedded service runs the jobs."""
+        return self.environment.engine == "local"
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks at what changes by itself."""
+        return _LOCAL_PAUSE if self.is_local else _GOOGLE_PAUSE
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the environment's services promise of their own delays."""
+        return EMBEDDED_BOUNDS if self.is_local else GOOGLE_BOUNDS
+
+    @cached_property
+    def staging(self) -> Staging:
+        """Where packages go."""
+        return Staging(self.connection, self.environment.staging_bucket)
+
+    @cached_property
+    def claims(self) -> ObjectClaims:
+        """The claims of this repository in this environment."""
+        environment = self.environment
+        return ObjectClaims(
+            self.connection,
+            environment.claims_bucket,
+            self.config.source,
+            environment.project,
+            environment.location,
+            founds=self.is_local,
+            environment=environment.name,
+        )
+
+    @cached_property
+    def jobs(self) -> EngineJobs:
+        """The jobs of all engines."""
+        # Google's ml service is gone: asking it would fail every plan.
+        gone = set() if self.is_local else {ML_V1}
+        asked = (version for version in api_versions() if version not in gone)
+        return EngineJobs(self.config.source, self.engine, asked)
+
+    @cached_property
+    def fence(self) -> Fence:
+        """Makes the credentials of creates."""
+        submitter = self.environment.submitter
+        if self._credentials is not None and not submitter:
+            return OwnToken(self._credentials, self.claims.now)
+        return GeneratedTokens(self.connection, submitter or LOCAL_SUBMITTER, self.bounds.lifetime)
+
+    @cached_property
+    def ports(self) -> Ports:
+        """All that the deciding core asks of the outside."""
+        return Ports(
+            source=self.config.source,
+            claims=self.claims,
+            jobs=self.jobs,
+            fence=self.fence,
+            clock=_Clock(),
+            chance=os.urandom,
+            bounds=self.bounds,
+            owner=f"process {os.getpid()} on {platform.node()}",
+        )
+
+
+class _Clock:
+    """The process's own time."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 @contextmanager
@@ -58,9 +144,11 @@ def open_session(
     No service is asked, and no credentials are read, before the first request.
     """
     if environment.engine == "google":
-        from reconciler.credentials import google_endpoint
+        from reconciler.credentials import DefaultCredentials, google_endpoint
 
-        yield Session(config, environment, Connection(google_endpoint(environment)))
+        credentials = DefaultCredentials()
+        connection = Connection(google_endpoint(environment, credentials))
+        yield Session(config, environment, connection, credentials)
         return
     from reconciler.embedded import EmbeddedService, home_of
 
@@ -68,5 +156,13 @@ def open_session(
         session = Session(config, environment, Connection(service.endpoint(environment)))
         if start:
             service.put_images(config.images)
-            session.staging.ensure_bucket()
+            service.reserve(_reserved(config))
+            for bucket in {environment.staging_bucket, environment.claims_bucket}:
+                ensure_bucket(session.connection, bucket)
         yield session
+
+
+def _reserved(config: Config) -> set[str]:
+    """Where the embedded service keeps claims, in all of its environments: out of the reach of jobs."""
+    local = (environment for environment in config.environments.values() if environment.engine == "local")
+    return {f"{environment.claims_bucket}/{PREFIX}" for environment in local}

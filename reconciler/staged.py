@@ -23,8 +23,9 @@ def staged_uri(bucket: str, archive: Sdist) -> str:
 
 def without_staged(package: JsonObject) -> JsonObject:
     """What holds `packageUris`, without those that were staged: as the manifest wrote it."""
-    if "packageUris" not in package:
+    uris = package.get("packageUris")
+    if not isinstance(uris, list):
         return package
-    given = [uri for uri in package["packageUris"] if not _URI.fullmatch(uri)]
+    given = [uri for uri in uris if not (isinstance(uri, str) and _URI.fullmatch(uri))]
     rest = {name: value for name, value in package.items() if name != "packageUris"}
     return {**rest, "packageUris": given} if given else rest

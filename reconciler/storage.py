@@ -13,23 +13,22 @@ from reconciler.staged import staged_name, staged_uri
 _MEDIA_TYPE = "application/gzip"
 
 
+def ensure_bucket(connection: Connection, bucket: str) -> None:
+    """Create a bucket where it isn't there: nobody else makes those of the embedded service."""
+    buckets = connection.storage.buckets()
+    try:
+        execute(buckets.insert(project=connection.endpoint.project, body={"name": bucket}))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
 class Staging:
     """The staging bucket of one environment."""
 
     def __init__(self, connection: Connection, bucket: str) -> None:
         self._connection = connection
         self._bucket = bucket
-
-    def ensure_bucket(self) -> None:
-        """Create the bucket where it isn't there: nobody else makes those of the embedded service."""
-        request = self._connection.storage.buckets().insert(
-            project=self._connection.endpoint.project, body={"name": self._bucket}
-        )
-        try:
-            execute(request)
-        except ApiError as error:
-            if error.status != 409:
-                raise
 
     def put(self, archive: Sdist) -> str:
         """Upload the archive where it isn't there yet; its `gs://` URI.
@@ -39,7 +38,12 @@ class Staging:
         """
         found = self._find(archive) or self._insert(archive)
         expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
-        if int(found["size"]) != len(archive.data) or found.get("md5Hash") != expected:
+        if "size" not in found:
+            raise ServiceError(
+                f"Cloud Storage's answer doesn't say what {staged_uri(self._bucket, archive)} holds",
+                hint='check "endpoints" in reconciler.yaml, and any proxy between',
+            )
+        if (found["size"], found.get("md5Hash")) != (str(len(archive.data)), expected):
             raise ServiceError(
                 f"{staged_uri(self._bucket, archive)} holds something else than the package of that name",
                 hint="find out who may write to the staging bucket, then delete the object",

@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
+from reconciler.errors import NotFoundError
 from reconciler.job import ActualJob
-from reconciler.session import Session
-
-_LOCAL_PAUSE = 0.2
-_GOOGLE_PAUSE = 15.0
-_APPEARS_WITHIN = 60.0
+from reconciler.ports import Ports
 
 Listener = Callable[[tuple[ActualJob, ...]], None]
 
 
-def wait(session: Session, names: Collection[str], tell: Listener) -> tuple[ActualJob, ...]:
-    """The jobs called `names` once all of them have ended; `tell` gets them after every look.
+@dataclass(frozen=True, order=True, slots=True)
+class Awaited:
+    """A job whose end is waited for, by the name that the service gave it: other jobs may share its own."""
 
-    A new job may be missing from a listing for a while. One that is gone, or doesn't appear within a minute,
-    is left out of the answer: its end was not seen.
+    api_version: str
+    kind: str
+    resource: str
+
+
+def awaited(job: ActualJob) -> Awaited:
+    """What `wait` waits for where a job is already known."""
+    return Awaited(job.api_version, job.kind, job.resource)
+
+
+def wait(ports: Ports, jobs: Collection[Awaited], tell: Listener, pause: float) -> tuple[ActualJob, ...]:
+    """The jobs once all of them have ended, by name; `tell` gets them after every look.
+
+    What a listing leaves out, as it may a young job, is asked for itself. One that is gone is left out of the
+    answer: its end was not seen.
+
+    Args:
+        ports: The target.
+        jobs: What is waited for.
+        tell: Gets the jobs that are there, in the same order.
+        pause: Seconds between two looks.
+
+    Raises:
+        ServiceError: The service can't be asked.
     """
-    pause = _LOCAL_PAUSE if session.environment.engine == "local" else _GOOGLE_PAUSE
-    seen: set[str] = set()
-    until = time.monotonic() + _APPEARS_WITHIN
+    ended: dict[Awaited, ActualJob] = {}
     while True:
-        found = (job for job in session.runs() if job.job_name in names)
-        jobs = tuple(sorted(found, key=lambda job: (job.job_name, job.resource)))
-        tell(jobs)
-        seen |= {job.job_name for job in jobs}
-        all_seen = seen.issuperset(names) or time.monotonic() > until
-        if all_seen and all(job.state.ended for job in jobs):
-            return jobs
-        time.sleep(pause)
+        live = []
+        for wanted, job in _look(ports, set(jobs) - ended.keys()):
+            if job.state.ended:
+                ended[wanted] = job
+            else:
+                live.append(job)
+        tell(_sorted([*ended.values(), *live]))
+        if not live:
+            return _sorted(ended.values())
+        ports.clock.sleep(pause)
+
+
+def _look(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
+    """Those of the jobs that are there, as they are now."""
+    listed = {job.resource: job for job in ports.jobs.runs()}
+    for wanted in sorted(jobs):
+        job = listed.get(wanted.resource)
+        try:
+            yield wanted, job or ports.jobs.read(wanted.api_version, wanted.kind, wanted.resource)
+        except NotFoundError:
+            continue
+
+
+def _sorted(jobs: Collection[ActualJob]) -> tuple[ActualJob, ...]:
+    return tuple(sorted(jobs, key=lambda job: (job.job_name, job.resource)))

@@ -162,7 +162,7 @@ _STATUS: Schema = {
             "jobName": _text("The run's name."),
             "baseName": _text("The base name."),
             "kind": _text("The manifest's kind."),
-            "state": _state("The state; null where there is no job yet."),
+            "state": _state("The state; null where none is known."),
             "claim": _one_of(
                 ["none", "pending", "bound", "rejected", "held"],
                 "How far the submission has come, as recorded.",
@@ -170,7 +170,7 @@ _STATUS: Schema = {
             "createTime": _text_or_null("When the service took the job; RFC 3339 in UTC."),
             "startTime": _text_or_null("When it began to run."),
             "endTime": _text_or_null("When it ended."),
-            "error": _text_or_null("The service's error message."),
+            "error": _text_or_null("Why it failed, or why there is no job."),
             "resource": _text_or_null("The service's full name of the job."),
             "url": _text_or_null("A page about the job."),
             "commit": _text_or_null("The commit that asked for the job."),

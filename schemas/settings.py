@@ -62,6 +62,7 @@ _DEFAULTS = _mapping(
     },
 )
 
+_APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 _ENDPOINT = "The URL that is asked in place of Google's."
 _ENVIRONMENT = _mapping(
     "A place where jobs run.",
@@ -90,9 +91,18 @@ _ENVIRONMENT = _mapping(
             "training jobs can't write to.",
             _BUCKET,
         ),
+        "submitter": _text(
+            "The e-mail address of a service account that jobs are submitted as, each with a token of its "
+            "own that lasts five minutes; without it, with the credentials that all else is done with.",
+            shaped(
+                r"[a-z0-9][a-z0-9-]*@[a-z0-9.-]+\.gserviceaccount\.com",
+                "not the e-mail address of a service account",
+                'write for example "submitter@my-project.iam.gserviceaccount.com"',
+            ),
+        ),
         "endpoints": _mapping(
             "URLs for those who need others than Google's.",
-            {api: _text(_ENDPOINT, _URL) for api in ("aiplatform", "ml", "storage", "logging")},
+            {api: _text(_ENDPOINT, _URL) for api in _APIS},
         ),
         "defaults": _DEFAULTS,
         "limits": _LIMITS,

@@ -114,10 +114,11 @@ class Repository:
         )
         return done.stdout.strip()
 
-    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
-        """`reconciler …` as a process that goes on."""
+    def start(self, *arguments: str, program: str = "", **environ: str) -> subprocess.Popen[str]:
+        """`reconciler …` as a process that goes on; `program` is a file that stands in for the command."""
+        command = [program] if program else ["-m", "reconciler"]
         return subprocess.Popen(
-            [sys.executable, "-m", "reconciler", *arguments],
+            [sys.executable, *command, *arguments],
             cwd=self.root,
             env={**os.environ, **environ},
             stdin=subprocess.DEVNULL,

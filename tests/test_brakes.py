@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from reconciler.brakes import check_brakes
-from reconciler.config import Limits
+from reconciler.config import GOOGLE_LIMITS, Limits
 from reconciler.engines import engine_class
 from reconciler.errors import ExitCode, RefusedError
+from reconciler.job import State
 from reconciler.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.plan import Action, Change, DesiredJob, Plan, Target
 from reconciler.reconcile import accelerator_hours
+from tests.planning import bound_to, run_of, wanted
+from tests.planning import plan as planned
 
 A100 = {"machineType": "a2-highgpu-2g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 2}
 POOLS: list[dict[str, Any]] = [
@@ -95,10 +98,91 @@ def test_over_a_limit_nothing_is_done_and_the_message_says_what_to_raise(
     assert caught.value.exit_code is ExitCode.REFUSED
 
 
+@pytest.mark.fault(48)
 def test_only_the_reviewed_plan_is_applied() -> None:
     check_brakes(plan(), 0, Limits(), "sha256:1")
-    with pytest.raises(RefusedError, match="no longer the reviewed one"):
+    with pytest.raises(RefusedError) as caught:
         check_brakes(plan(), 0, Limits(), "sha256:2")
+    assert caught.value.exit_code is ExitCode.REFUSED
+    assert caught.value.message == "the plan is no longer the reviewed one: its digest is sha256:1"
+    assert caught.value.hint == (
+        "look at the plan again with `reconciler plan`, and pass the digest that it then shows"
+    )
+
+
+@pytest.mark.fault(48)
+def test_a_plan_is_another_as_soon_as_what_it_does_is() -> None:
+    first, second = wanted("census", "a"), wanted("census", "b")
+    run = run_of(first, State.RUNNING)
+    reviewed = planned([first])
+    check_brakes(reviewed, 0, Limits(), reviewed.digest)
+    for moved in (planned([second]), planned([first], [run], [bound_to(first, run)]), planned([])):
+        with pytest.raises(RefusedError):
+            check_brakes(moved, 0, Limits(), reviewed.digest)
+
+
+def refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
+    with pytest.raises(RefusedError) as caught:
+        check_brakes(found, hours, limits, None)
+    assert caught.value.exit_code is ExitCode.REFUSED
+    return caught.value.message, caught.value.hint
+
+
+@pytest.mark.fault(21)
+def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
+    """Every base name is another one: all are submitted anew, and all old runs are orphaned."""
+    old = [wanted(f"old{n}", on_delete="cancel") for n in range(30)]
+    runs = [run_of(job, State.RUNNING, number=n) for n, job in enumerate(old, 1)]
+    claims = [bound_to(job, run) for job, run in zip(old, runs, strict=True)]
+    found = planned([wanted(f"new{n}") for n in range(30)], runs, claims)
+    assert refusal(found, GOOGLE_LIMITS) == (
+        "the plan holds 30 submissions, and one apply may do 20",
+        'raise "limits: {submissions: 30}" in reconciler.yaml if that is meant, '
+        "or apply some of the jobs: `reconciler apply PATH`",
+    )
+    message, hint = refusal(found, Limits(cancels=5))
+    assert message == "the plan holds 30 cancels, and one apply may do 5"
+    assert '"limits: {cancels: 30}"' in hint
+
+
+@pytest.mark.fault(21)
+def test_an_emptied_folder_of_jobs_cancels_nothing() -> None:
+    job = wanted(on_delete="cancel")
+    run = run_of(job, State.RUNNING)
+    check_brakes(planned([], [run], [bound_to(job, run)]), 0, Limits(0, 0, 0), None)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_the_cancels_of_a_repair_count(limit: int) -> None:
+    job = wanted()
+    runs = [run_of(job, State.RUNNING, number=n) for n in (1, 2, 3)]
+    found = planned([job], runs, [bound_to(job, runs[0])])
+    assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=limit))[0]
+    check_brakes(found, 0, Limits(cancels=2), None)
+
+
+def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
+    old, gone = wanted("a", "old"), wanted("gone", on_delete="cancel")
+    runs = [run_of(old, State.RUNNING, number=1), run_of(gone, State.RUNNING, number=2)]
+    found = planned(
+        [wanted("a", "new", on_change="cancel")], runs, [bound_to(old, runs[0]), bound_to(gone, runs[1])]
+    )
+    assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=1))[0]
+
+
+@pytest.mark.parametrize(
+    ("hours", "told", "raised"), [(0.3, "0.3", "1"), (1234567.5, "1234567.5", "1234568"), (12, "12", "12")]
+)
+def test_the_limit_that_a_refusal_names_is_enough(hours: float, told: str, raised: str) -> None:
+    message, hint = refusal(plan(), Limits(accelerator_hours=0.25), hours)
+    assert message == f"the plan holds {told} acceleratorHours, and one apply may do 0.25"
+    assert f"acceleratorHours: {raised}}}" in hint
+    check_brakes(plan(), hours, Limits(accelerator_hours=float(raised)), None)
+
+
+def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
+    assert accelerator_hours(plan(Action.SUBMIT)) == accelerator_hours(plan(Action.RETRY)) == 8
+    assert accelerator_hours(plan(Action.NONE, Action.BLOCKED, Action.CANCEL)) == 0
 
 
 def test_an_empty_digest_is_not_taken_for_none() -> None:

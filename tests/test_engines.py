@@ -28,8 +28,8 @@ class SlurmEngine(AiPlatformEngine):
     def body(kind, spec, job_name, labels):
         return {"kind": kind, "script": spec["script"], "name": job_name}
 
-    def jobs(self, label):
-        return iter(())
+    def jobs(self, labels):
+        return ()
 """
 MANIFEST = """
 apiVersion: slurm.example.test/v1

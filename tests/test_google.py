@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from raw_server import RawServer, answer
 from repository import Repository
 
 CONFIG = """
@@ -26,6 +27,7 @@ environments:
     project: acme-ml
     location: us-central1
     stagingBucket: acme-staging
+    claimsBucket: acme-claims
     endpoints: {{aiplatform: "{url}", ml: "{url}", storage: "{url}", logging: "{url}"}}
 """
 ML_JOB = """
@@ -82,6 +84,7 @@ def cloud(repository: Repository, tmp_path: Path, private_key: str) -> Iterator[
     service = repository.service()
     config = repository.root / "reconciler.yaml"
     config.write_text(CONFIG.format(url=service["url"]) + config.read_text())
+    (repository.home / "gcs" / "acme-claims").mkdir()
     with token_server(service["token"]) as token_uri:
         told = {
             "type": "service_account",
@@ -95,7 +98,18 @@ def cloud(repository: Repository, tmp_path: Path, private_key: str) -> Iterator[
         yield {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "RECONCILER_ENV": "prod"}
 
 
+@pytest.mark.fault(11)
+def test_nothing_is_planned_without_a_prepared_claims_bucket(
+    repository: Repository, cloud: dict[str, str]
+) -> None:
+    for command in ("plan", "apply", "status"):
+        refused = repository.run(command, **cloud)
+        assert refused.code == 1
+        assert "run `reconciler init --claims --env prod`" in refused.err
+
+
 def test_the_same_repository_on_google_cloud(repository: Repository, cloud: dict[str, str]) -> None:
+    assert repository.run("init", "--claims", **cloud).code == 0
     plan = repository.run("plan", "--format", "json", **cloud).json
     assert plan["target"] == {
         "environment": "prod",
@@ -120,6 +134,7 @@ def test_the_same_repository_on_google_cloud(repository: Repository, cloud: dict
 
 
 def test_an_ml_job_is_blocked_and_fails_the_apply(repository: Repository, cloud: dict[str, str]) -> None:
+    assert repository.run("init", "--claims", **cloud).code == 0
     repository.write("jobs/old.yaml", ML_JOB)
     repository.job("first", reconcile="{suspend: true}")
     assert repository.run("plan", "--detailed-exitcode", **cloud).code == 2
@@ -131,11 +146,26 @@ def test_an_ml_job_is_blocked_and_fails_the_apply(repository: Repository, cloud:
 
 
 def test_googles_limits_are_on_without_being_written(repository: Repository, cloud: dict[str, str]) -> None:
+    assert repository.run("init", "--claims", **cloud).code == 0
     for number in range(21):
         repository.job(f"job-{number}")
     refused = repository.run("apply", **cloud)
     assert refused.code == 4
     assert "one apply may do 20" in refused.err
+
+
+def test_a_page_in_place_of_a_token_is_told(
+    repository: Repository, cloud: dict[str, str], tmp_path: Path
+) -> None:
+    """A hotel's network answers every request with its own page, and says 200."""
+    page = answer(200, b"<html>welcome, sign in</html>", content_type="text/html")
+    with RawServer([page]).running() as hotel:
+        key = json.loads((tmp_path / "key.json").read_text())
+        (tmp_path / "key.json").write_text(json.dumps({**key, "token_uri": f"{hotel.url}/token"}))
+        for command in ("status", "plan", "apply"):
+            refused = repository.run(command, **cloud)
+            assert refused.code == 1
+            assert "no usable Google credentials" in refused.err
 
 
 def test_missing_and_refused_credentials_are_told_with_what_to_do(

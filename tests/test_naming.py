@@ -14,9 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reconciler.config import Environment
+from reconciler.desired import desired_jobs
+from reconciler.job import State
 from reconciler.manifest import AIPLATFORM_V1, ML_V1, Manifest, Reconcile
-from reconciler.naming import identity, job_name, label_of
+from reconciler.naming import HASH_VERSION, VERSIONS, identities, identity, job_name, label_of
+from reconciler.plan import Action
 from tests.golden.compute import computed
+from tests.planning import bound_to, plan, run_of
 
 VECTORS = json.loads((Path(__file__).parent / "golden" / "vectors.json").read_text(encoding="utf-8"))
 
@@ -31,6 +36,8 @@ def changed(**fields: Any) -> str:
     return identity(replace(MANIFEST, **fields), SPEC, CODE)
 
 
+@pytest.mark.fault(19)
+@pytest.mark.fault(19)
 def test_the_golden_vectors_hold() -> None:
     """Names are for ever: whoever must change a vector renames every job that anybody submitted."""
     assert computed(VECTORS) == VECTORS
@@ -43,6 +50,46 @@ def test_an_identity_is_a_hash_over_one_line_and_one_json_object() -> None:
         b'"rerun":"","spec":{"workerPoolSpecs":[{"replicaCount":"1"}]},"version":1}' % CODE.encode()
     )
     assert identity(MANIFEST, SPEC, CODE) == hashlib.sha256(hashed).hexdigest()
+
+
+@pytest.mark.fault(19)
+def test_a_job_has_an_identity_of_every_version_and_the_newest_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert max(VERSIONS) == HASH_VERSION
+    first = identity(MANIFEST, SPEC, CODE)
+    assert identities(MANIFEST, SPEC, CODE) == (first,)
+    second = hashlib.sha256(b"a second version").hexdigest()
+    monkeypatch.setitem(VERSIONS, 10, lambda manifest, spec, code: second)
+    monkeypatch.setitem(VERSIONS, 2, lambda manifest, spec, code: first[::-1])
+    assert identities(MANIFEST, SPEC, CODE) == (second, first[::-1], first)
+    assert identity(MANIFEST, SPEC, CODE) == second
+
+
+@pytest.mark.fault(19)
+def test_the_hash_of_a_version_never_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = VERSIONS[1](MANIFEST, SPEC, CODE)
+    monkeypatch.setitem(VERSIONS, 2, lambda manifest, spec, code: "2" * 64)
+    assert VERSIONS[1](MANIFEST, SPEC, CODE) == first
+    assert identities(MANIFEST, SPEC, CODE)[1] == first
+
+
+@pytest.mark.fault(19)
+def test_a_wanted_job_knows_the_names_that_older_versions_gave_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = Environment("local", "local", "local", "local", "bucket", "bucket")
+    spec = {"workerPoolSpecs": [{"containerSpec": {"imageUri": "x"}, "machineSpec": {"machineType": "n1"}}]}
+    manifest = replace(MANIFEST, spec=spec)
+    (before,) = desired_jobs(tmp_path, [manifest], environment).jobs
+    assert before.earlier == ()
+    monkeypatch.setitem(VERSIONS, 2, lambda manifest, spec, code: "2" * 64)
+    (after,) = desired_jobs(tmp_path, [manifest], environment).jobs
+    assert (after.identity, after.earlier) == ("2" * 64, (before.identity,))
+    assert after.job_name == "census_income_" + "2" * 16
+    run = run_of(before, State.SUCCEEDED)
+    (change,) = plan([after], [run], [bound_to(before, run)]).changes
+    assert (change.action, change.job_name) == (Action.NONE, before.job_name)
 
 
 @pytest.mark.parametrize(

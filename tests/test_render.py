@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.diagnostics import Problem
 from reconciler.job import State
-from reconciler.outcome import JobStatus, Outcome, Status
-from reconciler.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
+from reconciler.outcome import JobStatus, Outcome, Recorded, Status
+from reconciler.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
 from reconciler.render import (
     outcomes_text,
     plan_markdown,
@@ -52,6 +53,46 @@ def test_a_plan_with_nothing_to_do_says_so() -> None:
     drifting = plan_text(replace(done, drift=(finding,)))
     assert "  ~ orphaned old_0123456789abcdef: running, and no manifest wants it" in drifting
     assert drifting.splitlines()[-1] == "Nothing to do: 1 job as wanted, 1 finding."
+
+
+def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
+    rows = [replace(CHANGE, action=Action.NONE, stuck=stuck, reason=f"why {stuck}") for stuck in Stuck]
+    text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason="succeeded")))
+    assert text.splitlines()[-1] == (
+        "Nothing to do: 7 jobs (1 failed, 1 cancelled, 1 deleted outside, 1 given up, 1 already ran, "
+        "1 suspended)."
+    )
+    shown = [line.strip() for line in text.splitlines() if "why" in line or "succeeded" in line]
+    assert shown == [f"why {stuck}" for stuck in Stuck]
+
+
+def test_a_suspended_job_is_shown_where_something_of_it_goes_on() -> None:
+    resting = replace(CHANGE, action=Action.NONE, stuck=Stuck.SUSPENDED, reason="suspended")
+    running = replace(resting, reason="suspended; its run goes on: running")
+    text = plan_text(plan(resting, running))
+    assert [line.strip() for line in text.splitlines() if line.startswith("      ")] == [running.reason]
+
+
+def test_a_change_without_a_manifest_has_no_line() -> None:
+    cancel = replace(CHANGE, action=Action.CANCEL, line=0)
+    assert plan_text(plan(cancel)).splitlines()[2].endswith("CustomJob  jobs/census.yaml")
+
+
+@pytest.mark.parametrize(
+    ("claim", "state", "shown"),
+    [
+        ("none", None, "not submitted"),
+        ("pending", None, "outcome unknown"),
+        ("bound", None, "gone"),
+        ("rejected", None, "refused"),
+        ("held", None, "held"),
+        ("bound", State.SUCCEEDED, "SUCCEEDED"),
+        ("pending", State.RUNNING, "RUNNING"),
+    ],
+)
+def test_a_job_without_a_run_is_shown_by_its_claim(claim: Recorded, state: State | None, shown: str) -> None:
+    line = status_text([JobStatus("census_1", "census", "CustomJob", state, claim)]).splitlines()[1]
+    assert line.split("  ")[2].strip() == shown
 
 
 def test_problems_are_lines_that_editors_understand() -> None:

@@ -200,6 +200,7 @@ def test_json_is_as_the_schemas_say_and_the_same_twice(repository: Repository) -
             assert repository.run(*command).out == first.out
 
 
+@pytest.mark.fault(48)
 def test_a_stale_plan_is_refused_before_anything_is_done(repository: Repository) -> None:
     manifest = repository.job("census")
     digest = repository.run("plan", "--format", "json").json["digest"]
@@ -212,6 +213,7 @@ def test_a_stale_plan_is_refused_before_anything_is_done(repository: Repository)
     assert repository.run("apply", "--wait", "--plan-digest", digest).code == 0
 
 
+@pytest.mark.fault(21)
 def test_a_limit_is_kept_before_anything_is_done(repository: Repository) -> None:
     config = repository.root / "reconciler.yaml"
     config.write_text(config.read_text() + "limits: {submissions: 1}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -10,7 +11,9 @@ from io import TextIOWrapper
 from reconciler.cli.arguments import parse
 from reconciler.errors import ExitCode, InvalidError, ReconcilerError
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_BY_SIGNAL = 128  # plus the signal's number, as shells report it
+_INTERRUPTED = """interrupted; jobs that were submitted go on
+    what may have been submitted is looked for by the next `reconciler apply`, before it sends anything"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -26,9 +29,9 @@ def run(argv: Sequence[str]) -> int:
         return int(code)
     except ReconcilerError as error:
         return _failed(error)
-    except KeyboardInterrupt:
-        print("interrupted; jobs that were submitted go on", file=sys.stderr)
-        return _INTERRUPTED
+    except KeyboardInterrupt as stop:
+        print(_INTERRUPTED, file=sys.stderr)
+        return _BY_SIGNAL + (stop.args[0] if stop.args else signal.SIGINT)
     except BrokenPipeError:
         # The reader of our output went away; the interpreter must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

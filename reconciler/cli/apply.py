@@ -5,25 +5,34 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 
-from reconciler.apply import Applier
-from reconciler.brakes import check_brakes
+from reconciler.apply import PATIENCE, Applier, applier_of
+from reconciler.brakes import SUBMISSIONS, check_brakes
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json, tell_error, tell_failed
 from reconciler.cli.progress import progress
 from reconciler.commit import commit_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, ReconcilerError
+from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.jsonforms import apply_json
+from reconciler.observation import Observed, observe
 from reconciler.outcome import Outcome, Status
-from reconciler.plan import Action, Plan
+from reconciler.plan import Plan
 from reconciler.reconcile import accelerator_hours, plan_of, wanted
 from reconciler.render import outcomes_text, plan_text
 from reconciler.report import post, statuses
 from reconciler.reporters.settings import github_settings
 from reconciler.session import Session
-from reconciler.wait import wait
+from reconciler.wait import Awaited, awaited, wait
+
+WAITING_PATIENCE = 7200.0
+"""Seconds that `--wait` gives to outcomes that aren't known: more than a request takes to be settled.
+
+Its token lasts for an hour at most, and ten minutes after that its job is listed, or there will be none.
+"""
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -34,40 +43,58 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     desired = wanted(context.config, context.environment, arguments.paths)
     commit = commit_of(context.config.root, os.environ) or ""
     with context.session(start=True) as session:
-        plan = plan_of(session, desired, session.runs(), whole=not arguments.paths)
+        plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
         check_brakes(plan, accelerator_hours(plan), context.environment.limits, arguments.plan_digest)
         _tell_plan(plan, arguments)
-        outcomes = list(Applier(session, desired, commit).run(plan))
-        _report(session, desired, commit, outcomes)
-        awaited = _awaited(plan, outcomes) if arguments.wait else frozenset()
-        ended = _wait(session, awaited, arguments) if awaited else ()
+        if session.is_local:
+            # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
+            session.ports.claims.found()
+        patience = WAITING_PATIENCE if arguments.wait else PATIENCE
+        applier = applier_of(session, desired, commit, patience)
+        outcomes = list(applier.run(plan))
+        _settle(session, applier, desired, outcomes)
+        jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
+        ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            _report(session, desired, commit, outcomes)
+            _settle(session, applier, desired, outcomes)
     outcomes = [_as_ended(outcome, ended) for outcome in outcomes]
-    for job in ended:
-        if job.state is State.FAILED:
-            print(f"reconciler: {job.job_name} failed; see `reconciler logs {job.job_name}`", file=sys.stderr)
+    for line in _ends(jobs, ended):
+        print(f"reconciler: {one_line(line)}", file=sys.stderr)
     if arguments.format == "json":
         print_json(apply_json(plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
-    return _exit_code(outcomes, awaited, ended)
+    return _exit_code(outcomes, jobs, ended)
 
 
-def _report(session: Session, desired: Desired, commit: str, outcomes: list[Outcome]) -> None:
-    """Tell the commits how their jobs stand; that it can't be told is no failure of the jobs."""
+def _settle(session: Session, applier: Applier, desired: Desired, outcomes: list[Outcome]) -> None:
+    """Keep what was seen, in claims and on the commits; that it can't be kept is no failure of the jobs.
+
+    What isn't kept now is kept by the next apply.
+    """
+    try:
+        observed = observe(session.ports)
+    except ReconcilerError as error:
+        tell_error(error)
+        return
+    for failed in applier.upkeep(desired.jobs, observed):
+        print(f"reconciler: {one_line(failed)}", file=sys.stderr)
+    _report(session, desired, applier.commit, outcomes, observed)
+
+
+def _report(
+    session: Session, desired: Desired, commit: str, outcomes: list[Outcome], observed: Observed
+) -> None:
+    """Tell the commits how their jobs stand."""
+    if github_settings(session.config.github, os.environ) is None:
+        return
     problems = {
         outcome.change.desired.job_name: outcome.error
         for outcome in outcomes
         if outcome.change.desired and outcome.error
     }
-    if github_settings(session.config.github, os.environ) is None:
-        return
-    try:
-        by_commit = statuses(session.environment.name, desired.jobs, session.runs(), commit, problems)
-        tell_failed(post(session.config, by_commit, os.environ))
-    except ReconcilerError as error:
-        tell_error(error)
+    by_commit = statuses(session.environment.name, desired.jobs, observed, commit, problems)
+    tell_failed(post(session.config, by_commit, os.environ))
 
 
 def _tell_plan(plan: Plan, arguments: argparse.Namespace) -> None:
@@ -75,22 +102,31 @@ def _tell_plan(plan: Plan, arguments: argparse.Namespace) -> None:
         print(plan_text(plan, verbose=arguments.verbose), end="\n\n", flush=True)
 
 
-def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[str]:
-    """The runs to wait for: what was submitted, and the wanted runs that hadn't ended before."""
-    submitted = {o.change.job_name for o in outcomes if o.status is Status.APPLIED}
+def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:
+    """The jobs to wait for: what was submitted, and the wanted ones, but for those that had ended before."""
+    ended = {c.actual.resource for c in plan.changes if c.actual and c.actual.state.ended}
+    submitted = {
+        Awaited(job.manifest.api_version, job.manifest.kind, outcome.resource)
+        for outcome in outcomes
+        if outcome.status is Status.APPLIED
+        and (job := outcome.change.desired)
+        and outcome.resource not in ended
+    }
     live = {
-        change.job_name
+        awaited(change.actual)
         for change in plan.changes
-        if change.desired and change.actual and not change.actual.state.ended
+        # What a submission finds may be another job, which it then doesn't adopt.
+        if change.desired and change.actual and change.action not in SUBMISSIONS
+        if not change.actual.state.ended
     }
     return frozenset(submitted | live)
 
 
-def _wait(session: Session, awaited: frozenset[str], arguments: argparse.Namespace) -> tuple[ActualJob, ...]:
-    """The awaited runs at their ends; none where the service can't be asked any more."""
+def _wait(session: Session, jobs: frozenset[Awaited], arguments: argparse.Namespace) -> tuple[ActualJob, ...]:
+    """The awaited jobs at their ends; none where the service can't be asked any more."""
     try:
         with progress(session, arguments, sys.stderr) as tell:
-            return wait(session, awaited, tell)
+            return wait(session.ports, jobs, tell, session.pause)
     except ReconcilerError as error:
         tell_error(error)
         return ()
@@ -98,14 +134,26 @@ def _wait(session: Session, awaited: frozenset[str], arguments: argparse.Namespa
 
 def _as_ended(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     for job in ended:
-        if job.job_name == outcome.change.job_name and outcome.status is Status.APPLIED:
-            return Outcome(outcome.change, outcome.status, job.state, job.error or outcome.error)
+        if job.resource == outcome.resource and outcome.status is Status.APPLIED:
+            return replace(outcome, state=job.state, error=job.error or outcome.error)
     return outcome
 
 
-def _exit_code(outcomes: list[Outcome], awaited: frozenset[str], ended: tuple[ActualJob, ...]) -> ExitCode:
-    """FAILED for what wasn't done, and for each awaited run whose success wasn't seen."""
-    cancelled = {o.change.job_name for o in outcomes if o.change.action is Action.CANCEL}
-    succeeded = {job.job_name for job in ended if job.state is State.SUCCEEDED}
-    failed = any(o.status is not Status.APPLIED for o in outcomes) or awaited - cancelled - succeeded
-    return ExitCode.FAILED if failed else ExitCode.DONE
+def _ends(jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
+    """What is to be told of the awaited jobs that failed, and of those whose end wasn't seen."""
+    failed = [job for job in ended if job.state is State.FAILED]
+    unseen = {job.resource for job in jobs} - {job.resource for job in ended}
+    return [
+        *(f"{job.job_name} failed; see `reconciler logs {job.job_name}`" for job in failed),
+        *(f"the end of {resource} was not seen" for resource in sorted(unseen)),
+    ]
+
+
+def _exit_code(outcomes: list[Outcome], jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> ExitCode:
+    """FAILED for what wasn't done, and for each awaited job whose success wasn't seen."""
+    # A second job of one attempt is a failure, also where it was cancelled in time.
+    twice = any(outcome.change.repair for outcome in outcomes)
+    succeeded = {job.resource for job in ended if job.state is State.SUCCEEDED}
+    unsuccessful = {job.resource for job in jobs} - succeeded
+    undone = any(outcome.status is not Status.APPLIED for outcome in outcomes)
+    return ExitCode.FAILED if undone or unsuccessful or twice else ExitCode.DONE

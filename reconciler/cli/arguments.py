@@ -147,8 +147,21 @@ def _schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", metavar="KIND", help="CustomJob, Job, … (default: any manifest)")
 
 
+def _init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--claims", action="store_true", required=True, help="prepare the environment's claims bucket"
+    )
+
+
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="end the service that runs")
+
+
+def _resolve(parser: argparse.ArgumentParser) -> None:
+    _name(parser)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--resubmit", action="store_true", help="send it again, once no earlier request can act")
+    how.add_argument("--give-up", action="store_true", help="never send it again")
 
 
 def _none(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +177,13 @@ _COMMANDS = (
     _Spec("cancel", "stop a run, and say how it really ended", "reconciler cancel census-income", _name),
     _Spec("report", "post commit statuses for what has changed", "reconciler report", _none),
     _Spec("render", "print the exact API request body", "reconciler render census-income", _manifest),
+    _Spec(
+        "resolve",
+        "settle a submission whose outcome stayed unknown",
+        "reconciler resolve census-income --resubmit",
+        _resolve,
+    ),
+    _Spec("init", "prepare an environment", "reconciler init --claims --env prod", _init),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
+from reconciler.cancel import ask
 from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
 from reconciler.errors import ExitCode
 from reconciler.job import State
-from reconciler.wait import wait
+from reconciler.wait import awaited, wait
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -21,10 +22,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             print(f"{job.job_name} had ended before: {job.state}")
             return ExitCode.DONE
         if job.state is not State.CANCELLING:
-            session.engine(job.api_version).cancel(job)
+            ask(session.ports, job)
         with progress(session, arguments, sys.stderr) as tell:
-            ended = wait(session, {job.job_name}, tell)
-    for run_ in ended:
-        print(f"{run_.job_name} ended {run_.state}")
-    done = ended and all(run_.state is State.CANCELLED for run_ in ended)
-    return ExitCode.DONE if done else ExitCode.FAILED
+            ended = wait(session.ports, [awaited(job)], tell, session.pause)
+    if not ended:
+        print(f"reconciler: {job.job_name} is gone, and its end was not seen", file=sys.stderr)
+        return ExitCode.FAILED
+    (end,) = (run_.state for run_ in ended)
+    print(f"{job.job_name} ended {end}")
+    return ExitCode.DONE if end is State.CANCELLED else ExitCode.FAILED

@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from reconciler.attempts import attempts_by_base
 from reconciler.config import Config, Environment, find_root, load_config
 from reconciler.errors import NotFoundError
 from reconciler.job import ActualJob
-from reconciler.planner import base_of
+from reconciler.observation import observe
+from reconciler.repair import age
 from reconciler.session import Session, open_session
 
 
@@ -34,11 +36,20 @@ def context_of(arguments: argparse.Namespace) -> Context:
 
 
 def newest_run(name: str, session: Session) -> ActualJob:
-    """The run that NAME means: a job name, or a base name's newest run; raises NotFoundError."""
-    runs = sorted(session.runs(), key=lambda run: (run.create_time, run.resource))
-    base = name.replace("-", "_")
-    by_job = [run for run in runs if run.job_name == name]
-    by_base = [run for run in runs if base_of(run.job_name) == base]
-    if not by_job and not by_base:
+    """The run that NAME means: a job name's, or the newest of a base name; raises NotFoundError.
+
+    A run that a claim knows goes before one that only has its name.
+    """
+    observed = observe(session.ports)
+    by_base = attempts_by_base([], observed.runs, observed.known)
+    attempts = [attempt for of_base in by_base.values() for attempt in of_base]
+    found = [attempt for attempt in attempts if attempt.name == name]
+    found = found or by_base.get(name.replace("-", "_"), [])
+    if not found:
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
-    return (by_job or by_base)[-1]
+    known = [attempt.run for attempt in found if attempt.run and attempt.claim]
+    alike = (run for attempt in found for run in (attempt.run, *attempt.strangers) if run)
+    runs = known or list(alike)
+    if not runs:
+        raise NotFoundError(f'the service has no run of "{name}"', hint="see `reconciler status`")
+    return max(runs, key=age)

@@ -8,6 +8,7 @@ from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
 from reconciler.errors import ExitCode
 from reconciler.jsonforms import plan_json
+from reconciler.observation import observe
 from reconciler.plan import Action, Plan
 from reconciler.reconcile import plan_of, wanted
 from reconciler.render import plan_markdown, plan_text
@@ -18,7 +19,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     desired = wanted(context.config, context.environment, arguments.paths)
     with context.session(start=False) as session:
-        plan = plan_of(session, desired, session.runs(), whole=not arguments.paths)
+        plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
     if arguments.format == "json":
         print_json(plan_json(plan))
     else:

@@ -73,11 +73,21 @@ def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:
 
 
 def _elapsed(job: ActualJob) -> str:
-    if not job.create_time:
+    start = _time(job.create_time)
+    if start is None:
         return ""
-    end = datetime.fromisoformat(job.end_time) if job.end_time else datetime.now(UTC)
-    seconds = max(0, int((end - datetime.fromisoformat(job.create_time)).total_seconds()))
+    end = _time(job.end_time) or datetime.now(UTC)
+    seconds = max(0, int((end - start).total_seconds()))
     return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+
+
+def _time(text: str) -> datetime | None:
+    """A service's time; None where it is none, or says no zone: waiting must not end for it."""
+    try:
+        time = datetime.fromisoformat(text)
+        return time.astimezone(UTC) if time.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _last_line(session: Session, job: ActualJob) -> str:

@@ -6,23 +6,24 @@ import argparse
 import os
 
 from reconciler.apply import labels_of
+from reconciler.claim import ClaimId
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
 from reconciler.commit import commit_of
 from reconciler.errors import ExitCode, NotFoundError
+from reconciler.naming import label_of
 from reconciler.reconcile import request_body, wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print the body that a first submission of the job would send."""
+    """Print the body that a first submission of the job would send, but for the mark of the one request."""
     context = context_of(arguments)
     desired = wanted(context.config, context.environment, [])
     base = arguments.name.replace("-", "_")
     for job in desired.jobs:
         if job.job_name == arguments.name or job.manifest.base_name == base:
-            labels = labels_of(
-                job, context.config.source, commit_of(context.config.root, os.environ) or "", attempt=1
-            )
+            commit = commit_of(context.config.root, os.environ) or ""
+            labels = labels_of(job, context.config.source, commit, ClaimId(label_of(job.identity)))
             print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
             return ExitCode.DONE
     raise NotFoundError(

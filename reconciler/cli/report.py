@@ -9,6 +9,7 @@ import sys
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell_failed
 from reconciler.errors import ExitCode
+from reconciler.observation import observe
 from reconciler.reconcile import wanted
 from reconciler.report import post, statuses
 from reconciler.reporters.settings import github_settings
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.DONE
     desired = wanted(context.config, context.environment, [])
     with context.session(start=True) as session:
-        by_commit = statuses(context.environment.name, desired.jobs, session.runs(), "", {})
+        by_commit = statuses(context.environment.name, desired.jobs, observe(session.ports), "", {})
     failed = post(context.config, by_commit, os.environ)
     tell_failed(failed)
     return ExitCode.FAILED if failed else ExitCode.DONE

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 
+from reconciler.claim import Claim, ClaimId
 from reconciler.cli.context import Context, context_of
 from reconciler.cli.output import print_json, tell_error
-from reconciler.errors import ExitCode, InvalidError, NotFoundError, UsageError
+from reconciler.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
+from reconciler.job import ActualJob
 from reconciler.jsonforms import status_json
+from reconciler.observation import observe
 from reconciler.outcome import JobStatus, job_statuses
 from reconciler.plan import DesiredJob
 from reconciler.reconcile import wanted
 from reconciler.render import status_text
+from reconciler.session import Session
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the jobs that the repository wants and the runs that it has."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        statuses = job_statuses(_desired(context), session.runs())
+        runs, claims, code = _observed(session)
+    statuses = job_statuses(_desired(context), runs, claims)
     if arguments.names:
         statuses = [status for name in arguments.names for status in _named(name, statuses)]
     if arguments.format == "json":
         print_json(status_json(statuses))
     else:
         print(status_text(statuses))
-    return ExitCode.DONE
+    return code
+
+
+def _observed(session: Session) -> tuple[tuple[ActualJob, ...], Mapping[ClaimId, Claim], ExitCode]:
+    """Runs and claims; claims that can't be used must not hide how the runs stand."""
+    try:
+        observed = observe(session.ports)
+        return observed.runs, observed.known, ExitCode.DONE
+    except ServiceError as error:
+        runs = session.runs()
+        tell_error(error)
+        return runs, {}, ExitCode.FAILED
 
 
 def _desired(context: Context) -> tuple[DesiredJob, ...]:
@@ -40,11 +57,13 @@ def _desired(context: Context) -> tuple[DesiredJob, ...]:
 
 
 def _named(name: str, statuses: list[JobStatus]) -> list[JobStatus]:
-    """The job of that name, or a base name's newest run."""
+    """The job of that name; or a base name's newest run, and what is submitted since and isn't settled."""
     by_job = [status for status in statuses if status.job_name == name]
     base = name.replace("-", "_")
     by_base = [status for status in statuses if status.base_name.replace("-", "_") == base]
     if not by_job and not by_base:
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
     runs = [status for status in by_base if status.state is not None]
-    return [(by_job or runs or by_base)[-1]]
+    newest = (by_job or runs or by_base)[-1]
+    unsettled = [status for status in by_base if status.claim in ("pending", "rejected", "held")]
+    return by_job or [newest, *(status for status in unsettled if status is not newest)]

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
 from typing import Any
 
 from reconciler import schemas
-from reconciler.engines.base import DEFAULT_TIMEOUT, Connection, created, execute, hours, pages
+from reconciler.engines.accelerators import accelerators_of
+from reconciler.engines.base import (
+    DEFAULT_TIMEOUT,
+    Connection,
+    about,
+    execute,
+    hours,
+    labels_of,
+    part_of,
+    text_of,
+    unknown,
+    with_headers,
+)
+from reconciler.engines.listing import listing
 from reconciler.job import ActualJob, State
+from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
 
@@ -15,6 +31,7 @@ _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperpara
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
 _LISTED = "name,displayName,state,labels,createTime,startTime,endTime,error"
 _PAGE_SIZE = 100
+_TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
 
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState. A word that is not here, PAUSED and
 # UPDATING count as RUNNING: nothing but an end that was seen may be told as an end.
@@ -50,7 +67,7 @@ class AiPlatformEngine:
 
     @staticmethod
     def accelerator_hours(kind: str, spec: JsonObject) -> float:
-        """`acceleratorCount` of all replicas, times `scheduling.timeout`, times `maxTrialCount`."""
+        """The accelerators of all replicas, times `scheduling.timeout`, times `maxTrialCount`."""
         job_spec = _job_spec(kind, spec)
         pools = sum(_accelerators(pool) for pool in job_spec["workerPoolSpecs"])
         timeout = job_spec.get("scheduling", {}).get("timeout", DEFAULT_TIMEOUT)
@@ -76,57 +93,80 @@ class AiPlatformEngine:
         encryption = {"encryptionSpec": spec["encryptionSpec"]} if "encryptionSpec" in spec else {}
         return {**head, "jobSpec": job_spec, **encryption}
 
-    def jobs(self, label: tuple[str, str]) -> Iterator[ActualJob]:
-        """The jobs of both kinds with this label."""
-        name, value = label
-        for kind, key in _COLLECTIONS.items():
-            collection = self._collection(kind)
-            request = collection.list(
-                parent=self._parent,
-                filter=f'labels.{name}="{value}"',
-                pageSize=_PAGE_SIZE,
-                fields=f"{key}({_LISTED}),nextPageToken",
-            )
-            for resource in pages(collection, request, key):
-                yield self._actual(kind, resource)
+    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        """The jobs of both kinds with these labels."""
+        return tuple(job for kind in _COLLECTIONS for job in self._listed(kind, labels))
 
-    def read(self, job: ActualJob) -> ActualJob:
+    def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """The jobs of this kind with this key label."""
+        return self._listed(kind, {KEY: key})
+
+    def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
-        return self._actual(job.kind, execute(self._collection(job.kind).get(name=job.resource)))
+        answer = execute(self._collection(kind).get(name=_checked(kind, resource)))
+        return self._actual(kind, about(answer, "name"))
 
-    def create(self, kind: str, body: JsonObject) -> ActualJob:
+    @staticmethod
+    def named(kind: str, job_name: str) -> None:
+        """None: Vertex AI chooses the name of a job's resource."""
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
         """One `create`; Vertex AI takes no id from the caller, so that a second one would be a second job."""
-        answer = execute(self._collection(kind).create(parent=self._parent, body=body))
-        return self._actual(kind, created(answer, "name"))
+        request = self._collection(kind).create(parent=self._parent, body=body)
+        answer = execute(request, with_headers(self._connection, headers))
+        return self._actual(kind, about(answer, "name", self._names(kind)))
 
     def cancel(self, job: ActualJob) -> None:
         """One `cancel`: best effort, says the service."""
-        execute(self._collection(job.kind).cancel(name=job.resource, body={}))
+        execute(self._collection(job.kind).cancel(name=_checked(job.kind, job.resource), body={}))
 
     @property
     def _parent(self) -> str:
         endpoint = self._connection.endpoint
         return f"projects/{endpoint.project}/locations/{endpoint.location}"
 
+    def _names(self, kind: str) -> re.Pattern[str]:
+        """What jobs of ours are called; Vertex AI writes a project as its number."""
+        endpoint = self._connection.endpoint
+        project, location = re.escape(endpoint.project), re.escape(endpoint.location)
+        return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
+
+    def _listed(self, kind: str, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        collection, items = self._collection(kind), _items(kind)
+        found = listing(
+            collection,
+            lambda: collection.list(
+                parent=self._parent,
+                filter=" AND ".join(f'labels.{name}="{value}"' for name, value in labels.items()),
+                pageSize=_PAGE_SIZE,
+                fields=f"{items}({_LISTED}),nextPageToken",
+            ),
+            items,
+            "name",
+        )
+        jobs = (self._actual(kind, resource) for resource in found)
+        return tuple(job for job in jobs if labels.items() <= job.labels.items())
+
     def _collection(self, kind: str) -> Any:
         locations = self._connection.aiplatform.projects().locations()
-        return getattr(locations, _COLLECTIONS[kind])()
+        return getattr(locations, _items(kind))()
 
     def _actual(self, kind: str, resource: JsonObject) -> ActualJob:
-        word = resource.get("state", "")
+        word = text_of(resource, "state")
         return ActualJob(
             resource=resource["name"],
-            job_name=resource.get("displayName", ""),
+            job_name=text_of(resource, "displayName"),
             api_version=AIPLATFORM_V1,
             kind=kind,
             state=_STATES.get(word, State.RUNNING),
             service_state=word,
-            labels=resource.get("labels", {}),
+            labels=labels_of(resource),
             spec=_spec_of(kind, resource),
-            create_time=resource.get("createTime", ""),
-            start_time=resource.get("startTime", ""),
-            end_time=resource.get("endTime", ""),
-            error=resource.get("error", {}).get("message", ""),
+            body=resource,
+            create_time=text_of(resource, "createTime"),
+            start_time=text_of(resource, "startTime"),
+            end_time=text_of(resource, "endTime"),
+            error=text_of(part_of(resource, "error"), "message"),
             url=self._url(kind, resource["name"]),
         )
 
@@ -139,6 +179,21 @@ class AiPlatformEngine:
         return f"https://console.cloud.google.com/vertex-ai/{page}?project={endpoint.project}"
 
 
+def _items(kind: str) -> str:
+    """The collection of a kind, as the API calls it."""
+    if kind not in _COLLECTIONS:
+        raise unknown(f"Vertex AI has no jobs of the kind {kind!r}")
+    return _COLLECTIONS[kind]
+
+
+def _checked(kind: str, resource: str) -> str:
+    """A job's name, if it is one: it comes from a claim or a listing, and becomes a part of an address."""
+    pattern = rf"projects/[\w.:-]+/locations/[\w-]+/{_items(kind)}/[\w-]+"
+    if not re.fullmatch(pattern, resource, re.ASCII):
+        raise unknown(f"{resource!r} is no {kind} of Vertex AI")
+    return resource
+
+
 def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
     """The `CustomJobSpec`: all of a custom job's spec, a tuning job's `trialJobSpec`."""
     part: JsonObject = spec if kind == "CustomJob" else spec["trialJobSpec"]
@@ -146,8 +201,17 @@ def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
 
 
 def _accelerators(pool: JsonObject) -> int:
-    machine = pool.get("machineSpec", {})
-    return int(pool.get("replicaCount", 1)) * int(machine.get("acceleratorCount", 0))
+    machine, replicas = pool.get("machineSpec", {}), int(pool.get("replicaCount", 1))
+    name, given = machine.get("machineType", ""), int(machine.get("acceleratorCount", 0))
+    return max(replicas * (given or accelerators_of(name)), _chips(machine.get("tpuTopology", "")))
+
+
+def _chips(topology: str) -> int:
+    """The TPU chips of a topology such as "4x4"; 0 for none.
+
+    A slice may be all of a pool: then the number of its machines follows from it, whatever `replicaCount` is.
+    """
+    return prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else 0
 
 
 def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
@@ -181,9 +245,10 @@ def _pool_with(pool: JsonObject, uri: str) -> JsonObject:
 def _spec_of(kind: str, resource: JsonObject) -> JsonObject:
     """The part of a resource that a manifest's `spec` stands for; empty where the listing left it out."""
     names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
-    own = resource.get("jobSpec", {}) if kind == "CustomJob" else _of_names(names, resource)
+    own = part_of(resource, "jobSpec") if kind == "CustomJob" else _of_names(names, resource)
     spec = {**own, **_of_names(("encryptionSpec",), resource)}
-    if "workerPoolSpecs" not in spec and "trialJobSpec" not in spec:
+    pools = (spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")).get("workerPoolSpecs")
+    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
         return spec
     return _pools_changed(kind, spec, _pool_without_staged)
 
@@ -201,6 +266,5 @@ def _pools_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], J
 
 
 def _pool_without_staged(pool: JsonObject) -> JsonObject:
-    if "pythonPackageSpec" not in pool:
-        return pool
-    return {**pool, "pythonPackageSpec": without_staged(pool["pythonPackageSpec"])}
+    package = part_of(pool, "pythonPackageSpec")
+    return {**pool, "pythonPackageSpec": without_staged(package)} if package else pool

@@ -6,7 +6,8 @@ The Google client builds requests and parses answers; the transport under it sen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,7 +17,9 @@ from reconciler.errors import NotFoundError, ServiceError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
-from reconciler.transport import ClientHttp, NoAnswerError, Transport
+from reconciler.transport import ClientHttp, HttpResponse, NoAnswerError, Transport, retry_after
+
+_ANY = re.compile(".+")
 
 DEFAULT_TIMEOUT = "604800s"
 """Both services' limit for a job that has none of its own: seven days."""
@@ -33,12 +36,16 @@ class ApiError(ServiceError):
     Attributes:
         status: The HTTP status.
         reason: `error.status` of `google.rpc.Status`, such as "ALREADY_EXISTS"; "" for none.
+        retry_after: The seconds that the service asks to wait; None where it doesn't.
     """
 
-    def __init__(self, message: str, *, status: int, reason: str, hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, status: int, reason: str, hint: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.reason = reason
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,8 @@ class Endpoint:
         transport: Sends one request, once.
         authorize: The headers that prove who asks; called for each request.
         project, location: Whose jobs, and where.
-        roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`), with a trailing slash.
+        roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`, `iamcredentials`), with a
+            trailing slash.
         console: Whether people can look at the jobs in Google's console.
     """
 
@@ -87,6 +95,11 @@ class Connection:
         """The client of `logging` v2."""
         return self._client("logging.v2")
 
+    @cached_property
+    def iamcredentials(self) -> Any:
+        """The client of `iamcredentials` v1."""
+        return self._client("iamcredentials.v1")
+
     def _client(self, name: str) -> Any:
         from googleapiclient.discovery import build_from_document
 
@@ -100,16 +113,14 @@ class Connection:
         )
 
 
-def execute(request: Any) -> Any:
-    """The answer to a request that the Google client built; raises ApiError or the transport's errors."""
-    from googleapiclient.errors import HttpError
+def execute(request: Any, http: ClientHttp | None = None) -> Any:
+    """The answer to a request that the Google client built; raises ApiError or the transport's errors.
 
-    try:
-        answer = request.execute(num_retries=0)
-    except HttpError as error:
-        raise api_error(int(error.resp.status), error.content) from None
-    except UnicodeDecodeError:
-        answer = None
+    Args:
+        request: What the client built.
+        http: Sends it; by default as all requests of its client are sent.
+    """
+    answer = _answer(request, http)
     # The client returns what it can't parse as text: a proxy's page with status 200, say. What became of the
     # request is unknown then, as without any answer.
     if not isinstance(answer, dict):
@@ -119,44 +130,121 @@ def execute(request: Any) -> Any:
     return answer
 
 
-def created(resource: JsonObject, name: str) -> JsonObject:
-    """The answer to a create, if its field `name` says which job it made; raises NoAnswerError."""
-    if not isinstance(resource.get(name), str):
-        raise NoAnswerError("the service's answer names no job")
+def content(request: Any) -> bytes:
+    """The content that a media request gives; raises ApiError or the transport's errors."""
+    answer = _answer(request, None)
+    return answer if isinstance(answer, bytes) else b""
+
+
+def _answer(request: Any, http: ClientHttp | None) -> Any:
+    """The answer as the client gives it, None where it can't read it."""
+    try:
+        return request.execute(http=_Good(http or request.http), num_retries=0)
+    except (ValueError, RecursionError):
+        # No UTF-8, a number of thousands of digits, or nested too deep: the client lets these through.
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Good:
+    """What a request is sent by; of an error the client itself learns nothing.
+
+    It makes an exception of its own of each, and stumbles over what some of them hold: over a message that is
+    no text, for one. What the status was would be lost then.
+    """
+
+    http: ClientHttp
+
+    def request(self, *args: Any, **named: Any) -> tuple[Any, bytes]:
+        """Send as `ClientHttp.request` does; raises ApiError for what is no success."""
+        response, body = self.http.request(*args, **named)
+        status = int(response.status)
+        if status >= 300:
+            asked = retry_after(HttpResponse(status, dict(response), b""))
+            raise api_error(status, body, asked)
+        return response, body
+
+
+def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:
+    """The answer, if its field `name` says which job it is about; raises NoAnswerError.
+
+    Args:
+        resource: The answer.
+        name: The field.
+        pattern: What the field's whole text must look like.
+    """
+    if not pattern.fullmatch(text_of(resource, name)):
+        raise NoAnswerError("the service's answer names no job of ours")
     return resource
 
 
-def api_error(status: int, content: bytes) -> ServiceError:
-    """The exception that an error answer stands for; its text holds nothing of the request."""
-    reason, message = "", ""
+def with_headers(connection: Connection, headers: Mapping[str, str]) -> ClientHttp:
+    """Sends a request with these headers, and none of those that prove who asks otherwise."""
+    return ClientHttp(connection.endpoint.transport, authorize=lambda: headers)
+
+
+def unknown(what: str) -> ServiceError:
+    """The exception for a kind of job, or a job's name, that nothing of this version leads to."""
+    return ServiceError(
+        what, hint="a newer version may have written the claim that names it: update the reconciler"
+    )
+
+
+def text_of(resource: JsonObject, name: str) -> str:
+    """A text of an answer; "" where the field isn't there or is no text."""
+    value = resource.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def part_of(resource: JsonObject, name: str) -> JsonObject:
+    """An object within an answer; an empty one where the field isn't there or is something else."""
+    value = resource.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def labels_of(resource: JsonObject) -> Mapping[str, str]:
+    """The labels of a resource."""
+    return {name: value for name, value in part_of(resource, "labels").items() if isinstance(value, str)}
+
+
+def api_error(status: int, content: bytes, asked: float | None = None) -> ApiError:
+    """The exception that an error answer stands for; its text holds nothing of the request.
+
+    Args:
+        status: The HTTP status.
+        content: The answer's body.
+        asked: The seconds that the answer asks to wait.
+    """
     try:
         told = json.loads(content)["error"]
-        reason, message = str(told.get("status", "")), str(told.get("message", ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        reason, message = text_of(told, "status"), text_of(told, "message")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # Not even a 404 says that something isn't there, if it isn't the service that speaks.
         message = f"HTTP {status} without a readable error; a proxy may have answered"
+        hint = _HINTS.get(status, "check the endpoint and any proxy between")
+        return ApiError(message, status=status, reason="", hint=hint, retry_after=asked)
     text = one_line(message or f"HTTP {status}")
     if status == 404:
-        return NotFoundAtServiceError(text, status=status, reason=reason)
-    return ApiError(text, status=status, reason=reason, hint=_HINTS.get(status, ""))
+        return NotFoundAtServiceError(text, status=status, reason=reason, hint=_NOT_FOUND)
+    hint = _NO_SCOPE if status == 403 and "scope" in text.lower() else _HINTS.get(status, "")
+    return ApiError(text, status=status, reason=reason, hint=hint, retry_after=asked)
 
 
+_NOT_FOUND = 'check "project" and "location" in reconciler.yaml'
+_NO_SCOPE = (
+    "the token lacks the scope https://www.googleapis.com/auth/cloud-platform: "
+    "run `gcloud auth application-default login`, or give the machine's service account that scope"
+)
 _HINTS = {
     401: "the credentials are missing or expired: run `gcloud auth application-default login`",
-    403: "the identity lacks a permission, or the API is not enabled in this project",
+    403: "the identity lacks a permission, such as those of roles/aiplatform.user, or the API is not enabled "
+    "in this project; `reconciler init --claims` prints who needs which role",
     429: "a quota is used up: try again later, or raise the quota",
 }
 
 
 class NotFoundAtServiceError(ApiError, NotFoundError):
     """The service has no such resource."""
-
-
-def pages(collection: Any, request: Any, key: str) -> Iterator[JsonObject]:
-    """Every item of a listing, through all its pages."""
-    while request is not None:
-        answer = execute(request)
-        yield from answer.get(key, [])
-        request = collection.list_next(request, answer)
 
 
 class Engine(Protocol):
@@ -188,17 +276,28 @@ class Engine(Protocol):
     def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
         """The request body of a create."""
 
-    def jobs(self, label: tuple[str, str]) -> Iterator[ActualJob]:
-        """All jobs that carry this label, without their specs."""
+    def jobs(self, labels: Mapping[str, str]) -> Sequence[ActualJob]:
+        """All jobs of all kinds that carry these labels, without their specs; complete, or ServiceError."""
 
-    def read(self, job: ActualJob) -> ActualJob:
-        """The job as it is now, with its spec."""
+    def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:
+        """All jobs of this kind that carry this key label, without their specs; complete, or ServiceError."""
 
-    def create(self, kind: str, body: JsonObject) -> ActualJob:
+    def read(self, kind: str, resource: str) -> ActualJob:
+        """The job as it is now, with its spec; raises NotFoundError."""
+
+    def named(self, kind: str, job_name: str) -> str | None:
+        """The resource name that a job of this name has; None where the service chooses it."""
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
         """Send the create, once.
 
+        Args:
+            kind: The manifest's.
+            body: Sent as it is.
+            headers: Prove who asks, in place of what other requests carry; sent as they are.
+
         Raises ApiError where the service refused, NotSentError where it certainly got nothing, and
-        NoAnswerError where the job may exist all the same.
+        NoAnswerError where the job may exist all the same: also where the answer names no job of ours.
         """
 
     def cancel(self, job: ActualJob) -> None:

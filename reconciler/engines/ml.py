@@ -5,12 +5,27 @@ Google switched the service off on 2025-01-31; its manifests run on the embedded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from reconciler import schemas
-from reconciler.engines.base import DEFAULT_TIMEOUT, Connection, created, execute, hours, pages
+from reconciler.engines.accelerators import accelerators_of
+from reconciler.engines.base import (
+    DEFAULT_TIMEOUT,
+    Connection,
+    about,
+    execute,
+    hours,
+    labels_of,
+    part_of,
+    text_of,
+    unknown,
+    with_headers,
+)
+from reconciler.engines.listing import listing
 from reconciler.job import ActualJob, State
+from reconciler.labels import KEY
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
 
@@ -86,30 +101,45 @@ class MlEngine:
         """A `Job` resource."""
         return {"jobId": job_name, "trainingInput": spec["trainingInput"], "labels": dict(labels)}
 
-    def jobs(self, label: tuple[str, str]) -> Iterator[ActualJob]:
-        """The jobs with this label."""
-        name, value = label
-        request = self._jobs.list(
-            parent=self._parent,
-            filter=f'labels.{name}="{value}"',
-            pageSize=_PAGE_SIZE,
-            fields=f"jobs({_LISTED}),nextPageToken",
+    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        """The jobs with these labels."""
+        found = listing(
+            self._jobs,
+            lambda: self._jobs.list(
+                parent=self._parent,
+                filter=" AND ".join(f'labels.{name}="{value}"' for name, value in labels.items()),
+                pageSize=_PAGE_SIZE,
+                fields=f"jobs({_LISTED}),nextPageToken",
+            ),
+            "jobs",
+            "jobId",
         )
-        for resource in pages(self._jobs, request, "jobs"):
-            yield self._actual(resource)
+        jobs = (self._actual(resource) for resource in found)
+        return tuple(job for job in jobs if labels.items() <= job.labels.items())
 
-    def read(self, job: ActualJob) -> ActualJob:
+    def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """The jobs with this key label."""
+        _check_kind(kind)
+        return self.jobs({KEY: key})
+
+    def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
-        return self._actual(execute(self._jobs.get(name=job.resource)))
+        _check_kind(kind)
+        return self._actual(about(execute(self._jobs.get(name=_checked(resource))), "jobId"))
 
-    def create(self, kind: str, body: JsonObject) -> ActualJob:
+    def named(self, kind: str, job_name: str) -> str:
+        """The name that the `jobId` gives."""
+        return f"{self._parent}/jobs/{job_name}"
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
         """One `create`; a jobId that is taken is refused with ALREADY_EXISTS."""
-        answer = execute(self._jobs.create(parent=self._parent, body=body))
-        return self._actual(created(answer, "jobId"))
+        request = self._jobs.create(parent=self._parent, body=body)
+        answer = execute(request, with_headers(self._connection, headers))
+        return self._actual(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
 
     def cancel(self, job: ActualJob) -> None:
         """One `cancel`."""
-        execute(self._jobs.cancel(name=job.resource, body={}))
+        execute(self._jobs.cancel(name=_checked(job.resource), body={}))
 
     @property
     def _jobs(self) -> Any:
@@ -120,24 +150,37 @@ class MlEngine:
         return f"projects/{self._connection.endpoint.project}"
 
     def _actual(self, resource: JsonObject) -> ActualJob:
-        word = resource.get("state", "")
-        training = resource.get("trainingInput")
+        word = text_of(resource, "state")
+        training = part_of(resource, "trainingInput")
         spec = {"trainingInput": without_staged(training)} if training else {}
         return ActualJob(
-            resource=f"{self._parent}/jobs/{resource['jobId']}",
+            resource=self.named(_KIND, resource["jobId"]),
             job_name=resource["jobId"],
             api_version=ML_V1,
             kind=_KIND,
             # A word that isn't known counts as RUNNING: only an end that was seen may be told as an end.
             state=State(word) if word in State.__members__ else State.RUNNING,
             service_state=word,
-            labels=resource.get("labels", {}),
+            labels=labels_of(resource),
             spec=spec,
-            create_time=resource.get("createTime", ""),
-            start_time=resource.get("startTime", ""),
-            end_time=resource.get("endTime", ""),
-            error=resource.get("errorMessage", ""),
+            body=resource,
+            create_time=text_of(resource, "createTime"),
+            start_time=text_of(resource, "startTime"),
+            end_time=text_of(resource, "endTime"),
+            error=text_of(resource, "errorMessage"),
         )
+
+
+def _check_kind(kind: str) -> None:
+    if kind != _KIND:
+        raise unknown(f"AI Platform has no jobs of the kind {kind!r}")
+
+
+def _checked(resource: str) -> str:
+    """A job's name, if it is one: it comes from a claim or a listing, and becomes a part of an address."""
+    if not re.fullmatch(r"projects/[\w.:-]+/jobs/[\w-]+", resource, re.ASCII):
+        raise unknown(f"{resource!r} is no job of AI Platform")
+    return resource
 
 
 def _accelerators(training: JsonObject) -> int:
@@ -149,4 +192,5 @@ def _accelerators(training: JsonObject) -> int:
 def _role_accelerators(training: JsonObject, role: str) -> int:
     replicas = 1 if role == "master" else int(training.get(f"{role}Count", 0))
     config = training.get(f"{role}Config", {}).get("acceleratorConfig", {})
-    return replicas * int(config.get("count", _LEGACY.get(training.get(f"{role}Type", ""), 0)))
+    machine = training.get(f"{role}Type", "")
+    return replicas * int(config.get("count", _LEGACY.get(machine, accelerators_of(machine))))

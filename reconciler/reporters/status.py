@@ -62,6 +62,13 @@ def status_of(environment: str, base_name: str, job: ActualJob | None, *, proble
     return CommitStatus(_STATES[job.state], context, said + mark, _address(job.url))
 
 
+def unknown_of(environment: str, base_name: str, job_name: str) -> CommitStatus:
+    """The status of a submission that may have become a job of this name, or may not."""
+    mark = _mark(job_name)
+    said = status_description("whether a job was created is not known yet", MAX_DESCRIPTION - len(mark))
+    return CommitStatus("pending", f"reconciler/{environment}/{base_name}", said + mark)
+
+
 def is_news(wanted: CommitStatus, there: CommitStatus | None) -> bool:
     """Whether `wanted` is to be posted over `there`, the newest status of the same context.
 

@@ -1,0 +1,131 @@
+"""What is known of each attempt at each content: its claim, and the runs that the service has of it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reconciler.claim import Claim, ClaimId, ClaimState
+from reconciler.job import ActualJob, State
+from reconciler.labels import KEY, attempt_of
+from reconciler.naming import label_of
+from reconciler.plan import DesiredJob
+from reconciler.repair import age, kept, made
+
+_PROGRESS = {state: place for place, state in enumerate(sorted(State, key=lambda state: state.ended))}
+"""The states in the order in which a job can take them: it ends once, cancelled or not."""
+
+_JOB_NAME = re.compile(r"(?P<base>.+)_[0-9a-f]{16}(?:_[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at one content.
+
+    Attributes:
+        id: Which.
+        claim: None where it has none.
+        run: The run that counts; None where the service has none.
+        others: Further runs that requests of ours made, oldest first.
+        strangers: Runs with the attempt's labels that the claim knows nothing of, oldest first.
+    """
+
+    id: ClaimId
+    claim: Claim | None
+    run: ActualJob | None
+    others: tuple[ActualJob, ...] = ()
+    strangers: tuple[ActualJob, ...] = ()
+
+    @property
+    def state(self) -> State | None:
+        """The run's state, or how it ended where the service has it no more; None where neither is known."""
+        if self.run:
+            return self.run.state
+        return self.claim.ended if self.claim else None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it is recorded which job it became."""
+        return self.claim is not None and self.claim.state is ClaimState.BOUND
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was seen to fail: only then the next attempt may be made."""
+        return self.bound and self.state is State.FAILED
+
+    @property
+    def name(self) -> str:
+        """The name of its run."""
+        if self.claim:
+            return self.claim.job_name
+        return self.run.job_name if self.run else ""
+
+
+def base_of(name: str) -> str:
+    """The base name that a job name begins with; the whole name where it isn't one of ours."""
+    found = _JOB_NAME.fullmatch(name)
+    return found["base"] if found else name
+
+
+def keys_of(job: DesiredJob) -> tuple[str, ...]:
+    """The keys that a job's claims and runs can have: its own, then those of older versions of the hash."""
+    return tuple(label_of(identity) for identity in (job.identity, *job.earlier))
+
+
+def runs_of(job: DesiredJob, runs: Iterable[ActualJob]) -> list[ActualJob]:
+    """The runs of just this content and kind, by attempt, then age."""
+    keys, kind = keys_of(job), (job.manifest.api_version, job.manifest.kind)
+    mine = (run for run in runs if run.labels.get(KEY) in keys and (run.api_version, run.kind) == kind)
+    return sorted(mine, key=lambda run: (attempt_of(run), age(run)))
+
+
+def attempts_by_base(
+    desired: Iterable[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> dict[str, list[Attempt]]:
+    """Every attempt that has a claim or a run, by base name with '-' as '_', in a fixed order.
+
+    A run whose content is known to be of another kind is left out: a tuning job's trials are custom jobs,
+    and may have its labels.
+    """
+    kinds = {id.key: (claim.api_version, claim.kind) for id, claim in claims.items()}
+    bases = {id.key: claim.base_name.replace("-", "_") for id, claim in claims.items()}
+    for job in desired:
+        kinds |= dict.fromkeys(keys_of(job), (job.manifest.api_version, job.manifest.kind))
+        bases |= dict.fromkeys(keys_of(job), job.manifest.base_name)
+    by_base = defaultdict(list)
+    for attempt in _attempts(actual, claims, kinds):
+        base = bases.get(attempt.id.key) or base_of(attempt.name)
+        by_base[base].append(attempt)
+    return dict(by_base)
+
+
+def _attempts(
+    actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim], kinds: Mapping[str, tuple[str, str]]
+) -> list[Attempt]:
+    bound = {claim.resource: id for id, claim in claims.items() if claim.resource}
+    runs = defaultdict(list)
+    for run in _once(actual):
+        id = bound.get(run.resource) or _id_of(run)
+        if kinds.get(id.key) in (None, (run.api_version, run.kind)):
+            runs[id].append(run)
+    return [_attempt(id, claims.get(id), runs[id]) for id in sorted({*runs, *claims})]
+
+
+def _once(runs: Iterable[ActualJob]) -> Iterable[ActualJob]:
+    """Each job once, oldest first: overlapping pages list one twice, and the later state counts."""
+    by_resource = {run.resource: run for run in sorted(runs, key=lambda run: _PROGRESS[run.state])}
+    return sorted(by_resource.values(), key=age)
+
+
+def _id_of(run: ActualJob) -> ClaimId:
+    # A run without the label of a content is a content of its own.
+    return ClaimId(run.labels.get(KEY) or run.resource, attempt_of(run))
+
+
+def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Attempt:
+    run = kept(claim, runs)
+    strangers = tuple(other for other in runs if claim and not made(claim, other))
+    others = tuple(other for other in runs if other is not run and other not in strangers)
+    return Attempt(id, claim, run, others, strangers)

@@ -1,0 +1,319 @@
+"""Claims in Cloud Storage: one object for each, changed only by who knows its generation.
+
+    reconciler/claims/SOURCE/genesis                               says that claims are kept here
+    reconciler/claims/SOURCE/PROJECT/LOCATION/KEY/ATTEMPT          one claim
+
+What is read is the entry `claim` (or `genesis`) of an object's custom metadata, so that one listing tells
+all. The object's content is the same JSON: for people, and where an object was copied without its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from reconciler.claim import Claim, ClaimId, checked, claim_json, claim_of
+from reconciler.engines.base import (
+    ApiError,
+    Connection,
+    NotFoundAtServiceError,
+    content,
+    execute,
+    part_of,
+    text_of,
+)
+from reconciler.engines.listing import listing
+from reconciler.errors import ServiceError
+from reconciler.manifest import JsonObject
+from reconciler.ports import ClaimRead, Versioned
+
+PREFIX = "reconciler/claims/"
+"""What the name of every object begins with that claims are kept in."""
+
+_FORMAT_VERSION = 1
+_CLAIM = "claim"
+_GENESIS = "genesis"
+_CHANGED = 412
+_PAGE_SIZE = 1000
+_GENERATION = re.compile("[0-9]{1,19}")
+_FIELDS = "name,generation,metadata"
+
+
+class ObjectClaims:
+    """The port `ClaimStore` over one bucket, for one repository in one project and location.
+
+    Args:
+        connection: How Cloud Storage is reached.
+        bucket: Without `gs://`.
+        source: The repository's id.
+        project, location: The target.
+        founds: Whether an empty store may be new: elsewhere a person prepares it first.
+        environment: What commands that a person is told to run call the environment.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        bucket: str,
+        source: str,
+        project: str,
+        location: str,
+        *,
+        founds: bool,
+        environment: str = "NAME",
+    ) -> None:
+        self._connection = connection
+        self._bucket = bucket
+        self._source = source
+        self._founds = founds
+        self._command = f"reconciler init --claims --env {environment}"
+        self._genesis = f"{PREFIX}{source}/{_GENESIS}"
+        self._prefix = f"{PREFIX}{source}/{project}/{location}/"
+
+    def check(self, runs: int) -> None:
+        """Raise ServiceError unless this is the store that this repository began with; writes nothing."""
+        with self._told():
+            found = self._genesis_there()
+            if found is not None:
+                self._check_genesis(found)
+            elif not (self._founds and runs == 0):
+                raise ServiceError(
+                    f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "
+                    f"they were kept in, or it was emptied; the service has {_counted(runs)}",
+                    hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the runs '
+                    "that are there, after comparing them",
+                )
+
+    def found(self) -> None:
+        """Make this the repository's store, where it is new; nothing where it is that already."""
+        said = {"formatVersion": _FORMAT_VERSION, "source": self._source}
+        with self._told():
+            if self._insert(self._genesis, _GENESIS, said, 0) is None:
+                found, _ = self._get(self._genesis)
+                if found is not None:
+                    self._check_genesis(found)
+
+    def all(self) -> Mapping[ClaimId, Versioned]:
+        """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
+        with self._told():
+            try:
+                found = self._listed()
+            except NotFoundAtServiceError:
+                # Where nobody has to prepare a store, there is none before the first claim.
+                if not self._founds:
+                    raise
+                found = ()
+            versions = [self._versioned(item["name"], item) for item in found]
+        return {version.claim.id: version for version in versions}
+
+    def read(self, id: ClaimId) -> ClaimRead:
+        """One claim as it is now."""
+        name = self._name(id)
+        with self._told():
+            found, now = self._get(name)
+            return ClaimRead(self._versioned(name, found) if found is not None else None, now)
+
+    def write(self, claim: Claim, generation: int) -> Versioned | None:
+        """Replace the claim of this generation, 0 for none; None where that isn't what is there.
+
+        Sent once. Where it raises ServiceError, it may have been written all the same.
+        """
+        with self._told():
+            written = self._insert(self._name(claim.id), _CLAIM, claim_json(claim), generation)
+        return Versioned(claim, written) if written is not None else None
+
+    def now(self) -> datetime:
+        """The store's own time, to the second, never ahead of it."""
+        with self._told():
+            return self._get(self._genesis)[1]
+
+    def _name(self, id: ClaimId) -> str:
+        return f"{self._prefix}{id.key}/{id.attempt}"
+
+    def _listed(self) -> tuple[JsonObject, ...]:
+        objects = self._connection.storage.objects()
+
+        def request() -> Any:
+            fields = f"items({_FIELDS}),nextPageToken"
+            return _fresh(
+                objects.list(bucket=self._bucket, prefix=self._prefix, maxResults=_PAGE_SIZE, fields=fields)
+            )
+
+        return listing(objects, request, "items", "name")
+
+    def _genesis_there(self) -> JsonObject | None:
+        """The genesis, None where there is none: in no bucket either, where nobody has to prepare one."""
+        try:
+            return self._get(self._genesis)[0]
+        except NotFoundAtServiceError:
+            if not self._founds:
+                raise
+            return None
+
+    def _get(self, name: str) -> tuple[JsonObject | None, datetime]:
+        """An object as it is now, None where there is none, and the time of the answer.
+
+        It is listed, as a missing object is told from a forbidden one only to who may list all of the bucket,
+        and a permission for one folder is enough here. Of all names that begin with `name`, it comes first.
+        """
+        objects = self._connection.storage.objects()
+        request = _fresh(
+            objects.list(bucket=self._bucket, prefix=name, maxResults=1, fields=f"kind,items({_FIELDS})")
+        )
+        dates: list[str] = []
+        request.add_response_callback(lambda response: dates.append(response.get("date", "")))
+        first = _first(execute(request))
+        return (first if first is not None and first.get("name") == name else None), _time(dates[-1])
+
+    def _insert(self, name: str, entry: str, said: JsonObject, generation: int) -> int | None:
+        """Write an object in one request; its new generation, None where another one is there."""
+        from googleapiclient.http import MediaInMemoryUpload
+
+        content = json.dumps(said, ensure_ascii=False, indent=2) + "\n"
+        # Not in ASCII, as there is room for 8 KiB; what UTF-8 can't carry is written as JSON's own escape.
+        compact = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        compact = compact.encode("utf-8", "backslashreplace").decode()
+        request = self._connection.storage.objects().insert(
+            bucket=self._bucket,
+            ifGenerationMatch=str(generation),
+            fields="generation",
+            body={"name": name, "metadata": {entry: compact}, "cacheControl": "no-store"},
+            media_body=MediaInMemoryUpload(
+                content.encode("utf-8", "backslashreplace"), mimetype="application/json"
+            ),
+        )
+        try:
+            answer = execute(request)
+        except ApiError as error:
+            if error.status != _CHANGED:
+                raise
+            return None
+        return self._generation(name, answer)
+
+    def _versioned(self, name: str, found: JsonObject) -> Versioned:
+        try:
+            claim = claim_of(self._said(found, _CLAIM))
+            if self._name(claim.id) != name:
+                raise ValueError(f"it is the claim of {claim.id.key}/{claim.id.attempt}")
+        except ValueError as error:
+            raise ServiceError(
+                f"gs://{self._bucket}/{name} can't be read as a claim: {error}",
+                hint="nothing is submitted over a claim that can't be read: update the reconciler if a newer "
+                "version wrote it; else bring back its earlier version (`gcloud storage ls -a`, then `cp`). "
+                "Without its claim, a job is submitted again where the service has forgotten it",
+            ) from None
+        return Versioned(claim, self._generation(name, found))
+
+    def _generation(self, name: str, found: JsonObject) -> int:
+        text = text_of(found, "generation")
+        if not (_GENERATION.fullmatch(text) and int(text)):
+            raise ServiceError(
+                f"Cloud Storage gives no generation of gs://{self._bucket}/{name}",
+                hint='check "endpoints" in reconciler.yaml, and any proxy between',
+            )
+        return int(text)
+
+    def _check_genesis(self, found: JsonObject) -> None:
+        place = f"gs://{self._bucket}/{self._genesis}"
+        try:
+            said = self._said(found, _GENESIS)
+            version = said.get("formatVersion")
+            if version != _FORMAT_VERSION:
+                raise ValueError(f"it has format version {version!r}, not {_FORMAT_VERSION}")
+        except ValueError as error:
+            raise ServiceError(
+                f"{place} can't be read: {error}",
+                hint="update the reconciler if a newer version wrote it, else bring back its earlier version",
+            ) from None
+        if said.get("source") != self._source:
+            raise ServiceError(
+                f"{place} is of {said.get('source')!r}: these are the claims of another repository",
+                hint='name another bucket under "claimsBucket" in reconciler.yaml, or correct "source"',
+            )
+
+    def _said(self, found: JsonObject, entry: str) -> JsonObject:
+        """What an object says; raises ValueError."""
+        text = text_of(part_of(found, "metadata"), entry)
+        if not text:
+            objects = self._connection.storage.objects()
+            media = objects.get_media(
+                bucket=self._bucket, object=found["name"], generation=text_of(found, "generation") or None
+            )
+            text = content(media).decode(errors="replace")
+        try:
+            said = json.loads(text)
+        except RecursionError:
+            said = None
+        if not isinstance(said, dict):
+            raise ValueError(f'neither the entry "{entry}" of its metadata nor its content is a JSON object')
+        return said
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Says of every failure what it was about, and what to do."""
+        try:
+            yield
+        except NotFoundAtServiceError as error:
+            raise ServiceError(
+                f"there is no claims bucket {self._bucket}: {error.message}",
+                hint=f'run `{self._command}`, or correct "claimsBucket" and "project" in reconciler.yaml',
+            ) from None
+        except ApiError as error:
+            raise ServiceError(
+                f"the claims in gs://{self._bucket} can't be used: {error.message}",
+                hint=self._hint(error),
+            ) from None
+        except ServiceError as error:
+            error.hint = error.hint or 'check the network, and "endpoints" in reconciler.yaml'
+            raise
+
+    def _hint(self, error: ApiError) -> str:
+        if error.status == 403 and "scope" in error.message.lower():
+            return "they lack the cloud-platform scope: run `gcloud auth application-default login`"
+        if error.status == 403:
+            return (
+                "who runs this needs the role roles/storage.objectUser on the bucket: "
+                f"`{self._command}` prints the commands that give it"
+            )
+        return error.hint or "nothing is submitted without its claim: try again when Cloud Storage answers"
+
+
+def _fresh(request: Any) -> Any:
+    """The request, so that no cache between answers it."""
+    request.headers["cache-control"] = "no-cache"
+    return request
+
+
+def _first(listed: JsonObject) -> JsonObject | None:
+    """The first object of a listing, None where it is empty; a page that is no listing is an error."""
+    items = listed.get("items", [])
+    usable = isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    if listed.get("kind") != "storage#objects" or not usable:
+        raise ServiceError(
+            "Cloud Storage's answer is no listing of objects",
+            hint='check "endpoints" in reconciler.yaml, and any proxy between',
+        )
+    return items[0] if items else None
+
+
+def _time(date: str) -> datetime:
+    """The time in an answer's Date header."""
+    try:
+        time = checked(parsedate_to_datetime(date))
+    except (ValueError, OverflowError):
+        time = None
+    if time is None:
+        raise ServiceError(
+            "Cloud Storage's answer doesn't say when it was given",
+            hint="check any proxy between: the Date header of answers must come through",
+        )
+    return time
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} run{'' if runs == 1 else 's'} of this repository"

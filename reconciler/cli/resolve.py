@@ -1,0 +1,96 @@
+"""`reconciler resolve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from reconciler.apply import applier_of, said_of
+from reconciler.attempts import keys_of
+from reconciler.brakes import check_limit
+from reconciler.claim import Claim, ClaimState
+from reconciler.cli.context import context_of
+from reconciler.commit import commit_of
+from reconciler.desired import Desired
+from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
+from reconciler.observation import observe
+from reconciler.plan import DesiredJob
+from reconciler.reconcile import hours_of, wanted
+from reconciler.session import Session
+from reconciler.submission import Submitter
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Settle a submission that doesn't settle itself: send it again, or never."""
+    context = context_of(arguments)
+    with context.session(start=True) as session:
+        claim = _unsettled(arguments.name, list(observe(session.ports).known.values()))
+        if arguments.give_up:
+            return _give_up(session, claim)
+        desired = wanted(context.config, context.environment, [])
+        commit = commit_of(context.config.root, os.environ) or ""
+        return _resubmit(session, desired, claim, commit)
+
+
+def _unsettled(name: str, claims: list[Claim]) -> Claim:
+    """The claim that NAME means: of a job name, or of a base name the only one that isn't settled."""
+    base = name.replace("-", "_")
+    named = [claim for claim in claims if name == claim.job_name]
+    based = [claim for claim in claims if base == claim.base_name.replace("-", "_")]
+    if not named and not based:
+        raise NotFoundError(f'nothing was ever submitted as "{name}"', hint="see `reconciler status`")
+    found = [claim for claim in named or based if claim.state is not ClaimState.BOUND]
+    if not found:
+        raise NotFoundError(f'"{name}" has nothing to resolve: it is known which job it became')
+    if len(found) > 1:
+        raise UsageError(
+            f'"{name}" means several submissions',
+            hint="name one of " + ", ".join(sorted(claim.job_name for claim in found)),
+        )
+    return found[0]
+
+
+def _give_up(session: Session, claim: Claim) -> ExitCode:
+    held = Submitter(session.ports).give_up(claim.id)
+    if held is None or held.state is ClaimState.BOUND:
+        print(f"{claim.job_name} is {held.resource if held else 'nothing'}: there is nothing to give up")
+        return ExitCode.FAILED
+    print(f'{claim.job_name} is given up: it is submitted only when its content or "rerun" changes')
+    if claim.state is ClaimState.PENDING:
+        print("a request for it was sent: if its job still appears, the claim is bound to it")
+    return ExitCode.DONE
+
+
+def _resubmit(session: Session, desired: Desired, claim: Claim, commit: str) -> ExitCode:
+    job = _wanted(desired, claim)
+    _check_brakes(session, job)
+    applier = applier_of(session, desired, commit, tell=lambda line: print(line, file=sys.stderr))
+    settled = applier.resubmit(job, claim)
+    if settled.claim.state is ClaimState.BOUND:
+        print(f"{claim.job_name} is {settled.claim.resource}")
+        return ExitCode.DONE
+    print(f"{claim.job_name}: {said_of(settled)}")
+    return ExitCode.FAILED
+
+
+def _wanted(desired: Desired, claim: Claim) -> DesiredJob:
+    for job in desired.jobs:
+        if claim.id.key in keys_of(job):
+            return job
+    raise NotFoundError(
+        f"no manifest holds the content of {claim.job_name} any more",
+        hint=f"bring it back, or run `reconciler resolve {claim.job_name} --give-up`",
+    )
+
+
+def _check_brakes(session: Session, job: DesiredJob) -> None:
+    """The brakes of an apply that submits this one job; raises RefusedError."""
+    if job.manifest.reconcile.suspend:
+        raise RefusedError(
+            f"{job.manifest.path} says that {job.manifest.name} is suspended",
+            hint='take "suspend" from it, or give the submission up',
+        )
+    limits = session.environment.limits
+    check_limit("submissions", 1, limits.submissions)
+    check_limit("acceleratorHours", hours_of(job), limits.accelerator_hours)

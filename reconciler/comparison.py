@@ -1,0 +1,80 @@
+"""How a wanted job differs from the newest run that its base name had: what a plan shows, and its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from reconciler.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.claim import Claim, ClaimId, rerun_digest
+from reconciler.defaults import is_filled, is_left_out, is_spelling
+from reconciler.diff import diff
+from reconciler.job import ActualJob
+from reconciler.labels import CODE
+from reconciler.naming import label_of
+from reconciler.plan import DesiredJob, FieldChange
+from reconciler.repair import age
+
+CODE_POINTER = "/package"
+
+
+def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[FieldChange, ...]]:
+    """Why a job is submitted for the first time, and how it differs from what ran before.
+
+    Args:
+        job: The wanted job.
+        before: The attempts at other contents of its base name.
+    """
+    last = _newest(before)
+    if last is None or last.run is None:
+        return ("changed" if before else "new"), ()
+    fields = _fields(last.run, job)
+    return _why(fields, _rerun_changed(last.claim, job)), fields
+
+
+def predecessors(
+    desired: Iterable[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> list[ActualJob]:
+    """The runs whose specs a plan compares with: the newest of each base name whose content is new."""
+    jobs = list(desired)
+    by_base = attempts_by_base(jobs, actual, claims)
+    found = []
+    for job in jobs:
+        of_base = by_base.get(job.manifest.base_name, [])
+        last = None if any(attempt.id.key in keys_of(job) for attempt in of_base) else _newest(of_base)
+        if last and last.run:
+            found.append(last.run)
+    return found
+
+
+def _newest(attempts: Iterable[Attempt]) -> Attempt | None:
+    ran = [(age(attempt.run), attempt) for attempt in attempts if attempt.run]
+    return max(ran, key=lambda pair: pair[0])[1] if ran else None
+
+
+def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
+    """The fields of the spec that a manifest changed, and whether the code changed."""
+    fields = tuple(field for field in diff(before.spec, job.spec) if not _is_no_change(field))
+    old, new = before.labels.get(CODE, ""), label_of(job.code) if job.code else ""
+    return fields if old == new else (FieldChange(CODE_POINTER, old or None, new or None), *fields)
+
+
+def _is_no_change(field: FieldChange) -> bool:
+    return is_spelling(field) or is_filled(field) or is_left_out(field)
+
+
+def _rerun_changed(claim: Claim | None, job: DesiredJob) -> bool | None:
+    """Whether `rerun` changed; None where nobody knows."""
+    known = claim.rerun if claim else ""
+    return known != rerun_digest(job.manifest.reconcile.rerun) if known else None
+
+
+def _why(fields: Sequence[FieldChange], rerun_changed: bool | None) -> str:
+    code = sum(field.pointer == CODE_POINTER for field in fields)
+    count = len(fields) - code
+    said = [f"{count} field{'s' if count > 1 else ''} changed"] if count else []
+    said += ["the code changed"] if code else []
+    # Where nothing else differs, it is what makes this another job, unless it is known to be the same.
+    if rerun_changed or (rerun_changed is None and not said):
+        said.append("rerun changed")
+    *first, last = said or ["only a default was written out or left out"]
+    return " and ".join([", ".join(first), last] if first else [last])

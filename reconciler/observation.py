@@ -1,0 +1,80 @@
+"""One look at a target: its claims and its runs, and whether they can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from reconciler.claim import Claim, ClaimId, ClaimState
+from reconciler.errors import NotFoundError, ServiceError
+from reconciler.job import ActualJob
+from reconciler.labels import KEY, SOURCE
+from reconciler.ports import Ports, Versioned
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What there was, at one look.
+
+    Attributes:
+        claims: Every claim of the repository in this target.
+        runs: Every run of it, without their specs.
+    """
+
+    claims: Mapping[ClaimId, Versioned]
+    runs: tuple[ActualJob, ...]
+
+    @property
+    def known(self) -> dict[ClaimId, Claim]:
+        """The claims without their generations."""
+        return {id: found.claim for id, found in self.claims.items()}
+
+
+def observe(ports: Ports) -> Observed:
+    """The claims, then the runs: what a claim names was there before it was listed.
+
+    A claim's job that the listing leaves out is asked for by name. Where it is there, with its labels, and
+    isn't so young that a listing may still lack it, listings can't be trusted, and a search for jobs that
+    finds nothing would mean nothing.
+
+    Raises:
+        ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
+    """
+    claims = ports.claims.all()
+    listed = ports.jobs.runs()
+    ports.claims.check(len(listed))
+    return Observed(claims, (*listed, *_unlisted(ports, claims, listed)))
+
+
+def _unlisted(
+    ports: Ports, claims: Mapping[ClaimId, Versioned], listed: tuple[ActualJob, ...]
+) -> Iterator[ActualJob]:
+    seen = {run.resource for run in listed}
+    for found in claims.values():
+        claim = found.claim
+        missing = claim.state is ClaimState.BOUND and claim.resource not in seen
+        if not missing or claim.ended or claim.gone:
+            continue
+        try:
+            job = ports.jobs.read(claim.api_version, claim.kind, claim.resource)
+        except NotFoundError:
+            continue
+        labelled = job.labels.get(SOURCE) == ports.source and job.labels.get(KEY) == claim.id.key
+        if labelled and _is_old(ports, claim, job):
+            raise ServiceError(
+                f"the service's listing leaves out {job.resource}, which is there: nothing can be decided",
+                hint="try again in some minutes; if it stays, the listing's filter no longer works",
+            )
+        yield job
+
+
+def _is_old(ports: Ports, claim: Claim, job: ActualJob) -> bool:
+    """Whether every listing must show the job, by the store's clock."""
+    now = ports.claims.read(claim.id).now
+    try:
+        return now - datetime.fromisoformat(job.create_time) > ports.bounds.visible
+    except (ValueError, TypeError):
+        # It doesn't say that it is young. To stop in vain costs a look by a person; to go on with listings
+        # that leave out jobs may cost a second job.
+        return True

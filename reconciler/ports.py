@@ -1,0 +1,158 @@
+"""What the deciding core asks of the outside: claims, jobs, credentials that expire, a clock, chance.
+
+The product plugs in Google's APIs or the embedded service's; the simulator plugs in a world that loses,
+delays and forgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from reconciler.answers import Answer
+from reconciler.claim import Claim, ClaimId
+from reconciler.job import ActualJob
+from reconciler.manifest import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A claim as it was read; `generation` changes with every write of it, and is never 0."""
+
+    claim: Claim
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRead:
+    """One look at a claim: `found` is None where there is none; `now` is the store's own time."""
+
+    found: Versioned | None
+    now: datetime
+
+
+class ClaimStore(Protocol):
+    """Durable claims, changed only by whoever knows what is there: linearizable, says Cloud Storage."""
+
+    def check(self, runs: int) -> None:
+        """Raise ServiceError unless this is the store that this repository began with; writes nothing.
+
+        Args:
+            runs: How many runs of this repository the service has: with none, an empty store may be new
+                where nobody has to prepare it.
+        """
+
+    def found(self) -> None:
+        """Make this the repository's store, where it is new; nothing where it is that already."""
+
+    def all(self) -> Mapping[ClaimId, Versioned]:
+        """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
+
+    def read(self, id: ClaimId) -> ClaimRead:
+        """One claim as it is now."""
+
+    def write(self, claim: Claim, generation: int) -> Versioned | None:
+        """Replace the claim of this generation, 0 for none; None where that isn't what is there.
+
+        Raises:
+            ServiceError: Whether it was written may be unknown: read again.
+        """
+
+
+class JobApi(Protocol):
+    """The jobs of one target. Every listing is complete, or raises ServiceError."""
+
+    def runs(self) -> tuple[ActualJob, ...]:
+        """All runs that carry this repository's source label, without their specs."""
+
+    def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """All jobs that carry this key label, whichever source they have, without their specs."""
+
+    def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
+        """A job as it is now, with its spec; raises NotFoundError."""
+
+    def named(self, api_version: str, kind: str, job_name: str) -> str | None:
+        """The resource name that a job of that name has; None where the service chooses it."""
+
+    def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
+        """Send one create, once, with this credential and no other."""
+
+    def cancel(self, job: ActualJob) -> None:
+        """Ask for the job's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Proof of identity that ends at a known time and can't be renewed.
+
+    Attributes:
+        headers: What the request carries.
+        expires: When the service stops to take it, by the service's clock, never too early.
+    """
+
+    headers: Mapping[str, str] = field(repr=False)
+    expires: datetime
+
+
+class Fence(Protocol):
+    """Makes the credentials that bound when a create can be accepted."""
+
+    def mint(self) -> Credential:
+        """A new credential for one create; raises ServiceError."""
+
+
+class Clock(Protocol):
+    """The process's own time: good for its own waiting, and for nothing that others see."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What at-most-once rests on beside the fence.
+
+    Attributes:
+        executes: The longest time between a create's acceptance and its job's existence.
+        visible: The longest time between a job's existence and its being in every listing.
+        look_again: Seconds between two looks, both of which must find nothing, before a create is sent anew.
+        lifetime: How long a create's credential lasts, where that can be chosen.
+        pace: Seconds from one create to the next: Vertex AI takes 60 a minute.
+    """
+
+    executes: timedelta
+    visible: timedelta
+    look_again: float
+    lifetime: timedelta
+    pace: float = 0.0
+
+
+GOOGLE_BOUNDS = Bounds(timedelta(minutes=5), timedelta(minutes=5), 5.0, timedelta(minutes=5), pace=1.0)
+EMBEDDED_BOUNDS = Bounds(timedelta(seconds=2), timedelta(0), 0.1, timedelta(seconds=10))
+"""The embedded service accepts, makes and lists in one transaction; two seconds for a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All that the core knows of the outside of one target.
+
+    Attributes:
+        source: The id of the repository whose jobs these are.
+        chance: Gives that many random bytes.
+        bounds: What the waiting rests on.
+        owner: Who this process is, for people who read a claim.
+    """
+
+    source: str
+    claims: ClaimStore
+    jobs: JobApi
+    fence: Fence
+    clock: Clock
+    chance: Callable[[int], bytes]
+    bounds: Bounds
+    owner: str = ""

@@ -1,0 +1,117 @@
+"""The embedded service in this process, with nobody to run its jobs and a clock that can be put forward.
+
+What is submitted stays queued, and each submission is in its history. `reconciler`, as a process or in this
+one, finds it by `service.json` as it finds any embedded service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from reconciler.localservice import database
+from reconciler.localservice.activity import Activity
+from reconciler.localservice.address import Address, lock_home, write_address
+from reconciler.localservice.admin import Admin, own_version
+from reconciler.localservice.application import Application
+from reconciler.localservice.gate import Gate
+from reconciler.localservice.server import Server
+from reconciler.localservice.store import Store
+from reconciler.localservice.tokens import Tokens
+
+
+class HeldService:
+    """One home's service.
+
+    Attributes:
+        url, token: How it is reached.
+        ahead: What its clock is put forward by.
+
+    Args:
+        home: Its folder.
+        rate: How much faster than this machine's its clock runs.
+    """
+
+    def __init__(self, home: Path, *, rate: float = 1.0) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        (home / ".gitignore").write_text("*\n")
+        self.home = home
+        self.token = secrets.token_urlsafe(16)
+        self.ahead = timedelta()
+        self._rate = rate
+        self._began, self._began_at = time.monotonic(), datetime.now(UTC)
+        self._lock = lock_home(home)
+        assert self._lock is not None
+        self.store = Store(database.open_file(home / "state.db"), self.now)
+        application = Application(self.store, home)
+        gate = Gate(application, Admin(self.store, lambda: None), self.store, self.token)
+        self._server = Server(gate.handle, Activity())
+        self.url = self._server.url
+        self.found_at(self.url)
+
+    def now(self) -> datetime:
+        gone = timedelta(seconds=self._rate * (time.monotonic() - self._began))
+        return self._began_at + gone + self.ahead
+
+    def found_at(self, url: str) -> None:
+        """Have `service.json` name this address, a proxy's say."""
+        write_address(self.home, Address(os.getpid(), url, self.token, own_version()))
+
+    def token_for(self, lifetime: timedelta) -> str:
+        """A token that ends by this service's clock."""
+        return Tokens(self.store).mint(lifetime)[0]
+
+    def names(self, project: str = "local", location: str = "local") -> Counter[str]:
+        """How many jobs there are of each name."""
+        return job_names(self.url, self.token, project, location)
+
+    def claims(self, bucket: str = "reconciler-staging") -> list[dict[str, Any]]:
+        """Every claim that is kept in a bucket, as its object's metadata says it."""
+        objects = _listed(f"{self.url}/storage/v1/b/{bucket}/o", self.token, "items")
+        told = (item.get("metadata", {}).get("claim") for item in objects)
+        return [json.loads(claim) for claim in told if claim]
+
+    @contextmanager
+    def running(self) -> Iterator[HeldService]:
+        self._server.start()
+        try:
+            yield self
+        finally:
+            self._server.close(5.0)
+            self.store.database.close()
+            (self.home / "service.json").unlink(missing_ok=True)
+            self._lock.release()
+
+
+def job_names(url: str, token: str, project: str = "local", location: str = "local") -> Counter[str]:
+    """How many jobs a service has of each name, whoever made them: its whole history, through its API."""
+    custom = _listed(f"{url}/v1/projects/{project}/locations/{location}/customJobs", token, "customJobs")
+    named = _listed(f"{url}/v1/projects/{project}/jobs", token, "jobs")
+    return Counter([*(job["displayName"] for job in custom), *(job["jobId"] for job in named)])
+
+
+def _listed(url: str, token: str, key: str) -> Iterator[dict[str, Any]]:
+    page = ""
+    while True:
+        answer = urllib3.request(
+            "GET",
+            f"{url}?{'maxResults' if '/storage/' in url else 'pageSize'}=100&pageToken={page}",
+            headers={"Authorization": f"Bearer {token}"},
+            retries=False,
+        )
+        assert answer.status == 200, answer.data
+        told = json.loads(answer.data)
+        yield from told.get(key, [])
+        page = told.get("nextPageToken", "")
+        if not page:
+            return

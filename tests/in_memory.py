@@ -1,0 +1,107 @@
+"""`reconciler` in this process over an outside in memory: what the service does next is up to the test."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_ports import Outside
+
+from reconciler.cli import run
+from reconciler.config import Config, Environment
+from reconciler.engines.base import Connection, Endpoint
+from reconciler.session import Session
+from reconciler.transport import UrllibTransport
+
+LONGEST = 20_000
+"""Looks at a service, after which a wait is taken for one without an end."""
+
+CONFIG = """
+    source: acme
+    environments:
+      prod: {engine: google, project: acme-ml, location: us-central1, stagingBucket: acme-ml-staging}
+"""
+MANIFEST = """
+    apiVersion: aiplatform.googleapis.com/v1
+    kind: CustomJob
+    metadata: {name: %s}
+    reconcile: {%s}
+    spec:
+      workerPoolSpecs:
+        - machineSpec: {machineType: n1-standard-4}
+          replicaCount: 1
+          containerSpec: {imageUri: "example.test/plain:1", args: [%s]}
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Commands:
+    """A repository, and the outside that its commands see.
+
+    Attributes:
+        meanwhile: What happens outside, each at the next time that a command waits.
+    """
+
+    root: Path
+    read: Callable[[], Any]
+    outside: Outside = field(default_factory=Outside)
+    meanwhile: list[Callable[[], None]] = field(default_factory=list)
+
+    def job(self, name: str = "census", *args: str, reconcile: str = "") -> None:
+        text = MANIFEST % (name, reconcile, ", ".join(json.dumps(arg) for arg in args))
+        file = self.root / "jobs" / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+
+    def run(self, *arguments: str) -> Result:
+        code = run([*arguments, "-q"])
+        out, err = self.read()
+        return Result(code, out, err)
+
+    def sleep(self, seconds: float) -> None:
+        time = self.outside.time
+        time.slept.append(seconds)
+        assert len(time.slept) < LONGEST, "a wait without an end"
+        type(time).sleep(time, seconds)
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+
+def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any]) -> Commands:
+    """A repository without manifests, and nothing in its service; `read` gives what was printed."""
+    made = Commands(root, read)
+    made.outside.time.sleep = made.sleep  # type: ignore[method-assign]
+    (root / "reconciler.yaml").write_text(textwrap.dedent(CONFIG))
+    monkeypatch.chdir(root)
+
+    @contextmanager
+    def opened(
+        config: Config, environment: Environment, environ: Mapping[str, str], *, start: bool
+    ) -> Iterator[Session]:
+        nowhere = Endpoint(UrllibTransport(), dict, environment.project, environment.location, {})
+        session = Session(config, environment, Connection(nowhere))
+        for name, value in (("ports", made.outside.ports), ("jobs", made.outside.jobs)):
+            setattr(session, name, value)
+        yield session
+
+    monkeypatch.setattr("reconciler.cli.context.open_session", opened)
+    return made

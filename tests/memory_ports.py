@@ -1,0 +1,191 @@
+"""The outside of one target in memory, each of whose answers a test can choose; nothing fails by itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from reconciler.answers import Answer, Created, Unknown
+from reconciler.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.errors import NotFoundError, ServiceError
+from reconciler.job import ActualJob, State
+from reconciler.labels import KEY, SOURCE
+from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject
+from reconciler.ports import Bounds, ClaimRead, Credential, Ports, Versioned
+
+PARENT = "projects/acme/locations/here/customJobs"
+BOUNDS = Bounds(
+    executes=timedelta(seconds=100),
+    visible=timedelta(seconds=50),
+    look_again=5.0,
+    lifetime=timedelta(seconds=30),
+)
+
+
+@dataclass
+class Time:
+    """The clock of the services, and of this process."""
+
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    slept: list[float] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.now.timestamp()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class Claims:
+    """Claims with generations; `faults` holds what becomes of the next writes: "lost", "denied", "failed"."""
+
+    time: Time
+    held: dict[ClaimId, Versioned] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    history: list[Claim] = field(default_factory=list)
+    before_write: Callable[[Claim], None] = lambda claim: None
+    genesis: bool = True
+    _generations: Any = field(default_factory=lambda: itertools.count(1))
+
+    def check(self, runs: int) -> None:
+        if not self.genesis:
+            raise ServiceError("no genesis")
+
+    def found(self) -> None:
+        self.genesis = True
+
+    def all(self) -> Mapping[ClaimId, Versioned]:
+        return dict(self.held)
+
+    def read(self, id: ClaimId) -> ClaimRead:
+        return ClaimRead(self.held.get(id), self.time.now)
+
+    def write(self, claim: Claim, generation: int) -> Versioned | None:
+        self.before_write(claim)
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "failed":
+            raise ServiceError("the store is away")
+        there = self.held.get(claim.id)
+        if (there.generation if there else 0) != generation:
+            return None
+        written = Versioned(claim_of(claim_json(claim)), next(self._generations))
+        self.held[claim.id] = written
+        self.history.append(claim)
+        if fault == "lost":
+            raise ServiceError("no answer")
+        return None if fault == "denied" else written
+
+
+@dataclass
+class Jobs:
+    """A service; `answers` holds what becomes of the next creates: an answer, or "lost" once it was made."""
+
+    time: Time
+    jobs: list[ActualJob] = field(default_factory=list)
+    bodies: dict[str, JsonObject] = field(default_factory=dict)
+    answers: list[Answer | str] = field(default_factory=list)
+    hidden: set[str] = field(default_factory=set)
+    sent: list[tuple[JsonObject, Credential]] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    late: list[ActualJob] = field(default_factory=list)
+
+    def runs(self) -> tuple[ActualJob, ...]:
+        return tuple(replace(job, spec={}, body={}) for job in self.jobs if job.resource not in self.hidden)
+
+    def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
+        return tuple(run for run in self.runs() if run.labels.get(KEY) == key and run.kind == kind)
+
+    def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
+        for job in self.jobs:
+            if job.resource == resource:
+                return job
+        raise NotFoundError(f"no {resource}")
+
+    def named(self, api_version: str, kind: str, job_name: str) -> str | None:
+        return f"projects/acme/jobs/{job_name}" if api_version == ML_V1 else None
+
+    def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
+        self.sent.append((body, credential))
+        answer = self.answers.pop(0) if self.answers else ""
+        if isinstance(answer, str):
+            job = self.add(body, api_version, kind)
+            return Unknown("no answer came") if answer == "lost" else Created(job)
+        return answer
+
+    def add(self, body: JsonObject, api_version: str = AIPLATFORM_V1, kind: str = "CustomJob") -> ActualJob:
+        """A job of this body."""
+        name = body.get("jobId")
+        job = ActualJob(
+            resource=f"projects/acme/jobs/{name}" if name else f"{PARENT}/{len(self.jobs) + 1}",
+            job_name=name or body["displayName"],
+            api_version=api_version,
+            kind=kind,
+            state=State.QUEUED,
+            service_state="JOB_STATE_QUEUED",
+            labels=body["labels"],
+            body=body,
+            create_time=self.time.now.isoformat().replace("+00:00", "Z"),
+        )
+        self.jobs.append(job)
+        return job
+
+    def becomes(self, job: ActualJob, state: State) -> None:
+        """A job's state changes."""
+        self.jobs = [replace(j, state=state) if j.resource == job.resource else j for j in self.jobs]
+
+    def cancel(self, job: ActualJob) -> None:
+        self.cancelled.append(job.resource)
+        self.becomes(job, State.CANCELLED)
+
+
+@dataclass
+class Fence:
+    """Credentials that last for the bounds' lifetime."""
+
+    time: Time
+    minted: int = 0
+
+    def mint(self) -> Credential:
+        self.minted += 1
+        expires = self.time.now + BOUNDS.lifetime
+        return Credential({"Authorization": f"Bearer token-{self.minted}"}, expires)
+
+
+@dataclass
+class Outside:
+    """All of it, and the ports to it."""
+
+    source: str = "acme"
+    time: Time = field(default_factory=Time)
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.time)
+        self.jobs = Jobs(self.time)
+        self.fence = Fence(self.time)
+        self._drawn = 0
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(
+            self.source, self.claims, self.jobs, self.fence, self.time, self._chance, BOUNDS, "a test"
+        )
+
+    def _chance(self, count: int) -> bytes:
+        self._drawn += 1
+        return self._drawn.to_bytes(count, "big")
+
+    @property
+    def claim(self) -> Claim:
+        """The only claim."""
+        (found,) = self.claims.held.values()
+        return found.claim
+
+
+def labels(key: str, *, source: str = "acme", attempt: int = 1, **more: str) -> dict[str, str]:
+    """The labels of a run of ours."""
+    return {SOURCE: source, KEY: key, "reconciler-attempt": str(attempt), **more}

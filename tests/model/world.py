@@ -1,0 +1,235 @@
+"""The world of the model: what a state of it holds, and how time and the service change it.
+
+Times are counted in ticks and only as differences, and each count stops where nothing more depends on it. So
+the states are finitely many although time never ends: the check needs no horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+NO_TRY = -1
+FOREIGN = -2
+"""In place of a try's number: the job that somebody else gave our key label, with another body."""
+
+EXPIRED = -1
+"""What is left of a credential after its end."""
+
+
+class ClaimState(StrEnum):
+    ABSENT = "absent"
+    PENDING = "pending"
+    BOUND = "bound"
+    REJECTED = "rejected"
+    HELD = "held"
+
+
+class Request(StrEnum):
+    """Where the one request of a try is."""
+
+    NOT_SENT = "not sent"
+    ON_THE_WAY = "on the way"
+    """May stay in the network for ever; the service looks at the credential when it arrives."""
+    ACCEPTED = "accepted"
+    """May still become a job, or never."""
+    CREATED = "created"
+    REFUSED = "refused"
+    GONE = "gone"
+    """Accepted, and too long ago to become a job any more."""
+
+
+class Job(StrEnum):
+    """What became of the job that a try made."""
+
+    NONE = "none"
+    LIVE = "live"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    """By the repair; nobody else cancels here."""
+
+
+class Step(StrEnum):
+    """What a reconciler does next. Between two steps it may be paused for any time, or die."""
+
+    START = "starts a pass"
+    LOOK = "looks for the job"
+    CHECK_TIME = "reads the time"
+    LOOK_AGAIN = "looks again"
+    MINT = "mints a credential"
+    WRITE_PENDING = "writes PENDING"
+    READ_BACK = "reads the claim back"
+    SEND = "sends the request"
+    AWAIT = "awaits the answer"
+    WRITE_BOUND = "writes BOUND"
+    WRITE_REJECTED = "writes REJECTED"
+    WRITE_HELD = "writes HELD"
+    AUDIT = "lists all jobs of the key"
+    CANCEL = "cancels a duplicate"
+    REBIND = "binds the claim to the job that is kept"
+
+
+class Claim(NamedTuple):
+    """What is durably known of one attempt; `tries` newest last, `job` the try whose job it became."""
+
+    state: ClaimState = ClaimState.ABSENT
+    generation: int = 0
+    tries: tuple[int, ...] = ()
+    job: int = NO_TRY
+
+
+class Try(NamedTuple):
+    """One request that was about to be sent, and what became of it at the service."""
+
+    attempt: int
+    clock: int
+    """Ticks since the credential's end, negative before it."""
+    request: Request = Request.NOT_SENT
+    accepted_for: int = 0
+    job: Job = Job.NONE
+    job_age: int = 0
+    job_rank: int = 0
+    """1 for the first job that the service made, 2 for the second; 0 for none."""
+
+
+class Reconciler(NamedTuple):
+    """One process: its next step, and what it has in memory, all of which a crash wipes out."""
+
+    step: Step = Step.START
+    attempt: int = 0
+    seen: Claim = Claim()
+    """The claim as it read or wrote it last."""
+    settled: bool = False
+    """Whether, by the time that came with that read, no earlier request can bring a job any more."""
+    credential: int = EXPIRED
+    """Ticks that are left of the credential it minted."""
+    mark: int = NO_TRY
+    """The try that it sends, awaits, or binds."""
+    cancels: tuple[int, ...] = ()
+
+
+class World(NamedTuple):
+    """Everything, at one moment. There is one claim for each attempt, the first attempt's first."""
+
+    claims: tuple[Claim, ...]
+    tries: tuple[Try, ...]
+    reconcilers: tuple[Reconciler, ...]
+    foreign_job: bool = False
+    wrong_listings: int = 0
+    """How many listings may yet leave out what they must show."""
+
+    def with_try(self, number: int, changed: Try) -> World:
+        return self._replace(tries=(*self.tries[:number], changed, *self.tries[number + 1 :]))
+
+    def with_claim(self, attempt: int, changed: Claim) -> World:
+        return self._replace(claims=(*self.claims[:attempt], changed, *self.claims[attempt + 1 :]))
+
+    def with_reconciler(self, number: int, changed: Reconciler) -> World:
+        others = self.reconcilers
+        return self._replace(reconcilers=(*others[:number], changed, *others[number + 1 :]))
+
+    def jobs(self, attempt: int) -> list[int]:
+        """The tries of an attempt that made a job, the oldest job first."""
+        made = [number for number, one in enumerate(self.tries) if one.job_rank and one.attempt == attempt]
+        return sorted(made, key=lambda number: self.tries[number].job_rank)
+
+
+class Move(NamedTuple):
+    """One thing that may happen next."""
+
+    what: str
+    world: World
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How large the world is, and what may happen in it.
+
+    Attributes:
+        lifetime: Ticks that a credential lasts.
+        executes, visible: The bounds that the protocol believes in.
+        really_executes, really_visible: The ones that the service keeps; None for the same.
+        tries: How many requests there are to be, over all attempts.
+        attempts: How many submissions the manifest allows while the job keeps ending FAILED.
+        reconcilers: How many run at once; each does pass after pass for ever.
+        foreign: Somebody may make a job with our key label and another body.
+        jobs_fail: A job may end FAILED.
+        wrong_listings: How many listings may leave out what they must show.
+    """
+
+    lifetime: int = 1
+    executes: int = 1
+    visible: int = 1
+    really_executes: int | None = None
+    really_visible: int | None = None
+    tries: int = 2
+    attempts: int = 1
+    reconcilers: int = 2
+    foreign: bool = False
+    jobs_fail: bool = False
+    wrong_listings: int = 0
+
+    @property
+    def longest_execution(self) -> int:
+        return self.executes if self.really_executes is None else self.really_executes
+
+    @property
+    def longest_hidden(self) -> int:
+        return self.visible if self.really_visible is None else self.really_visible
+
+    def start(self) -> World:
+        """Nothing was ever submitted."""
+        return World(
+            (Claim(),) * self.attempts,
+            (),
+            (Reconciler(),) * self.reconcilers,
+            wrong_listings=self.wrong_listings,
+        )
+
+
+def service_moves(world: World, setting: Setting, *, fenced: bool) -> Iterator[Move]:
+    """What happens without any reconciler: time passes, and the service does its part."""
+    yield Move("time passes", _later(world, setting))
+    if setting.foreign and not world.foreign_job:
+        yield Move("somebody makes a job with our key label", world._replace(foreign_job=True))
+    for number, one in enumerate(world.tries):
+        for what, changed in _of_try(one, setting, world, fenced):
+            yield Move(f"the service {what} try {number + 1}", world.with_try(number, changed))
+
+
+def _of_try(one: Try, setting: Setting, world: World, fenced: bool) -> Iterator[tuple[str, Try]]:
+    if one.request is Request.ON_THE_WAY:
+        yield "refuses", one._replace(request=Request.REFUSED)
+        if one.clock <= 0 or not fenced:
+            yield "accepts", one._replace(request=Request.ACCEPTED)
+    elif one.request is Request.ACCEPTED:
+        rank = 1 + max(other.job_rank for other in world.tries)
+        yield "makes the job of", one._replace(request=Request.CREATED, job=Job.LIVE, job_rank=rank)
+    elif one.job is Job.LIVE and setting.jobs_fail:
+        yield "ends as FAILED the job of", one._replace(job=Job.FAILED)
+
+
+def _later(world: World, setting: Setting) -> World:
+    """The world a tick later."""
+    reconcilers = tuple(
+        one if one.credential == EXPIRED else one._replace(credential=one.credential - 1)
+        for one in world.reconcilers
+    )
+    return world._replace(
+        tries=tuple(_older(one, setting) for one in world.tries),
+        reconcilers=reconcilers,
+    )
+
+
+def _older(one: Try, setting: Setting) -> Try:
+    long_over = setting.executes + setting.visible
+    one = one._replace(clock=min(one.clock + 1, long_over))
+    if one.job_rank:
+        return one._replace(job_age=min(one.job_age + 1, setting.longest_hidden))
+    if one.request is not Request.ACCEPTED:
+        return one
+    if one.accepted_for == setting.longest_execution:
+        return one._replace(request=Request.GONE, accepted_for=0)
+    return one._replace(accepted_for=one.accepted_for + 1)

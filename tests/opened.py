@@ -1,0 +1,47 @@
+"""Sessions and connections for tests: of a held service, or of any address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from held_service import HeldService
+
+from reconciler.config import from_document
+from reconciler.engines.base import Connection, Endpoint
+from reconciler.session import Session, open_session
+from reconciler.transport import HttpRequest, HttpResponse, Transport, UrllibTransport
+
+APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
+PROJECT, LOCATION = "acme-ml", "us-central1"
+
+
+@dataclass(frozen=True)
+class Impatient:
+    """A transport whose exchanges may not take longer."""
+
+    timeout: float
+    transport: Transport = field(default_factory=UrllibTransport)
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        return self.transport.send(replace(request, timeout=self.timeout))
+
+
+def connected(url: str, timeout: float = 30.0) -> Connection:
+    """A connection to whatever listens there, which is asked without credentials and only once."""
+    roots = dict.fromkeys(APIS, url.rstrip("/") + "/")
+    return Connection(Endpoint(Impatient(timeout), dict, PROJECT, LOCATION, roots))
+
+
+@contextmanager
+def opened(service: HeldService, *, start: bool = True, **environment: Any) -> Iterator[Session]:
+    """A session with the environment `local` of a repository, whose service is held."""
+    document = {"source": "acme-jobs", "environments": {"local": {"engine": "local", **environment}}}
+    root: Path = service.home.parent
+    config = from_document(root, document)
+    home = {"RECONCILER_HOME": str(service.home)}
+    with open_session(config, config.environment(None), home, start=start) as session:
+        yield session

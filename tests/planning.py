@@ -1,0 +1,132 @@
+"""Wanted jobs, runs and claims for tests of the planner and of what it is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from reconciler.claim import Claim, ClaimId, ClaimState
+from reconciler.job import ActualJob, State
+from reconciler.labels import ATTEMPT, CODE, KEY, SOURCE, TRY
+from reconciler.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
+from reconciler.naming import job_name, label_of
+from reconciler.plan import Change, DesiredJob, Plan, Target
+from reconciler.planner import make_plan
+
+LOCAL = Target("local", "local", "local", "local")
+GOOGLE = Target("prod", "google", "acme-ml", "us-central1")
+LIVE = [state for state in State if not state.ended]
+OURS = "acme"
+PARENT = "projects/1/locations/l/customJobs"
+
+
+def wanted(name: str = "census", content: str = "a", *, code: str = "", **reconcile: Any) -> DesiredJob:
+    """A wanted custom job; what `content`, `code` or `rerun` differ in is another identity."""
+    settings = Reconcile(**reconcile)
+    identity = hashlib.sha256(f"{name} {content} {code} {settings.rerun}".encode()).hexdigest()
+    manifest = Manifest(
+        api_version=AIPLATFORM_V1,
+        kind="CustomJob",
+        name=name,
+        spec={"args": [content]},
+        reconcile=settings,
+        path=f"jobs/{name}.yaml",
+        line=3,
+    )
+    digest = hashlib.sha256(code.encode()).hexdigest() if code else ""
+    return DesiredJob(manifest, identity, job_name(manifest.base_name, identity), digest, manifest.spec)
+
+
+def run_of(
+    job: DesiredJob,
+    state: State,
+    attempt: int = 1,
+    *,
+    number: int = 1,
+    mark: str = "",
+    identity: str = "",
+    **fields: Any,
+) -> ActualJob:
+    """A run of a job: the `number`th that there is, made a day after the one before it."""
+    identity = identity or job.identity
+    labels = {
+        SOURCE: OURS,
+        KEY: label_of(identity),
+        ATTEMPT: str(attempt),
+        TRY: mark or mark_of(job, attempt),
+    }
+    if job.code:
+        labels[CODE] = label_of(job.code)
+    run = ActualJob(
+        resource=f"{PARENT}/{number}",
+        job_name=job_name(job.manifest.base_name, identity, attempt),
+        api_version=job.manifest.api_version,
+        kind=job.manifest.kind,
+        state=state,
+        service_state=f"JOB_STATE_{state}",
+        labels=labels,
+        spec=job.spec,
+        create_time=f"2026-01-{number:02}T00:00:00Z",
+    )
+    return replace(run, **fields)
+
+
+def mark_of(job: DesiredJob, attempt: int = 1) -> str:
+    """The mark of the request that made a run."""
+    return f"{job.manifest.base_name}{job.identity[:6]}{attempt}"
+
+
+def claim_on(
+    job: DesiredJob,
+    state: ClaimState = ClaimState.BOUND,
+    attempt: int = 1,
+    *,
+    identity: str = "",
+    **fields: Any,
+) -> Claim:
+    """A claim of a job, that knows the mark of its runs."""
+    identity = identity or job.identity
+    claim = Claim(
+        id=ClaimId(label_of(identity), attempt),
+        state=state,
+        job_name=job_name(job.manifest.base_name, identity, attempt),
+        base_name=job.manifest.name,
+        api_version=job.manifest.api_version,
+        kind=job.manifest.kind,
+        path=job.manifest.path,
+        on_delete=job.manifest.reconcile.on_delete,
+        tries=(mark_of(job, attempt),),
+    )
+    return replace(claim, **fields)
+
+
+def bound_to(job: DesiredJob, run: ActualJob, attempt: int = 1, **fields: Any) -> Claim:
+    """The claim that is bound to a run."""
+    ended = run.state if run.state.ended else None
+    return claim_on(job, attempt=attempt, **{"resource": run.resource, "ended": ended, **fields})
+
+
+def plan(
+    desired: Iterable[DesiredJob],
+    actual: Iterable[ActualJob] = (),
+    claims: Iterable[Claim] = (),
+    target: Target = LOCAL,
+    *,
+    whole: bool = True,
+    source: str | None = OURS,
+) -> Plan:
+    """The plan of a small world."""
+    known = {claim.id: claim for claim in claims}
+    return make_plan(target, list(desired), list(actual), known, _body, whole=whole, source=source)
+
+
+def _body(job: DesiredJob) -> JsonObject:
+    return {"displayName": job.job_name, "jobSpec": job.spec, "code": job.code}
+
+
+def only(found: Plan) -> Change:
+    """The plan's one change."""
+    (change,) = found.changes
+    return change

@@ -1,0 +1,295 @@
+"""The judge: it looks at the service's own history, and at nothing that the reconciler says of itself."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from reconciler.claim import Claim, ClaimState
+from reconciler.job import ActualJob, State
+from reconciler.labels import SOURCE, TRY
+from reconciler.naming import label_of
+from reconciler.outcome import Outcome
+from reconciler.plan import Action, DesiredJob, DriftKind, Plan
+
+from .github import Statuses
+from .model import OURS, Job, Request, ours
+from .scenario import Repository
+from .store import Claims
+from .world import World
+
+MOST_TRIES = 5
+"""Requests without an outcome after which a submission may be held."""
+
+_TOLD = 3
+"""Whole passes that saw a job's end, after which its claim must know it; one may have lost a race."""
+_SHOWN = {State.SUCCEEDED: "success", State.FAILED: "failure", State.CANCELLED: "error"}
+_MARK = re.compile(r" · run ([0-9a-f]{16}(?:_[0-9]+)?)\Z")
+
+
+class Checker:
+    """Collects what mustn't have happened, as `invariant: what`.
+
+    Attributes:
+        violations: What it found; a run stops at the first.
+        seen: How often what makes the runs worth something was seen.
+    """
+
+    def __init__(
+        self, world: World, claims: Claims, repository: Repository, statuses: Statuses, *, beyond: bool
+    ) -> None:
+        self.violations: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self._world = world
+        self._claims = claims
+        self._repository = repository
+        self._statuses = statuses
+        self._beyond = beyond
+        self._marks: set[str] = set()
+        self._cancelled: dict[str, Job] = {}
+        self._adopted: set[str] = set()
+        claims.watch = self.written
+
+    # What the world tells as it happens.
+
+    def sent(self, request: Request) -> None:
+        """A create leaves."""
+        self.seen["creates sent"] += 1
+        mark = request.body["labels"].get(TRY, "")
+        if not mark or mark in self._marks:
+            self._wrong("I1", f"{request.sender} sent a create whose mark {mark!r} isn't new")
+        self._marks.add(mark)
+
+    def made(self, job: Job) -> None:
+        """There is a new job."""
+        if job.origin != "create":
+            return
+        self.seen["jobs made"] += 1
+        key, attempt = job.slot
+        slot = [other for other in ours(self._world.jobs) if other.slot == job.slot]
+        if len(slot) > 1 and not self._beyond:
+            names = " and ".join(other.name for other in slot)
+            self._wrong("I1", f"two jobs of key {key[:6]}, attempt {attempt}: {names}")
+        if int(attempt) > 1:
+            self.seen["retries"] += 1
+            before = [j for j in self._world.jobs if j.slot == (key, str(int(attempt) - 1))]
+            if not any(j.state is State.FAILED for j in before if self._is_ours(j)):
+                self._wrong("I1", f"{job.name} is attempt {attempt}, and none before it has failed")
+
+    def cancelled(self, job: Job, who: str) -> None:
+        """Somebody's cancel arrived."""
+        self.seen["cancels"] += 1
+        self._cancelled[job.name] = job
+        if not self._is_ours(job):
+            self._wrong("I1", f"{who} cancelled {job.name}, which is {job.origin}")
+        if any(other.slot == job.slot and other is not job for other in ours(self._world.jobs)):
+            self.seen["repairs"] += 1
+
+    def _is_ours(self, job: Job) -> bool:
+        return job.origin == "create" or job.name in self._adopted
+
+    def written(self, before: Claim | None, claim: Claim) -> None:
+        """A claim was written."""
+        self.seen[f"claims {claim.state}"] += 1
+        if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
+            self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
+        if claim.state is ClaimState.PENDING and before is not None and before.state is ClaimState.PENDING:
+            self.seen["takeovers"] += 1
+        if claim.state is ClaimState.BOUND:
+            self._bound(before, claim)
+
+    def _bound(self, before: Claim | None, claim: Claim) -> None:
+        job = next((job for job in self._world.jobs if job.name == claim.resource), None)
+        if job is None or job.slot != (claim.id.key, str(claim.id.attempt)):
+            self._wrong("I2", f"the claim of {claim.job_name} names {claim.resource}, which isn't its job")
+            return
+        if before is None or not before.resource:
+            self.seen["adoptions"] += job.sender != claim.owner
+        if job.origin == "create":
+            return
+        # Nobody can tell a job like ours, with our labels, from ours while there is no claim of it.
+        if before is None and job.origin == "foreign":
+            self._adopted.add(job.name)
+        elif job.name not in self._adopted:
+            self._wrong("I1", f"{claim.owner} bound {claim.job_name} to {job.name}, which is {job.origin}")
+
+    def told(self, outcome: Outcome, who: str) -> None:
+        """What an apply says of a job that it cancelled: an end only if it is the job's."""
+        run = outcome.change.actual
+        if outcome.change.action is not Action.CANCEL or run is None or outcome.state is None:
+            return
+        job = next(job for job in self._world.jobs if job.name == run.resource)
+        if outcome.state.ended and outcome.state is not job.state:
+            self._wrong("I3", f"{who} says that {job.name} ended {outcome.state}, and it is {job.state}")
+
+    def saw(self, runs: Iterable[ActualJob]) -> None:
+        """A pass came to its end, and these are the runs that it kept in its claims."""
+        ended = {run.resource for run in runs if run.state.ended}
+        for job in self._world.jobs:
+            job.told += job.name in ended
+
+    def posted(self, sha: str, status: dict[str, Any], who: str, there: dict[str, Any] | None) -> None:
+        """A status is at a commit, posted over what its poster knew to be there."""
+        self.seen["statuses"] += 1
+        if there and status["state"] == "pending" and there["state"] != "pending":
+            old, new = _MARK.search(there["description"]), _MARK.search(status["description"])
+            if old and new and old[1] == new[1]:
+                self._wrong("I3", f"{who} posted {status['description']!r} over {there['description']!r}")
+        if status["state"] != "success":
+            return
+        mark = _MARK.search(status["description"])
+        runs = [job for job in self._world.jobs if mark and job.job_name.endswith("_" + mark[1])]
+        if not any(job.state is State.SUCCEEDED and self._is_ours(job) for job in runs):
+            self._wrong("I3", f"{who} posted {status['description']!r}, and no such job has succeeded")
+
+    def known_try(self, job: Job) -> str | None:
+        """A mark that the claim of a job's labels knows."""
+        key, attempt = job.slot
+        return next(
+            (claim.tries[-1] for id, claim in self._by_id().items() if id == (key, attempt) and claim.tries),
+            None,
+        )
+
+    # What is looked at when faults are over.
+
+    def passed(self, since: float) -> None:
+        """A pass without a fault is over: of what it could see, nothing runs twice and nothing waits."""
+        self._ripe(since)
+        by_slot: dict[tuple[str, str], list[Job]] = defaultdict(list)
+        for job in ours(self._world.jobs):
+            if job.live and job.made + job.hidden < since:
+                by_slot[job.slot].append(job)
+        for (key, attempt), jobs in by_slot.items():
+            if len(jobs) > 1:
+                names = " and ".join(job.name for job in jobs)
+                self._wrong("I1", f"after a whole pass key {key[:6]}, attempt {attempt} still has {names}")
+
+    def at_the_end(self, plan: Plan) -> None:
+        """Nothing is to be done any more: is everything as it must be?"""
+        for job in self._repository.head.jobs:
+            if not job.manifest.reconcile.suspend:
+                self._settled(job, plan)
+                self._told(job, plan)
+        self._findings(plan)
+        if self._beyond:
+            self._kept()
+
+    def never_still(self, passes: int, plan: Plan | None) -> None:
+        """The passes are over, and there is still something to do."""
+        left = "it can't be planned"
+        if plan:
+            left = "; ".join(f"{c.action} {c.job_name} ({c.reason})" for c in plan.changes)
+        self._wrong("I7", f"after {passes} whole passes without a fault: {left}")
+
+    def fell(self, who: str, error: str) -> None:
+        """The code raised what it has no answer to."""
+        self._wrong("I6", f"{who}: {error}")
+
+    def _settled(self, job: DesiredJob, plan: Plan) -> None:
+        """Each wanted job is bound, or held for a reason, or the plan says what stands in its way."""
+        label = label_of(job.identity)
+        claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
+        if not claims and not self._beside(job, plan):
+            self._wrong("I2", f"{job.job_name} is wanted, and has no claim")
+        # A further attempt may be wanted no more before it came to anything.
+        for claim in (claim for claim in claims if claim.id.attempt <= job.manifest.reconcile.attempts):
+            if claim.state is ClaimState.HELD and not self._may_be_held(claim):
+                self._wrong("I2", f"{claim.job_name} is held without a cause: {claim.error}")
+            elif claim.state not in (ClaimState.BOUND, ClaimState.HELD):
+                self._wrong("I7", f"{claim.job_name} is still {claim.state}")
+
+    def _beside(self, job: DesiredJob, plan: Plan) -> bool:
+        """Whether it is blocked by a job with its labels that somebody else made."""
+        label = label_of(job.identity)
+        blocked = any(change.action is Action.BLOCKED and change.desired is job for change in plan.changes)
+        return blocked and any(j.origin == "foreign" and j.slot[0] == label for j in self._world.jobs)
+
+    def _may_be_held(self, claim: Claim) -> bool:
+        slot = (claim.id.key, str(claim.id.attempt))
+        alike = any(
+            job.origin != "create"
+            and (job.job_name == claim.job_name if job.kind == "Job" else job.slot == slot)
+            and (job.kind == "Job" or job.labels[SOURCE] == OURS)
+            for job in self._world.jobs
+        )
+        return bool(claim.error) and (alike or len(claim.tries) >= MOST_TRIES)
+
+    def _told(self, job: DesiredJob, plan: Plan) -> None:
+        """The commit that asked for a job shows how its newest attempt stands."""
+        label = label_of(job.identity)
+        claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
+        newest = max(claims, key=lambda claim: claim.id.attempt, default=None)
+        bound = next((j for j in self._world.jobs if newest and j.name == newest.resource), None)
+        if bound is None or bound.gone or bound.origin != "create":
+            return
+        first = min(claims, key=lambda claim: claim.id.attempt)
+        context = f"reconciler/prod/{job.manifest.name}"
+        shown = self._statuses.last(first.commit, context)
+        blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
+        expected = "error" if blocked or self._twice(claims) else _SHOWN.get(bound.state, "pending")
+        if shown is None or shown["state"] != expected:
+            self._wrong("I3", f"{bound.job_name} is {bound.state}, and its commit shows {shown}")
+
+    def _twice(self, claims: Iterable[Claim]) -> bool:
+        """Whether an attempt of theirs has two jobs that can still be seen."""
+        marks = {mark for claim in claims for mark in claim.tries}
+        made = [job for job in ours(self._world.jobs) if not job.gone and job.labels.get(TRY) in marks]
+        return len({job.slot for job in made}) < len(made)
+
+    def _findings(self, plan: Plan) -> None:
+        """A finding needs a cause."""
+        counts = self._world.faults.counts
+        causes = {
+            DriftKind.CANCELLED_OUTSIDE: ["cancelled by a person"],
+            DriftKind.DELETED_OUTSIDE: ["deleted by a person", "record dropped"],
+            DriftKind.DUPLICATE: ["foreign copy", "foreign job with other content"],
+        }
+        for finding in plan.drift:
+            caused = any(counts[cause] for cause in causes.get(finding.kind, []))
+            if finding.kind is DriftKind.DELETED_OUTSIDE:
+                known = [job for job in self._world.jobs if job.told > _TOLD and job.origin == "create"]
+                caused &= all(job.job_name != finding.job_name for job in known)
+            if finding.kind is DriftKind.CANCELLED_OUTSIDE:
+                caused |= any(
+                    job.job_name == finding.job_name
+                    for job in self._world.jobs
+                    if job.name in self._cancelled
+                )
+            if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
+                self._wrong(
+                    "I8", f"{finding.kind} {finding.job_name} is found without a cause: {finding.detail}"
+                )
+
+    def _kept(self) -> None:
+        """A claim names the job that stays, where there were two."""
+        for id, found in self._claims.all().items():
+            slot = (id.key, str(id.attempt))
+            jobs = [job for job in ours(self._world.jobs) if job.slot == slot and not job.gone]
+            stay = [job.name for job in jobs if job.state not in (State.FAILED, State.CANCELLED)]
+            claim = found.claim
+            if len(jobs) > 1 and stay and claim.state is ClaimState.BOUND and claim.resource not in stay:
+                self._wrong("I1", f"{claim.job_name} names {claim.resource}, and {stay[0]} is what stayed")
+
+    def _ripe(self, since: float) -> None:
+        """What could be settled when the pass began is settled."""
+        wanted = {
+            label_of(job.identity): job.manifest.reconcile.attempts
+            for job in self._repository.head.jobs
+            if not job.manifest.reconcile.suspend
+        }
+        bounds = self._world.bounds
+        latest = self._world.time(since) - bounds.executes - bounds.visible
+        for id, found in self._claims.all().items():
+            claim = found.claim
+            pending = claim.state is ClaimState.PENDING and id.attempt <= wanted.get(id.key, 0)
+            if pending and claim.fence is not None and claim.fence < latest:
+                self._wrong("I7", f"a whole pass left {claim.job_name} pending, though it could be settled")
+
+    def _by_id(self) -> dict[tuple[str, str], Claim]:
+        return {(id.key, str(id.attempt)): found.claim for id, found in self._claims.all().items()}
+
+    def _wrong(self, invariant: str, what: str) -> None:
+        self.violations.append(f"{invariant}: {what}")
+        self._world.trace("checker", f"VIOLATION {invariant}: {what}")

@@ -1,0 +1,124 @@
+"""What can go wrong in the simulated world, and how often it did."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+KINDS: Mapping[str, tuple[int, ...]] = {
+    "request dropped": (2,),
+    "request delayed": (2, 8),
+    "request never sent": (2,),
+    "answer lost": (2,),
+    "executed late": (2, 13),
+    "HTML instead of an answer": (3,),
+    "refused": (4,),
+    "storm of 429": (4,),
+    "storm of 503": (4,),
+    "submission quota used up": (49,),
+    "crash": (6, 7),
+    "pause": (8,),
+    "credential expired on arrival": (8,),
+    "no credential": (10,),
+    "claim not read": (10,),
+    "claim not written": (10,),
+    "claim written late": (9, 10),
+    "claim store away": (10,),
+    "acknowledgement lost": (9,),
+    "412 to its own winner": (9,),
+    "bucket emptied": (11,),
+    "job not listed yet": (12,),
+    "listing broke off": (14,),
+    "trials listed as jobs": (16,),
+    "cancel came too late": (17,),
+    "cancel failed": (17,),
+    "cancel's answer lost": (17,),
+    "foreign copy": (18,),
+    "foreign job with other content": (18,),
+    "cancelled by a person": (23,),
+    "deleted by a person": (23,),
+    "record dropped": (23,),
+    "unknown state": (25,),
+    "GitHub away": (50,),
+    "status not posted": (50,),
+    "status posted, answer lost": (26,),
+    "clock jumped": (32,),
+    "machine suspended": (32,),
+    "another installation": (52,),
+}
+"""Each kind of fault, with its rows of the fault matrix."""
+
+BEYOND: Mapping[str, tuple[int, ...]] = {
+    "executed after the bound": (13,),
+    "hidden beyond the bound": (13,),
+    "made twice of one request": (13,),
+}
+"""What breaks the bounds that at-most-once rests on; only asked for."""
+
+_RATES = (0.02, 0.05, 0.15, 0.4)
+_OFTEN = (0.1, 0.3, 0.6)
+_OF_A_CREATE = (
+    "request dropped",
+    "request delayed",
+    "answer lost",
+    "executed late",
+    "HTML instead of an answer",
+    "refused",
+    "job not listed yet",
+    "acknowledgement lost",
+    "412 to its own winner",
+    "trials listed as jobs",
+    "cancel came too late",
+    "cancel failed",
+    "cancel's answer lost",
+    *BEYOND,
+)
+"""What is asked only a few times in a run."""
+_GREAT = (
+    "bucket emptied",
+    "foreign copy",
+    "foreign job with other content",
+    "another installation",
+    "claim store away",
+)
+"""What leaves little else to be found in a run."""
+_OF_A_STEP = ("crash", "pause", "clock jumped")
+"""What is asked at every step of a process; more often, and no pass would ever come to its end."""
+
+
+class Faults:
+    """Decides by chance, of one seed, what goes wrong.
+
+    Every run has its own mixture: a world in which everything fails a little finds less than many in which a
+    few things fail often.
+
+    Attributes:
+        counts: How often each kind was injected.
+        on: Whether anything goes wrong any more.
+    """
+
+    def __init__(self, rng: random.Random, *, beyond: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self.on = True
+        self._rng = rng
+        self._rates = {kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in KINDS}
+        for kind in _OF_A_STEP:
+            self._rates[kind] /= 20
+        self._rates |= {kind: self._rate(kind, 0.8) if beyond else 0.0 for kind in BEYOND}
+
+    def happens(self, kind: str, times: int = 1) -> bool:
+        """Whether it goes wrong this time, which is that many times as likely as at others."""
+        rate = self._rates[kind] * times
+        if not (self.on and rate and self._rng.random() < rate):
+            return False
+        self.counts[kind] += 1
+        return True
+
+    def tells(self, kind: str) -> None:
+        """Count a fault that follows from others, such as an expired credential."""
+        self.counts[kind] += 1
+
+    def _rate(self, kind: str, chance: float) -> float:
+        rates = _OFTEN if kind in _OF_A_CREATE else _RATES
+        return self._rng.choice(rates) if self._rng.random() < chance else 0.0

@@ -1,0 +1,106 @@
+"""What the simulated service keeps of jobs and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reconciler.answers import Answer
+from reconciler.job import State
+from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY
+from reconciler.manifest import JsonObject
+
+OURS = "acme-models"
+"""The source of the repository under test."""
+PARENT = "projects/acme-ml/locations/us-central1"
+
+
+@dataclass(slots=True)
+class Job:
+    """One job of the service, also after nobody can see it any more.
+
+    Attributes:
+        origin: "create" for what a request of a reconciler made; else "foreign", "other" or "trial".
+        hidden: Seconds after `made` in which a listing may leave it out.
+        unseen: Seconds after `made` in which every listing does.
+        told: How many whole passes have seen that it ended.
+        gone: Deleted, or its record dropped.
+        strange: Whether the service calls its state by a word that nobody knows.
+        sender: Which process's request made it.
+    """
+
+    name: str
+    job_name: str
+    api_version: str
+    kind: str
+    body: JsonObject
+    made: float
+    origin: str
+    hidden: float = 0.0
+    unseen: float = 0.0
+    told: int = 0
+    sender: str = ""
+    state: State = State.QUEUED
+    started: float | None = None
+    ended: float | None = None
+    gone: bool = False
+    strange: bool = False
+    asked_to_end: bool = False
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        labels: dict[str, str] = self.body["labels"]
+        return labels
+
+    @property
+    def slot(self) -> tuple[str, str]:
+        """Its key and attempt, by its labels."""
+        return self.labels.get(KEY, ""), self.labels.get(ATTEMPT, "")
+
+    @property
+    def live(self) -> bool:
+        """Whether it uses machines and nobody has asked it to end."""
+        return not (self.gone or self.state.ended or self.asked_to_end)
+
+
+@dataclass(slots=True)
+class Request:
+    """One create on its way, and what came back so far."""
+
+    api_version: str
+    kind: str
+    body: JsonObject
+    expires: float
+    sender: str
+    answer: Answer | None = None
+
+
+def ours(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs that requests of this repository's reconcilers made."""
+    return [job for job in jobs if job.origin == "create" and job.labels.get(SOURCE) == OURS]
+
+
+def spec_of(job: Job) -> JsonObject:
+    """The part of a job that a manifest's spec stands for."""
+    if job.kind == "CustomJob":
+        spec: JsonObject = filled(job)["jobSpec"]
+        return spec
+    if job.kind == "Job":
+        return {"trainingInput": job.body["trainingInput"]}
+    return {name: value for name, value in job.body.items() if name not in ("displayName", "labels")}
+
+
+def filled(job: Job) -> JsonObject:
+    """The resource as the service gives it back: with what it fills in by itself."""
+    if job.kind != "CustomJob":
+        return {**job.body, "name": job.name}
+    disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}
+    spec = job.body["jobSpec"]
+    pools = [{**pool, "diskSpec": disk} for pool in spec["workerPoolSpecs"]]
+    return {**job.body, "name": job.name, "jobSpec": {**spec, "workerPoolSpecs": pools}}
+
+
+def short(job: Job) -> str:
+    key, attempt = job.slot
+    return f"key {key[:6]} attempt {attempt} try {job.labels.get(TRY, '')[:6]}"

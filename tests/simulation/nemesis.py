@@ -1,0 +1,122 @@
+"""What people, other installations and the weather do while the reconcilers work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reconciler.engines import engine_class
+from reconciler.job import State
+from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY
+from reconciler.manifest import ML_V1, JsonObject
+from reconciler.naming import job_name, label_of
+from reconciler.plan import DesiredJob
+
+from .github import Statuses
+from .model import OURS, ours
+from .scenario import Repository, desired
+from .store import Claims
+from .world import World
+
+
+class Nemesis:
+    """Does something from time to time."""
+
+    def __init__(self, world: World, claims: Claims, repository: Repository, statuses: Statuses) -> None:
+        self._world = world
+        self._claims = claims
+        self._repository = repository
+        self._statuses = statuses
+        self._lost: Any = None
+        self._calm = world.rng.choice((0.0, 0.01, 0.03))
+
+    def strike(self) -> None:
+        """One step's chance for each of them."""
+        rng, faults = self._world.rng, self._world.faults
+        if rng.random() < self._calm:
+            self._say("repository", self._repository.change())
+        if rng.random() > 0.05:
+            return
+        if faults.happens("storm of 429"):
+            self._storm(429)
+        if faults.happens("storm of 503"):
+            self._storm(503)
+        if faults.happens("claim store away"):
+            self._world.store_away_until = self._until()
+        if faults.happens("GitHub away"):
+            self._statuses.away_until = self._until()
+        if faults.happens("bucket emptied") and not self.lost:
+            self._say("person", "emptied the claims bucket")
+            self._lost = self._claims.empty()
+        self._meddle()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claims are lost now."""
+        return self._lost is not None
+
+    def make_good(self) -> None:
+        """What was away is back, and what was lost is restored."""
+        self._world.storm_until = self._world.store_away_until = self._statuses.away_until = 0.0
+        if self._lost is not None:
+            self._say("person", "restored the claims bucket")
+            self._claims.restore(self._lost)
+            self._lost = None
+
+    def _meddle(self) -> None:
+        """People and other installations meddle with jobs."""
+        faults, world = self._world.faults, self._world
+        made = [job for job in ours(world.jobs) if not job.gone]
+        live = [job for job in made if not job.state.ended]
+        # What is deleted before any claim names it can't be told from what was never made.
+        bound = {found.claim.resource for found in self._claims.all().values()}
+        named = [job for job in made if job.name in bound and not self.lost]
+        # ml has no delete, and keeps its names for ever.
+        named = [job for job in named if job.api_version != ML_V1]
+        ended = [job for job in named if job.state.ended]
+        if live and faults.happens("cancelled by a person"):
+            job = world.rng.choice(live)
+            self._say("person", f"cancels {job.name}")
+            world.ask_end(job)
+        if named and faults.happens("deleted by a person"):
+            job = world.rng.choice(named)
+            self._say("person", f"deletes {job.name}")
+            world.ends(job, State.CANCELLED)
+            job.gone = True
+        if ended and faults.happens("record dropped"):
+            job = world.rng.choice(ended)
+            self._say("service", f"dropped the record of {job.name}")
+            job.gone = True
+        if self._repository.head.jobs:
+            if faults.happens("foreign copy"):
+                self._make("foreign", OURS)
+            if faults.happens("foreign job with other content"):
+                self._make("foreign", OURS, other=True)
+            if faults.happens("another installation"):
+                self._make("other", "other-team")
+
+    def _make(self, origin: str, source: str, *, other: bool = False) -> None:
+        """A job like one that we want, that we never asked for."""
+        world = self._world
+        job = world.rng.choice(self._repository.head.jobs)
+        body = _body(job, source, other, world.rng.choice((1, 1, 2)), world.rng.randbytes(8).hex())
+        if job.manifest.api_version == ML_V1 and any(job.job_name == body["jobId"] for job in world.jobs):
+            return
+        self._say(origin, f"makes a job like {job.job_name}")
+        world.make(job.manifest.api_version, job.manifest.kind, body, origin)
+
+    def _storm(self, status: int) -> None:
+        self._world.storm, self._world.storm_until = status, self._until()
+
+    def _until(self) -> float:
+        return self._world.now + self._world.rng.choice((5.0, 60.0, 600.0)) * self._world.rng.random()
+
+    def _say(self, who: str, what: str) -> None:
+        self._world.trace(who, what)
+
+
+def _body(job: DesiredJob, source: str, other: bool, attempt: int, mark: str) -> JsonObject:
+    """A create's body with the job's name and labels; with `other`, it is yet another job."""
+    labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), TRY: mark}
+    name = job_name(job.manifest.base_name, job.identity, attempt)
+    content = desired(job.manifest.name, "other", job.manifest.reconcile) if other else job
+    return engine_class(job.manifest.api_version).body(job.manifest.kind, content.spec, name, labels)

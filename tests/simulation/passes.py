@@ -1,0 +1,148 @@
+"""What one reconciler does: the product's own pass, from what is checked out to what GitHub is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from reconciler.apply import PATIENCE, Applier
+from reconciler.brakes import check_brakes
+from reconciler.cli.apply import WAITING_PATIENCE
+from reconciler.comparison import predecessors
+from reconciler.config import Limits
+from reconciler.engines import engine_class
+from reconciler.errors import ReconcilerError
+from reconciler.manifest import JsonObject
+from reconciler.observation import Observed, observe
+from reconciler.outcome import Outcome
+from reconciler.plan import Action, DesiredJob, Plan, Target
+from reconciler.planner import make_plan
+from reconciler.ports import Bounds, Ports
+from reconciler.report import statuses
+from reconciler.reporters.github import GitHubReporter
+from reconciler.reporters.settings import GitHubSettings
+
+from .github import API, REPOSITORY, GitHubPort, Statuses
+from .jobs import FencePort, JobsPort
+from .model import OURS
+from .process import Process
+from .scenario import Commit, Repository
+from .store import Claims, StorePort
+from .world import World
+
+TARGET = Target("prod", "local", "acme-ml", "us-central1")
+LIMITS = Limits(submissions=20)
+PAUSE = 15.0
+_ENDS = (Action.NONE, Action.BLOCKED)
+_INTERVALS = (5.0, 60.0, 300.0, 600.0)
+
+
+@dataclass(slots=True)
+class Outside:
+    """What all reconcilers share.
+
+    Attributes:
+        bounds: What they believe the services to keep to.
+        repairs: Whether a duplicate's cancel is carried out.
+        draining: Whether nobody begins another pass.
+    """
+
+    world: World
+    claims: Claims
+    repository: Repository
+    statuses: Statuses
+    bounds: Bounds
+    repairs: bool = True
+    draining: bool = False
+
+    def one_pass(self, process: Process) -> Plan | None:
+        """One apply and one report; the plan, or None where it couldn't be carried through."""
+        commit, ports = self.repository.head, self._ports(process)
+        try:
+            plan = self._plan(commit, ports)
+            check_brakes(plan, 0.0, LIMITS, None)
+            self.world.trace(process.name, _said(plan))
+            ports.claims.found()
+            applier = Applier(ports, body_of, commit=commit.sha, patience=self._patience(), pause=PAUSE)
+            outcomes = list(applier.run(plan))
+            for outcome in outcomes:
+                said = outcome.error or outcome.state
+                self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
+                self.world.checker.told(outcome, process.name)
+            observed = observe(ports)
+            applier.upkeep(commit.jobs, observed)
+            self.world.checker.saw(observed.runs)
+            self._report(process, commit, observed, outcomes)
+        except ReconcilerError as error:
+            self.world.trace(process.name, f"stopped: {error.message}")
+            return None
+        return plan
+
+    def _plan(self, commit: Commit, ports: Ports) -> Plan:
+        observed = observe(ports)
+        before = predecessors(commit.jobs, observed.runs, observed.known)
+        specs = {
+            run.resource: ports.jobs.read(run.api_version, run.kind, run.resource).spec for run in before
+        }
+        plan = make_plan(
+            TARGET,
+            commit.jobs,
+            [replace(run, spec=specs.get(run.resource, run.spec)) for run in observed.runs],
+            observed.known,
+            lambda job: body_of(job, job.job_name, {}),
+            source=OURS,
+        )
+        if self.repairs:
+            return plan
+        return replace(plan, changes=tuple(change for change in plan.changes if not change.repair))
+
+    def _patience(self) -> float:
+        return self.world.rng.choice((PATIENCE, PATIENCE, WAITING_PATIENCE))
+
+    def _report(self, process: Process, commit: Commit, observed: Observed, outcomes: list[Outcome]) -> None:
+        problems = {o.change.desired.job_name: o.error for o in outcomes if o.change.desired and o.error}
+        by_commit = statuses(TARGET.environment, commit.jobs, observed, commit.sha, problems)
+        settings = GitHubSettings(REPOSITORY, API, "token")
+        transport = GitHubPort(process, self.world, self.statuses)
+        reporter = GitHubReporter(transport, settings, sleep=process.sleep, chance=self.world.rng.random)
+        for sha, wanted in sorted(by_commit.items()):
+            reporter.report(sha, wanted)
+
+    def _ports(self, process: Process) -> Ports:
+        return Ports(
+            source=OURS,
+            claims=StorePort(process, self.world, self.claims),
+            jobs=JobsPort(process, self.world),
+            fence=FencePort(process, self.world),
+            clock=process,
+            chance=self.world.rng.randbytes,
+            bounds=self.bounds,
+            owner=process.name,
+        )
+
+
+def reconcile(process: Process, outside: Outside, rng: random.Random) -> None:
+    """Pass after pass, nothing remembered between two."""
+    while not outside.draining:
+        outside.one_pass(process)
+        process.passes += 1
+        if not outside.draining:
+            process.sleep(rng.choice(_INTERVALS) * rng.random())
+
+
+def is_busy(plan: Plan) -> bool:
+    """Whether it holds anything to do."""
+    return any(change.action not in _ENDS for change in plan.changes)
+
+
+def body_of(job: DesiredJob, job_name: str, labels: Mapping[str, str]) -> JsonObject:
+    """A create's body, as the engine writes it."""
+    engine = engine_class(job.manifest.api_version)
+    return engine.body(job.manifest.kind, job.spec, job_name, {**job.manifest.labels, **labels})
+
+
+def _said(plan: Plan) -> str:
+    changes = "; ".join(f"{c.action} {c.job_name} ({c.reason})" for c in plan.changes)
+    drift = "; ".join(f"{d.kind} {d.job_name}" for d in plan.drift)
+    return f"plan: {changes or 'nothing'}" + (f"; found: {drift}" if drift else "")

@@ -1,0 +1,92 @@
+"""Reconcilers as greenlets: each gives way before and after everything it does to the world outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+class Process:
+    """One reconciler; what it remembers goes with it when it is killed.
+
+    Attributes:
+        name: For the trace.
+        wakes: The service's time before which it doesn't go on.
+        passes: How many passes it ended, well or not.
+        ended: Whether it has nothing more to do.
+    """
+
+    def __init__(self, name: str, world: World, body: Callable[[Process], None]) -> None:
+        self.name = name
+        self.wakes = world.now
+        self.passes = 0
+        self.ended = False
+        self.doing = ""
+        self._world = world
+        self._offset = world.rng.uniform(0.0, 1e6)
+        self._until: Callable[[], bool] | None = None
+        self._killed = False
+        self._greenlet = greenlet(lambda: body(self))
+
+    def ready(self) -> bool:
+        """Whether it can go on now."""
+        if self._world.now >= self.wakes:
+            return True
+        return self._until is not None and self._until()
+
+    def resume(self) -> None:
+        """Let it go on until it gives way again."""
+        self._until = None
+        self._greenlet.switch()
+        self.ended = self._greenlet.dead
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of its code runs any more that could reach the world."""
+        self._killed = True
+        self._greenlet.throw(GreenletExit)
+        self.ended = True
+
+    def pause(self, seconds: float, *, clock_stands: bool = False) -> None:
+        """Stop it for a while, with its clock where its machine is suspended."""
+        self.wakes = max(self.wakes, self._world.now) + seconds
+        self._until = None
+        if clock_stands:
+            self._offset -= seconds
+
+    def jump(self, seconds: float) -> None:
+        """Its clock jumps."""
+        self._offset += seconds
+
+    # What its own code calls.
+
+    def turn(self, doing: str) -> None:
+        """Give way; `doing` is what comes next, or what was just done."""
+        if self._killed:
+            raise GreenletExit
+        self.doing = doing
+        self._world.trace(self.name, doing)
+        parent = getcurrent().parent
+        assert parent is not None, "a reconciler runs in a greenlet of its own"
+        parent.switch()
+
+    def await_(self, done: Callable[[], bool], timeout: float, doing: str) -> bool:
+        """Wait until `done`, at most `timeout` seconds; whether it is done."""
+        self.wakes = self._world.now + timeout
+        self._until = done
+        self.turn(doing)
+        self.wakes = min(self.wakes, self._world.now)
+        return done()
+
+    def monotonic(self) -> float:
+        """Its own clock."""
+        return self._world.now + self._offset
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, by its own clock."""
+        self.wakes = self._world.now + max(0.0, seconds)
+        self.turn(f"sleeps {seconds:.1f} s")

@@ -1,0 +1,197 @@
+"""One seed: a world, some reconcilers, trouble, then quiet, then the judge's last look."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from reconciler.ports import GOOGLE_BOUNDS
+
+from .checker import Checker
+from .faults import Faults
+from .github import Statuses
+from .nemesis import Nemesis
+from .passes import Outside, is_busy, reconcile
+from .process import Process
+from .scenario import Repository
+from .store import Claims
+from .world import World
+
+GUARDS = ("fence", "claim", "settle", "audit", "try", "genesis")
+"""What can be left out, to see that the checker then finds something."""
+
+BOUNDS = (
+    GOOGLE_BOUNDS,
+    replace(GOOGLE_BOUNDS, executes=timedelta(minutes=20)),
+    replace(GOOGLE_BOUNDS, visible=timedelta(minutes=20)),
+)
+"""What services may keep to: of each run another, and known to its reconcilers."""
+
+_QUIET_PASSES = 64
+"""More than four attempts of the longest jobs take."""
+_BETWEEN = 1800.0
+_SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
+_DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
+_PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one seed."""
+
+    seed: int
+    violations: tuple[str, ...]
+    faults: Counter[str]
+    seen: Counter[str]
+    steps: int
+    log: list[tuple[float, str, str]]
+
+
+class Simulation:
+    """One run, ready to go.
+
+    Args:
+        seed: Decides everything.
+        beyond: Whether the bounds are broken that at-most-once rests on.
+        without: A guard that is left out; "" for none.
+    """
+
+    def __init__(self, seed: int, *, beyond: bool = False, without: str = "") -> None:
+        self._seed = seed
+        self._rng = rng = random.Random(seed)
+        self._faults = Faults(rng, beyond=beyond)
+        bounds = rng.choice(BOUNDS)
+        unsettled = replace(bounds, executes=timedelta(0), visible=timedelta(0), look_again=0.0)
+        self._world = world = World(
+            rng,
+            self._faults,
+            bounds,
+            a_minute=rng.choice((60.0, 60.0, 6.0, 2.0)),
+            expires=without != "fence",
+            every_try=without == "try",
+        )
+        self._claims = Claims(compares=without != "claim", marked=without != "genesis")
+        self._repository = Repository(rng, rng.choice((1, 2, 3, 4, 10)))
+        self._statuses = Statuses()
+        world.checker = self._checker = Checker(
+            world, self._claims, self._repository, self._statuses, beyond=beyond
+        )
+        self._nemesis = Nemesis(world, self._claims, self._repository, self._statuses)
+        self._outside = Outside(
+            world,
+            self._claims,
+            self._repository,
+            self._statuses,
+            bounds=unsettled if without == "settle" else bounds,
+            repairs=without != "audit",
+        )
+        self._haste = rng.choice((0.01, 0.05, 0.2))
+        self._steps = 0
+        self._started = 0
+        self._processes = [self._start() for _ in range(rng.choice((1, 2, 2, 3)))]
+
+    def run(self) -> Result:
+        """Trouble, quiet, and what was found."""
+        try:
+            self._trouble(self._rng.randrange(150, 700))
+            if not self._checker.violations:
+                self._quiet()
+        finally:
+            for process in self._processes:
+                if not process.ended:
+                    process.kill()
+        violations = tuple(self._checker.violations)
+        return Result(
+            self._seed, violations, self._faults.counts, self._checker.seen, self._steps, self._world.log
+        )
+
+    def _trouble(self, steps: int) -> None:
+        rng, faults, world = self._rng, self._faults, self._world
+        while self._steps < steps and not self._checker.violations:
+            self._nemesis.strike()
+            if rng.random() < self._haste:
+                world.advance(rng.choice(_SPANS) * rng.random())
+            index = self._next()
+            process = self._processes[index]
+            # Where it hurts: between a claim and its request, and before what came of it is written.
+            times = 20 if process.doing.startswith(_DELICATE) else 1
+            if faults.happens("crash", times):
+                world.trace(process.name, f"killed at: {process.doing}")
+                process.kill()
+                self._processes[index] = self._start()
+            elif faults.happens("pause", times):
+                self._pause(process, clock_stands=faults.happens("machine suspended"))
+            elif faults.happens("clock jumped"):
+                process.jump(rng.choice((-3600.0, -60.0, 60.0, 3600.0)))
+            else:
+                self._resume(process)
+
+    def _quiet(self) -> None:
+        """Faults stop. Who slept wakes and ends its pass; one more reconciler brings all in order."""
+        self._faults.on = False
+        self._outside.draining = True
+        if self._nemesis.lost:
+            # Claims are restored while nothing writes any, and when nothing is under way any more.
+            for process in self._processes:
+                process.kill()
+            bounds = self._world.bounds
+            self._world.advance((bounds.lifetime + bounds.executes + bounds.visible).total_seconds())
+        self._nemesis.make_good()
+        self._world.trace("world", "all faults stop")
+        last = Process("last", self._world, lambda process: self._last(process))
+        self._processes.append(last)
+        while not all(process.ended for process in self._processes) and not self._checker.violations:
+            self._resume(self._processes[self._next()])
+
+    def _last(self, process: Process) -> None:
+        """Whole passes until there is nothing to do, and two more."""
+        plan, still = None, 0
+        for _ in range(_QUIET_PASSES):
+            since = self._world.now
+            plan = self._outside.one_pass(process)
+            alone = all(other.ended or other is process for other in self._processes)
+            if plan:
+                self._checker.passed(since)
+            calm = alone and all(job.gone or job.state.ended for job in self._world.jobs)
+            still = still + 1 if plan and calm and not is_busy(plan) else 0
+            if plan and still > 2:
+                self._checker.at_the_end(plan)
+                return
+            process.sleep(_BETWEEN)
+        self._checker.never_still(_QUIET_PASSES, plan)
+
+    def _next(self) -> int:
+        """Whose turn it is; time passes until somebody can go on."""
+        while True:
+            ready = [n for n, process in enumerate(self._processes) if not process.ended and process.ready()]
+            if ready:
+                return self._rng.choice(ready)
+            moments = [process.wakes for process in self._processes if not process.ended]
+            event = self._world.next_event()
+            moment = min([*moments, *([event] if event is not None else [])])
+            self._world.advance(max(0.0, moment - self._world.now))
+
+    def _pause(self, process: Process, *, clock_stands: bool) -> None:
+        seconds = self._rng.choice(_PAUSES) * self._rng.uniform(0.5, 1.5)
+        said = "suspended" if clock_stands else "paused"
+        self._world.trace(process.name, f"{said} for {seconds:.0f} s at: {process.doing}")
+        process.pause(seconds, clock_stands=clock_stands)
+
+    def _resume(self, process: Process) -> None:
+        self._steps += 1
+        try:
+            process.resume()
+        except Exception:
+            process.ended = True
+            self._checker.fell(process.name, traceback.format_exc())
+
+    def _start(self) -> Process:
+        self._started += 1
+        return Process(f"r{self._started}", self._world, self._body())
+
+    def _body(self) -> Callable[[Process], None]:
+        return lambda process: reconcile(process, self._outside, self._rng)

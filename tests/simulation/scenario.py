@@ -1,0 +1,170 @@
+"""The simulated repository: manifests that come, change, go, and come back."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from reconciler import schemas
+from reconciler.canonical import canonical_spec
+from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
+from reconciler.naming import identity, job_name
+from reconciler.plan import DesiredJob
+
+NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
+_TUNED = ("iris", "vision")
+_LEGACY = ("fraud", "wine")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What is checked out at one time."""
+
+    sha: str
+    jobs: tuple[DesiredJob, ...]
+
+
+class Repository:
+    """The repository's branch.
+
+    Attributes:
+        head: Its newest commit.
+        asked: The identity of each content that a commit ever asked for.
+    """
+
+    def __init__(self, rng: random.Random, manifests: int) -> None:
+        self._rng = rng
+        self._number = 0
+        self._jobs: dict[str, DesiredJob] = {}
+        self._older: dict[str, list[DesiredJob]] = {}
+        for name in rng.sample(NAMES, manifests):
+            self._put(name, "0", self._reconcile())
+        self.head = self._commit()
+
+    def change(self) -> str:
+        """Commit one change; says which."""
+        edits: tuple[Callable[[], str], ...] = (
+            self._add,
+            self._edit,
+            self._edit,
+            self._rerun,
+            self._remove,
+            self._suspend,
+            self._more_attempts,
+            self._revert,
+        )
+        said = self._rng.choice(edits)()
+        self.head = self._commit()
+        return said
+
+    def _commit(self) -> Commit:
+        self._number += 1
+        sha = hashlib.sha1(str(self._number).encode()).hexdigest()
+        return Commit(sha, tuple(self._jobs[name] for name in sorted(self._jobs)))
+
+    def _put(self, name: str, content: str, reconcile: Reconcile) -> None:
+        if name in self._jobs:
+            self._older.setdefault(name, []).append(self._jobs[name])
+        self._jobs[name] = desired(name, content, reconcile)
+
+    def _reconcile(self) -> Reconcile:
+        return Reconcile(
+            attempts=self._rng.choice((1, 1, 2, 3)),
+            on_change=self._rng.choice(("keep", "cancel", "cancel")),
+            on_delete=self._rng.choice(("keep", "cancel")),
+        )
+
+    def _pick(self) -> str | None:
+        return self._rng.choice(sorted(self._jobs)) if self._jobs else None
+
+    def _add(self) -> str:
+        absent = [name for name in NAMES if name not in self._jobs]
+        if not absent:
+            return "nothing"
+        name = self._rng.choice(absent)
+        self._put(name, "0", self._reconcile())
+        return f"{name} added"
+
+    def _edit(self) -> str:
+        name = self._pick()
+        if name is None:
+            return "nothing"
+        self._put(name, str(self._number), self._jobs[name].manifest.reconcile)
+        return f"{name} changed"
+
+    def _rerun(self) -> str:
+        return self._with(lambda r: replace(r, rerun=str(self._number)), "is to run again")
+
+    def _suspend(self) -> str:
+        return self._with(lambda r: replace(r, suspend=not r.suspend), "suspended or not")
+
+    def _more_attempts(self) -> str:
+        return self._with(lambda r: replace(r, attempts=min(4, r.attempts + 1)), "has more attempts")
+
+    def _with(self, change: Callable[[Reconcile], Reconcile], said: str) -> str:
+        name = self._pick()
+        if name is None:
+            return "nothing"
+        job = self._jobs[name]
+        self._put(name, str(content_of(job)), change(job.manifest.reconcile))
+        return f"{name} {said}"
+
+    def _remove(self) -> str:
+        name = self._pick()
+        # Never the last: a repository without a manifest is taken for a mistake, and cancels nothing.
+        if name is None or len(self._jobs) == 1:
+            return "nothing"
+        self._older.setdefault(name, []).append(self._jobs.pop(name))
+        return f"{name} removed"
+
+    def _revert(self) -> str:
+        names = sorted(self._older)
+        if not names:
+            return "nothing"
+        name = self._rng.choice(names)
+        older = self._rng.choice(self._older[name])
+        self._put(name, content_of(older), older.manifest.reconcile)
+        return f"{name} reverted"
+
+
+@cache
+def desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
+    """A wanted job, named as the product names it."""
+    api_version, kind, spec = _spec(name, content)
+    schema = schemas.manifest_schema(api_version, kind)
+    assert schema is not None, "the kind has a schema"
+    manifest = Manifest(api_version, kind, name, spec, reconcile=reconcile, path=f"jobs/{name}.yaml")
+    canonical = canonical_spec(spec, schema)
+    whole = identity(manifest, canonical, "")
+    return DesiredJob(manifest, whole, job_name(manifest.base_name, whole), "", canonical)
+
+
+def content_of(job: DesiredJob) -> str:
+    """What `desired` was told of the content."""
+    spec: Any = job.manifest.spec
+    if job.manifest.kind == "Job":
+        return str(spec["trainingInput"]["args"][0])
+    custom = spec["trialJobSpec"] if job.manifest.kind == "HyperparameterTuningJob" else spec
+    return str(custom["workerPoolSpecs"][0]["containerSpec"]["args"][0])
+
+
+def _spec(name: str, content: str) -> tuple[str, str, JsonObject]:
+    if name in _LEGACY:
+        image = {"imageUri": "gcr.io/acme/train:1"}
+        training = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "masterConfig": image}
+        return ML_V1, "Job", {"trainingInput": {**training, "args": [content], "region": "us-central1"}}
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": "gcr.io/acme/train:1", "args": [content]},
+    }
+    if name not in _TUNED:
+        return AIPLATFORM_V1, "CustomJob", {"workerPoolSpecs": [pool]}
+    parameter = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1.0}}
+    study = {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [parameter]}
+    tuning = {"studySpec": study, "maxTrialCount": 4, "parallelTrialCount": 2}
+    return AIPLATFORM_V1, "HyperparameterTuningJob", {**tuning, "trialJobSpec": {"workerPoolSpecs": [pool]}}

@@ -1,0 +1,144 @@
+"""The simulated store of claims: linearizable, reached over a network that isn't."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from reconciler.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.errors import ServiceError
+from reconciler.ports import ClaimRead, Versioned
+
+from .process import Process
+from .world import World
+
+
+class Claims:
+    """All claims of one repository, as the service keeps them: JSON and a generation.
+
+    Args:
+        compares: Whether a write looks at the generation.
+        marked: Whether an emptied store can be told from the one that the repository began with.
+
+    Attributes:
+        genesis: Whether the object that marks the store as this repository's is there.
+        watch: Told of each write that took effect: what was there, and what is.
+    """
+
+    def __init__(self, *, compares: bool = True, marked: bool = True) -> None:
+        self.genesis = True
+        self.watch: Callable[[Claim | None, Claim], None] = lambda before, after: None
+        self._compares = compares
+        self._marked = marked
+        self._objects: dict[ClaimId, tuple[str, Versioned]] = {}
+        self._generation = 0
+
+    def get(self, id: ClaimId) -> Versioned | None:
+        """The claim as it is."""
+        return self._objects[id][1] if id in self._objects else None
+
+    def all(self) -> dict[ClaimId, Versioned]:
+        """Every claim as it is."""
+        return {id: found for id, (_, found) in self._objects.items()}
+
+    def put(self, claim: Claim, generation: int) -> Versioned | None:
+        """The compare-and-set, which is one step."""
+        found = self.get(claim.id)
+        if self._compares and (found.generation if found else 0) != generation:
+            return None
+        self._generation += 1
+        text = json.dumps(claim_json(claim), sort_keys=True)
+        # Through its JSON, as in the product: what a claim's text doesn't hold is lost here too.
+        written = Versioned(claim_of(json.loads(text)), self._generation)
+        self._objects[claim.id] = (text, written)
+        self.watch(found.claim if found else None, written.claim)
+        return written
+
+    def empty(self) -> dict[ClaimId, tuple[str, Versioned]]:
+        """Lose everything, genesis too; what was there, for `restore`."""
+        lost, self._objects = self._objects, {}
+        self.genesis = not self._marked
+        return lost
+
+    def restore(self, lost: dict[ClaimId, tuple[str, Versioned]]) -> None:
+        """Undelete everything: what was there before is there again."""
+        self._objects = {**self._objects, **lost}
+        self.genesis = True
+
+
+class StorePort:
+    """The store as one reconciler reaches it."""
+
+    def __init__(self, process: Process, world: World, claims: Claims) -> None:
+        self._process = process
+        self._world = world
+        self._claims = claims
+
+    def check(self, runs: int) -> None:
+        """Refuse a store that isn't the one that the repository began with."""
+        self._reached("check the claim store")
+        genesis = self._claims.genesis
+        self._process.turn("checked the claim store")
+        if not genesis:
+            raise ServiceError("the claims bucket has no genesis")
+
+    def found(self) -> None:
+        """Nothing: only a person makes a store in the cloud the repository's."""
+
+    def all(self) -> Mapping[ClaimId, Versioned]:
+        """Every claim."""
+        self._reached("list claims")
+        found = self._claims.all()
+        self._process.turn(f"listed {len(found)} claims")
+        return found
+
+    def read(self, id: ClaimId) -> ClaimRead:
+        """One claim, with the time of the answer in whole seconds, as a Date header has it."""
+        self._reached(f"read claim {_short(id)}")
+        found, now = self._claims.get(id), self._now()
+        self._process.turn(f"read claim {_short(id)}: {found.claim.state if found else 'none'}")
+        return ClaimRead(found, now)
+
+    def write(self, claim: Claim, generation: int) -> Versioned | None:
+        """One compare-and-set, whose answer may be lost, or be a 412 to the retry of what was done."""
+        faults = self._world.faults
+        said = f"{_short(claim.id)} as {claim.state}, over {generation}"
+        self._process.turn(f"write claim {said}")
+        if self._away() or faults.happens("claim not written"):
+            self._process.turn("couldn't write the claim")
+            raise ServiceError("the claim store doesn't answer")
+        if faults.happens("claim written late"):
+            self._world.at(
+                self._world.now + self._world.rng.choice((0.5, 30.0, 900.0)),
+                lambda: self._late(claim, generation),
+            )
+            self._process.turn("gave up waiting for the claim store")
+            raise ServiceError("the claim store doesn't answer")
+        written = self._claims.put(claim, generation)
+        self._process.turn(f"wrote claim {said}" if written else f"didn't write claim {said}")
+        if written and faults.happens("acknowledgement lost"):
+            raise ServiceError("the claim store doesn't answer")
+        if written and faults.happens("412 to its own winner"):
+            return None
+        return written
+
+    def _late(self, claim: Claim, generation: int) -> None:
+        written = self._claims.put(claim, generation)
+        self._world.trace("store", f"{'wrote' if written else 'refused'} {_short(claim.id)}, late")
+
+    def _reached(self, doing: str) -> None:
+        self._process.turn(doing)
+        if self._away() or self._world.faults.happens("claim not read"):
+            self._process.turn(f"couldn't {doing}")
+            raise ServiceError("the claim store doesn't answer")
+
+    def _away(self) -> bool:
+        return self._world.now < self._world.store_away_until
+
+    def _now(self) -> datetime:
+        return self._world.time(self._world.now).replace(microsecond=0)
+
+
+def _short(id: ClaimId) -> str:
+    return f"{id.key[:6]}/{id.attempt}"

@@ -1,0 +1,10 @@
+"""A run's trace as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def text_of(log: Iterable[tuple[float, str, str]]) -> str:
+    """One line for each step: the service's time in seconds, who, what."""
+    return "\n".join(f"{now:12.1f}  {who:<10}  {what}" for now, who, what in log)

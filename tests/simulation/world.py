@@ -1,0 +1,244 @@
+"""The simulated service: one clock, a queue of what will happen, and every job that there ever was."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from reconciler.answers import Answer, Created, refusal
+from reconciler.job import ActualJob, State
+from reconciler.labels import TRY
+from reconciler.manifest import ML_V1, JsonObject
+from reconciler.ports import Bounds
+
+from .faults import Faults
+from .model import PARENT, Job, Request, filled, short, spec_of
+
+if TYPE_CHECKING:
+    from .checker import Checker
+
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_COLLECTIONS = {
+    "CustomJob": "customJobs",
+    "HyperparameterTuningJob": "hyperparameterTuningJobs",
+    "Job": "jobs",
+}
+_STRANGE = "JOB_STATE_HIBERNATING"
+
+
+@dataclass(slots=True)
+class World:
+    """Everything outside the reconcilers.
+
+    Attributes:
+        now: Seconds since the beginning, by the one clock of the services.
+        bounds: What the services keep to, as far as no fault breaks it.
+        expires: Whether the service looks at a credential's expiry.
+        every_try: Whether all jobs show a mark that their claim knows: a world in which marks tell nothing.
+        log: What happened: time, who, what.
+    """
+
+    rng: random.Random
+    faults: Faults
+    bounds: Bounds
+    expires: bool = True
+    every_try: bool = False
+    now: float = 0.0
+    store_away_until: float = 0.0
+    storm_until: float = 0.0
+    storm: int = 429
+    a_minute: float = 60.0
+    jobs: list[Job] = field(default_factory=list)
+    log: list[tuple[float, str, str]] = field(default_factory=list)
+    requests: int = 0
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _number: int = 0
+    _tokens: float = 5.0
+    _counted: float = 0.0
+    checker: Checker = field(init=False)
+
+    def trace(self, who: str, what: str) -> None:
+        """Note what happens."""
+        self.log.append((self.now, who, what))
+
+    @staticmethod
+    def time(seconds: float) -> datetime:
+        """A moment as the service tells it."""
+        return _EPOCH + timedelta(seconds=seconds)
+
+    def at(self, moment: float, event: Callable[[], None]) -> None:
+        """Let something happen at a moment."""
+        self._number += 1
+        heapq.heappush(self._events, (max(moment, self.now), self._number, event))
+
+    def next_event(self) -> float | None:
+        """When something happens next."""
+        return self._events[0][0] if self._events else None
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and what happens in it."""
+        end = self.now + seconds
+        while self._events and self._events[0][0] <= end:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = end
+
+    # Creates.
+
+    def arrives(self, request: Request) -> None:
+        """The service has the whole request: it refuses or accepts."""
+        self.requests += 1
+        refused = self._refused(request)
+        if refused is not None:
+            request.answer = refused
+            return
+        delay = 0.0
+        if self.faults.happens("executed late"):
+            delay = self.bounds.executes.total_seconds() * self.rng.choice((self.rng.random(), 0.99))
+        if self.faults.happens("executed after the bound"):
+            delay = self.bounds.executes.total_seconds() * self.rng.uniform(2.0, 8.0)
+        self.trace("service", f"accepted a create of {request.sender}, done in {delay:.0f} s")
+        if self.faults.happens("HTML instead of an answer"):
+            request.answer = refusal(502, "", "a proxy said: Bad Gateway")
+        self.at(self.now + delay, lambda: self._made_of(request))
+        if not delay:
+            self.advance(0.0)
+
+    def _refused(self, request: Request) -> Answer | None:
+        if self.expires and self.now > request.expires:
+            self.faults.tells("credential expired on arrival")
+            return refusal(401, "UNAUTHENTICATED", "the credential has expired")
+        if self.now < self.storm_until:
+            after = self.rng.choice((None, 1.0, 30.0, 600.0))
+            reason = "RESOURCE_EXHAUSTED" if self.storm == 429 else "UNAVAILABLE"
+            return refusal(self.storm, reason, "the service is overloaded", after)
+        if self.faults.happens("refused"):
+            status, reason = self.rng.choice(((400, "INVALID_ARGUMENT"), (403, "PERMISSION_DENIED")))
+            return refusal(status, reason, "the service doesn't want it")
+        if not self._token():
+            self.faults.tells("submission quota used up")
+            return refusal(429, "RESOURCE_EXHAUSTED", "too many submissions a minute")
+        return None
+
+    def _token(self) -> bool:
+        rate = self.a_minute
+        self._tokens = min(max(1.0, rate / 12), self._tokens + (self.now - self._counted) * rate / 60)
+        self._counted = self.now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def _made_of(self, request: Request) -> None:
+        name = request.body.get("jobId")
+        if name and any(job.job_name == name for job in self.jobs if job.api_version == ML_V1):
+            request.answer = request.answer or refusal(409, "ALREADY_EXISTS", f"{name} exists")
+            return
+        job = self.make(request.api_version, request.kind, request.body, "create", request.sender)
+        if not name and self.faults.happens("made twice of one request"):
+            self.make(request.api_version, request.kind, request.body, "create", request.sender)
+        if request.answer is None:
+            request.answer = Created(self.shown(job))
+
+    def make(self, api_version: str, kind: str, body: JsonObject, origin: str, sender: str = "") -> Job:
+        """A new job; its life is decided now."""
+        number = len(self.jobs) + 1
+        job_name = str(body.get("jobId") or body["displayName"])
+        tail = job_name if api_version == ML_V1 else str(1_000_000 + number)
+        job = Job(
+            name=f"{PARENT}/{_COLLECTIONS[kind]}/{tail}",
+            job_name=job_name,
+            api_version=api_version,
+            kind=kind,
+            body=body,
+            made=self.now,
+            origin=origin,
+            sender=sender,
+            hidden=self.bounds.visible.total_seconds(),
+        )
+        if self.faults.happens("hidden beyond the bound"):
+            job.hidden *= self.rng.uniform(2.0, 8.0)
+        # Either no listing shows it for a while, or one does and the next doesn't.
+        if self.faults.happens("job not listed yet"):
+            job.unseen = job.hidden * self.rng.choice((self.rng.random(), 0.99))
+        job.strange = self.faults.happens("unknown state")
+        self.jobs.append(job)
+        self.trace("service", f"made {job.name} ({origin}) {short(job)}")
+        self._live(job)
+        if kind == "HyperparameterTuningJob" and self.faults.happens("trials listed as jobs"):
+            trial = {**body, "jobSpec": body["trialJobSpec"]}
+            self.make(api_version, "CustomJob", trial, "trial")
+        self.checker.made(job)
+        return job
+
+    def _live(self, job: Job) -> None:
+        rng = self.rng
+        start = self.now + rng.choice((1.0, 30.0, 300.0)) * rng.random()
+        end = start + rng.choice((5.0, 120.0, 1800.0, 7200.0, 20000.0)) * (0.2 + rng.random())
+        result = State.SUCCEEDED if rng.random() < 0.6 else State.FAILED
+        self.at(start, lambda: self._starts(job))
+        self.at(end, lambda: self.ends(job, result))
+
+    def _starts(self, job: Job) -> None:
+        if job.state is State.QUEUED:
+            job.state, job.started = State.RUNNING, self.now
+
+    def ends(self, job: Job, state: State) -> None:
+        """The job ends, if it hasn't."""
+        if job.gone or job.state.ended:
+            return
+        job.state, job.ended, job.strange = state, self.now, False
+        self.trace("service", f"{job.name} ended {state}")
+
+    def ask_end(self, job: Job) -> None:
+        """A cancel that was accepted: the job ends soon, as asked or, too late, as it would have."""
+        if job.state.ended or job.state is State.CANCELLING:
+            return
+        job.state, job.asked_to_end, job.strange = State.CANCELLING, True, False
+        end = State.CANCELLED
+        if self.faults.happens("cancel came too late"):
+            end = self.rng.choice((State.SUCCEEDED, State.FAILED))
+        self.at(self.now + self.rng.uniform(0.0, 240.0), lambda: self.ends(job, end))
+
+    # Reads.
+
+    def listed(self, jobs: Iterable[Job], pick: Callable[[Job], bool]) -> list[ActualJob]:
+        """What one page of a listing shows: every job that must be shown, and some of the younger."""
+        return [self.shown(job) for job in jobs if not job.gone and pick(job) and self._visible(job)]
+
+    def _visible(self, job: Job) -> bool:
+        age = self.now - job.made
+        if age < job.unseen:
+            return False
+        return not (age < job.hidden and self.faults.happens("job not listed yet"))
+
+    def found(self, name: str) -> Job | None:
+        """The job of a resource name, as the service keeps it."""
+        return next((job for job in self.jobs if job.name == name and not job.gone), None)
+
+    def shown(self, job: Job, *, spec: bool = False) -> ActualJob:
+        """A job as the API shows it now."""
+        labels = dict(job.labels)
+        if self.every_try and TRY in labels:
+            labels[TRY] = self.checker.known_try(job) or labels[TRY]
+        return ActualJob(
+            resource=job.name,
+            job_name=job.job_name,
+            api_version=job.api_version,
+            kind=job.kind,
+            state=State.RUNNING if job.strange else job.state,
+            service_state=_STRANGE if job.strange else f"JOB_STATE_{job.state}",
+            labels=labels,
+            spec=spec_of(job) if spec else {},
+            body=filled(job) if spec else {},
+            create_time=self._text(job.made),
+            start_time=self._text(job.started),
+            end_time=self._text(job.ended),
+        )
+
+    def _text(self, moment: float | None) -> str:
+        return "" if moment is None else self.time(moment).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,208 @@
+"""The life of a wanted job after it was submitted: reverts, deletions, disasters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import urllib3
+from repository import Repository
+
+
+def call(repository: Repository, method: str, path: str, body: Any = None) -> Any:
+    """A request to the embedded service by its own API."""
+    service = repository.service()
+    answer = urllib3.request(
+        method,
+        f"{service['url']}/{path}",
+        body=json.dumps(body) if body is not None else None,
+        headers={"Authorization": f"Bearer {service['token']}", "Content-Type": "application/json"},
+        retries=False,
+    )
+    assert answer.status == 200, answer.data
+    return json.loads(answer.data)
+
+
+def jobs(repository: Repository) -> list[Any]:
+    """Every job that the service has."""
+    found = call(repository, "GET", "v1/projects/local/locations/local/customJobs?pageSize=100")
+    return list(found.get("customJobs", []))
+
+
+def change(repository: Repository, name: str = "census") -> Any:
+    changes = repository.run("plan", "--format", "json").json["changes"]
+    (found,) = (change for change in changes if change["baseName"] == name)
+    return found
+
+
+def drift(repository: Repository) -> list[str]:
+    return [finding["kind"] for finding in repository.run("plan", "--format", "json").json["drift"]]
+
+
+@pytest.mark.fault(22)
+def test_a_revert_does_not_run_again_and_says_how_to(repository: Repository) -> None:
+    repository.job("census", args=["a"])
+    assert repository.run("apply", "--wait").code == 0
+    first = change(repository)["jobName"]
+    repository.job("census", args=["b"])
+    assert repository.run("apply", "--wait").code == 0
+    repository.job("census", args=["a"])
+    reverted = change(repository)
+    assert (reverted["action"], reverted["jobName"]) == ("none", first)
+    assert reverted["reason"] == f'already ran as {first} (succeeded); change "rerun" to run it again'
+    assert repository.run("apply", "--wait").code == 0
+    assert len(jobs(repository)) == 2
+    repository.job("census", args=["a"], reconcile="{rerun: once more}")
+    assert change(repository)["action"] == "submit"
+
+
+@pytest.mark.fault(23)
+def test_a_deleted_job_is_told_and_not_made_again(repository: Repository) -> None:
+    repository.hold.touch()
+    repository.job("census")
+    assert repository.run("apply").code == 0
+    (job,) = jobs(repository)
+    call(repository, "POST", f"v1/{job['name']}:cancel", {})
+    assert repository.run("cancel", "census").code == 0
+    assert drift(repository) == ["cancelled-outside"]
+    call(repository, "DELETE", f"v1/{job['name']}")
+    for _ in range(2):
+        assert repository.run("apply").code == 0
+        assert jobs(repository) == []
+    assert change(repository)["action"] == "none"
+
+
+def test_an_orphan_is_cancelled_as_its_manifest_wished(repository: Repository) -> None:
+    repository.hold.touch()
+    repository.job("census", reconcile="{onDelete: cancel}")
+    repository.job("other")
+    assert repository.run("apply").code == 0
+    (repository.root / "jobs" / "census.yaml").unlink()
+    planned = repository.run("plan", "--format", "json").json
+    assert [c["action"] for c in planned["changes"]] == ["cancel", "none"]
+    applied = repository.run("apply", "--format", "json").json
+    assert [(o["action"], o["status"], o["state"]) for o in applied["outcomes"]] == [
+        ("cancel", "applied", "CANCELLED")
+    ]
+
+
+@pytest.mark.fault(21)
+def test_an_emptied_folder_cancels_nothing(repository: Repository) -> None:
+    repository.hold.touch()
+    repository.job("census", reconcile="{onDelete: cancel}")
+    assert repository.run("apply").code == 0
+    shutil.move(repository.root / "jobs", repository.root / "elsewhere")
+    assert repository.run("apply").code == 64
+    (repository.root / "jobs").mkdir()
+    assert repository.run("apply").code == 0
+    assert {job["state"] for job in jobs(repository)} <= {
+        "JOB_STATE_QUEUED",
+        "JOB_STATE_PENDING",
+        "JOB_STATE_RUNNING",
+    }
+    assert drift(repository) == ["orphaned"]
+
+
+@pytest.mark.fault(11)
+def test_emptied_claims_stop_everything_until_a_person_says_so(repository: Repository) -> None:
+    repository.job("census")
+    assert repository.run("apply", "--wait").code == 0
+    repository.run("serve", "--stop")
+    shutil.rmtree(repository.home / "gcs" / "reconciler-staging" / "reconciler" / "claims")
+    for command in ("plan", "apply"):
+        refused = repository.run(command)
+        assert refused.code == 1
+        assert "the service has 1 run of this repository" in refused.err
+        assert "run `reconciler init --claims --env local`" in refused.err
+    assert repository.run("init", "--claims").code == 0
+    assert change(repository)["reason"] == "found without a claim: adopted if it is the same job"
+    adopted = repository.run("apply", "--format", "json")
+    assert (adopted.code, adopted.json["outcomes"][0]["state"]) == (0, "SUCCEEDED")
+    assert len(jobs(repository)) == 1
+    assert repository.run("plan", "--detailed-exitcode").code == 0
+
+
+@pytest.mark.fault(33)
+@pytest.mark.parametrize("blocks", [4, 48, 160])
+def test_a_full_disk_stops_and_loses_nothing(repository: Repository, blocks: int) -> None:
+    """Files of the service may not grow beyond some kilobytes: it fails at its start, or in the middle."""
+    repository.job("census")
+    repository.job("other")
+    limited = subprocess.run(
+        ["bash", "-c", f"ulimit -f {blocks}; exec {sys.executable} -m reconciler apply"],
+        cwd=repository.root,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    log = repository.home / "service.log"
+    said = limited.stdout + limited.stderr + (log.read_text() if log.exists() else "")
+    assert "Traceback" not in said
+    # What failed at first may have gone well when it was tried again.
+    assert limited.returncode in (0, 1), said
+    repository.run("serve", "--stop")
+    applied = repository.run("apply", "--wait")
+    assert applied.code == 0, applied.out + applied.err
+    found = jobs(repository)
+    assert len({job["displayName"] for job in found}) == len(found) == 2
+    # What began while the disk was full may have failed for it, and then it never started.
+    failed = [job for job in found if job["state"] == "JOB_STATE_FAILED"]
+    assert len(repository.starts.read_text().splitlines()) + len(failed) == 2
+
+
+@pytest.mark.fault(36)
+def test_a_locked_state_stops_clearly_and_makes_nothing_twice(repository: Repository) -> None:
+    repository.hold.touch()
+    repository.job("census")
+    assert repository.run("apply").code == 0
+    repository.job("other")
+    lock = sqlite3.connect(repository.home / "state.db", isolation_level=None, timeout=30)
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+        refused = repository.run("apply")
+    finally:
+        lock.close()
+    assert refused.code == 1
+    assert "state" in refused.out + refused.err
+    assert repository.run("apply").code == 0
+    assert len(jobs(repository)) == 2
+
+
+@pytest.mark.fault(36)
+def test_a_corrupt_state_is_not_taken_for_an_empty_one(repository: Repository) -> None:
+    repository.job("census")
+    assert repository.run("apply", "--wait").code == 0
+    repository.run("serve", "--stop")
+    state = repository.home / "state.db"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:50] + b"\xff" * 200 + whole[250:])
+    for command in ("plan", "apply", "status"):
+        refused = repository.run(command)
+        assert refused.code == 1, refused
+        assert str(repository.home) in refused.err
+    state.write_bytes(whole)
+    assert repository.run("plan", "--detailed-exitcode").code == 0
+    assert len(repository.starts.read_text().splitlines()) == 1
+
+
+@pytest.mark.fault(31)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_apply_that_is_told_to_end_ends(repository: Repository, how: signal.Signals) -> None:
+    repository.hold.touch()
+    repository.job("census")
+    process = repository.start("apply", "--wait", "--log-format", "json")
+    assert process.stderr is not None
+    assert process.stderr.readline()
+    process.send_signal(how)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode not in (0, 2, 3, 4, 64)
+    assert "Traceback" not in out + err
+    repository.hold.unlink()
+    assert repository.run("apply", "--wait").code == 0
+    assert len(repository.starts.read_text().splitlines()) == 1

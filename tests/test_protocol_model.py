@@ -1,0 +1,252 @@
+"""The submission protocol, checked in every state that a small world can reach.
+
+Two reconcilers without end, each of which may pause between any two steps and die at any; requests that are
+late, answers and acknowledgements that are lost, listings that lag. `MODEL=large` adds larger worlds: some
+minutes more, and up to 2 GB of memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+import pytest
+
+from tests.model.checker import (
+    Finding,
+    Invariant,
+    bound_to_our_own,
+    check,
+    one_job_is_left,
+    one_job_per_attempt,
+    reachable,
+    retries_follow_failures,
+    settled,
+)
+from tests.model.protocol import Protocol, Rules
+from tests.model.world import (
+    Claim,
+    ClaimState,
+    Job,
+    Move,
+    Reconciler,
+    Request,
+    Setting,
+    Try,
+    World,
+)
+
+DESIGN = Rules()
+AUDITED = Rules(audit=True)
+TWO_TRIES = Setting()
+THREE_TRIES = Setting(tries=3)
+FOREIGN_JOB = Setting(foreign=True)
+RETRIES = Setting(attempts=2, jobs_fail=True)
+LATE = Setting(really_executes=3)
+STALE = Setting(really_visible=3)
+
+WORLDS = {
+    "two tries": TWO_TRIES,
+    "three tries": THREE_TRIES,
+    "a foreign job": FOREIGN_JOB,
+    "retries": RETRIES,
+    "one wrong listing": Setting(wrong_listings=1),
+}
+LARGE_WORLDS = {
+    "longer times": Setting(lifetime=2, executes=2, visible=2),
+    "no execution time": Setting(executes=0, visible=2),
+    "three reconcilers": Setting(reconcilers=3),
+    "a foreign job, three tries": Setting(foreign=True, tries=3),
+    "three tries for two attempts": Setting(attempts=2, jobs_fail=True, tries=3),
+}
+if os.environ.get("MODEL") == "large":
+    WORLDS |= LARGE_WORLDS
+
+
+@pytest.fixture(autouse=True)
+def _no_collector() -> Iterator[None]:
+    """Hundreds of thousands of tuples without a cycle: looking for one takes a third of the time."""
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+def without(*guards: str) -> Rules:
+    """The protocol with some guards taken away."""
+    assert set(guards) <= {field.name for field in fields(Rules)}
+    return replace(DESIGN, **dict.fromkeys(guards, False))
+
+
+def told(finding: Finding) -> str:
+    """For a failed test: how it came to it, a step a line."""
+    way = finding.violation or finding.dead_end
+    return "\n".join(["", *(f"{number:3} {step}" for number, step in enumerate(way, 1))])
+
+
+@pytest.mark.fault(2, 7, 8, 9, 12)
+@pytest.mark.parametrize("setting", WORLDS.values(), ids=WORLDS)
+def test_no_second_job_and_no_dead_end(setting: Setting) -> None:
+    finding = check(Protocol(setting, DESIGN))
+    assert not finding.violation, told(finding)
+    assert not finding.dead_end, told(finding)
+
+
+# What each guard is for: without it, the model finds what it prevents.
+
+NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
+    "claims": (TWO_TRIES, without("claims"), one_job_per_attempt),
+    "claim before request": (TWO_TRIES, without("claim_first"), one_job_per_attempt),
+    "insert only where there is none": (TWO_TRIES, without("insert_once"), one_job_per_attempt),
+    "compare and swap of a takeover": (THREE_TRIES, without("swap_takeover"), one_job_per_attempt),
+    "compare and swap of an answer": (THREE_TRIES, without("swap_answer"), one_job_per_attempt),
+    "a write of unknown outcome is read back": (TWO_TRIES, without("read_back"), one_job_per_attempt),
+    "fence": (TWO_TRIES, without("fence"), one_job_per_attempt),
+    "settle time for execution": (TWO_TRIES, without("wait_executes"), one_job_per_attempt),
+    "settle time for visibility": (TWO_TRIES, without("wait_visible"), one_job_per_attempt),
+    # Each of these two makes the other one unnecessary as long as listings keep their bound.
+    "time before the look, or a second look": (
+        TWO_TRIES,
+        without("time_before_look", "look_twice"),
+        one_job_per_attempt,
+    ),
+    "second look, when a listing was wrong": (
+        Setting(wrong_listings=1),
+        without("look_twice"),
+        one_job_per_attempt,
+    ),
+    "own tries only": (FOREIGN_JOB, without("own_tries"), bound_to_our_own),
+    "resolve waits": (FOREIGN_JOB, without("resolve_waits"), one_job_per_attempt),
+    "retry after FAILED only": (RETRIES, without("retry_failed_only"), retries_follow_failures),
+    "a retry's own claim": (replace(RETRIES, tries=3), without("retry_claim"), one_job_per_attempt),
+    "execution is bounded": (LATE, DESIGN, one_job_per_attempt),
+    "visibility is bounded": (STALE, DESIGN, one_job_per_attempt),
+    "repair keeps the oldest, not the one the claim names": (
+        LATE,
+        replace(AUDITED, keep_oldest=False),
+        one_job_is_left,
+    ),
+}
+
+
+@pytest.mark.fault(7, 8, 9, 12, 13, 18)
+@pytest.mark.parametrize(("setting", "rules", "broken"), NEEDED.values(), ids=NEEDED)
+def test_each_guard_is_needed(setting: Setting, rules: Rules, broken: Invariant) -> None:
+    finding = check(Protocol(setting, rules), broken, live=False)
+    assert finding.violation, (
+        "nothing went wrong without the guard: it isn't needed, or the model doesn't see why"
+    )
+
+
+def test_without_takeover_a_dead_owner_holds_its_claim_for_ever() -> None:
+    finding = check(Protocol(TWO_TRIES, without("take_over")))
+    assert not finding.violation, told(finding)
+    assert finding.dead_end
+
+
+@pytest.mark.parametrize("guard", ["look_twice", "time_before_look", "look_after_refusal"])
+def test_what_is_more_than_the_model_needs(guard: str) -> None:
+    """These cost seconds at most, and stand for what the model takes for granted.
+
+    The second look and the time of the claim's read stand in for each other. The look after a refusal finds
+    a job that a refusal denied, which the model's service never does.
+    """
+    finding = check(Protocol(TWO_TRIES, without(guard)))
+    assert not finding.violation, told(finding)
+    assert not finding.dead_end, told(finding)
+
+
+def test_a_shortest_way_can_be_walked() -> None:
+    protocol = Protocol(TWO_TRIES, without("fence"))
+    world = TWO_TRIES.start()
+    way = check(protocol, one_job_per_attempt).violation
+    for step in way:
+        assert one_job_per_attempt(world)
+        world = next(move.world for move in protocol.moves(world) if move.what == step)
+    assert not one_job_per_attempt(world)
+    assert way[-1] in {"the service makes the job of try 1", "the service makes the job of try 2"}
+
+
+# Refusals, and requests that never left.
+
+
+def settles(protocol: Protocol, start: World, may: Callable[[Move], bool]) -> bool:
+    """Whether a claim can become BOUND by the moves that may happen."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        for move in protocol.moves(waiting.pop()):
+            if may(move) and move.world not in seen:
+                seen.add(move.world)
+                waiting.append(move.world)
+    return any(map(settled, seen))
+
+
+def no_time(move: Move) -> bool:
+    return move.what != "time passes"
+
+
+@pytest.mark.parametrize("request_was", [Request.NOT_SENT, Request.REFUSED])
+def test_what_certainly_made_no_job_is_sent_again_without_waiting(request_was: Request) -> None:
+    before = Try(0, clock=-1, request=request_was)
+    rejected = Claim(ClaimState.REJECTED, 2, (0,))
+    pending = Claim(ClaimState.PENDING, 1, (0,))
+    start = World((rejected,), (before,), (Reconciler(),))
+    assert settles(Protocol(TWO_TRIES, DESIGN), start, no_time)
+    assert not settles(Protocol(TWO_TRIES, DESIGN), start._replace(claims=(pending,)), no_time)
+
+
+# Beyond the bounds: two jobs, and what the audit makes of them.
+
+
+@pytest.mark.fault(13, 18)
+@pytest.mark.parametrize("setting", [LATE, STALE], ids=["late execution", "stale listings"])
+def test_two_auditors_never_cancel_every_job(setting: Setting) -> None:
+    finding = check(Protocol(setting, AUDITED), one_job_is_left, live=False)
+    assert not finding.violation, told(finding)
+
+
+def live_jobs(world: World) -> list[int]:
+    return [number for number in world.jobs(0) if world.tries[number].job is Job.LIVE]
+
+
+def all_listed(world: World, setting: Setting) -> World:
+    """The same world when every job has come into the listings."""
+    tries = (one._replace(job_age=setting.longest_hidden if one.job_rank else 0) for one in world.tries)
+    return world._replace(tries=tuple(tries))
+
+
+def after_one_audit(protocol: Protocol, world: World) -> World:
+    """What a new reconciler makes of it while all others sleep."""
+    world = world.with_reconciler(0, Reconciler())
+    move = next(move for move in protocol.moves_of(world, 0) if move.what.endswith("audits"))
+    while move.world.reconcilers[0] != Reconciler():
+        move = next(iter(protocol.moves_of(move.world, 0)))
+    return move.world
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("audit", [True, False], ids=["audit", "no audit"])
+def test_one_audit_leaves_one_live_job(audit: bool) -> None:
+    """Whatever all reconcilers were about to do when it began; without it, both jobs go on."""
+    protocol = Protocol(LATE, replace(DESIGN, audit=audit))
+    doubled = [all_listed(world, LATE) for world in reachable(protocol) if len(live_jobs(world)) == 2]
+    assert doubled
+    for world in doubled:
+        if audit:
+            repaired = after_one_audit(protocol, world)
+            assert live_jobs(repaired) == world.jobs(0)[:1]
+            assert repaired.claims[0].state is ClaimState.BOUND
+            assert repaired.claims[0].job == world.jobs(0)[0]
+        else:
+            assert all(len(live_jobs(move.world)) == 2 for move in protocol.moves(world))
+
+
+@pytest.mark.fault(18)
+def test_the_repair_cancels_neither_the_oldest_nor_a_foreign_job() -> None:
+    setting = replace(LATE, foreign=True, reconcilers=1)
+    for world in reachable(Protocol(setting, AUDITED)):
+        jobs = world.jobs(0)
+        assert not jobs or world.tries[jobs[0]].job is not Job.CANCELLED
+        assert all(set(one.cancels) <= set(jobs[1:]) for one in world.reconcilers)
