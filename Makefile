@@ -10,6 +10,7 @@ UV_FLAGS ?=
 SEEDS ?= 2000
 SEED ?=
 OPTIONS ?=
+MODULES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ WHEELHOUSE := $(VENV)/wheelhouse
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos simulate check format bench wheelhouse constraints clean
+.PHONY: help demo test chaos simulate mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,9 @@ chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments
 
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
+
+mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="claim planner"
+	$(BIN)/python -m tests.mutation $(MODULES)
 
 check: $(STAMPS)/dev  ## lint, formatting, types, import layers
 	$(BIN)/ruff check .

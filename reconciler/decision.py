@@ -69,7 +69,7 @@ class _Decision:
 
     def _first(self) -> Change:
         """Nothing was ever asked of this content."""
-        beside = self._beside(self._odd)
+        beside = self._beside()
         if beside:
             return self._about(
                 Action.BLOCKED, _without_request(beside), label_of(self._job.identity), 1, actual=beside
@@ -83,17 +83,19 @@ class _Decision:
         left = self._job.manifest.reconcile.attempts - number
         if left <= 0:
             return self._ended(last, State.FAILED)
-        beside = next((run for attempt in self._mine for run in attempt.strangers if _counts(run)), None)
+        beside = self._beside()
         if beside:
-            said = f"{beside.resource} has this job's labels, and no recorded request made it"
-            return self._about(Action.BLOCKED, said, last.id.key, number + 1)
+            return self._about(
+                Action.BLOCKED, _without_request(beside), last.id.key, number + 1, actual=beside
+            )
         reason = f"attempt {number} failed, {left} left"
         return self._submission(last.id.key, number + 1, reason, actual=last.run)
 
-    def _beside(self, attempts: Sequence[Attempt]) -> ActualJob | None:
+    def _beside(self) -> ActualJob | None:
         """A run that no recorded request made, and that may do what a submission would do."""
-        runs = (run for a in attempts for run in (*a.strangers, *(() if a.claim else (a.run, *a.others))))
-        return next((run for run in runs if run and _counts(run)), None)
+        strangers = (run for attempt in self._mine for run in attempt.strangers)
+        odd = (attempt.run for attempt in self._odd if attempt.run)
+        return next((run for run in (*strangers, *odd) if _counts(run)), None)
 
     def _open(self, attempt: Attempt) -> Change:
         """An attempt that isn't known to have failed: there is no other beside it."""

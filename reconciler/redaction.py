@@ -52,4 +52,5 @@ def _forms(value: str) -> Iterator[str]:
     for form in (value, quoted, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]):
         yield form
         yield one_line(form)
+    yield from value.splitlines()
     yield from lines(value)

@@ -152,8 +152,12 @@ def test_an_unknown_outcome_is_waited_for_as_long_as_patience_lasts(outside: Out
 
 def test_with_patience_it_is_settled_at_once(outside: Outside) -> None:
     outside.jobs.answers = [Unknown("?")]
-    assert told(apply(outside, wanted(), patience=3600.0, pause=15.0)) == [("submit", "applied", "QUEUED")]
+    lines: list[str] = []
+    outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, tell=lines.append)
+    assert told(outcomes) == [("submit", "applied", "QUEUED")]
     assert len(outside.jobs.sent) == 2
+    said = "whether a job was created is not known; looking for it, 00:03:00 UTC at most"
+    assert lines == [f"{wanted().job_name}: {said}"]
 
 
 def test_a_store_that_fails_while_waiting_fails_that_submission_only(outside: Outside) -> None:

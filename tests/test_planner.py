@@ -477,9 +477,19 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
     if state in (State.FAILED, State.CANCELLED):
         assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
-    said = f"{PARENT}/5 has this job's labels, and no recorded request made it"
-    assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, None)
+    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+    assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", State)
+def test_no_attempt_is_made_beside_a_job_that_says_it_is_a_later_one(state: State) -> None:
+    runs, claims = known(JOB, State.FAILED)
+    later = run_of(JOB, state, 3, number=5)
+    change = only(plan([JOB], [*runs, later], claims))
+    blocked = state not in (State.FAILED, State.CANCELLED)
+    assert (change.action, change.attempt) == (Action.BLOCKED if blocked else Action.RETRY, 2)
 
 
 # Live runs of what is no longer wanted.

@@ -162,9 +162,13 @@ def test_a_failed_training_fails_the_apply_and_says_why(repository: Repository) 
 
 def test_attempts_are_used_up_one_by_one(repository: Repository) -> None:
     repository.job("census", args=["--fail"], reconcile="{attempts: 2}")
-    assert repository.run("apply", "--wait").code == 1
+    first = repository.run("apply", "--wait")
+    assert first.code == 1
+    assert first.err.strip().endswith("; the next apply makes attempt 2 of 2")
     assert actions(repository) == {"census": "retry"}
-    assert repository.run("apply", "--wait").code == 1
+    last = repository.run("apply", "--wait")
+    assert last.code == 1
+    assert "the next apply makes" not in last.err
     assert actions(repository) == {"census": "none"}
     assert any(name.endswith("_2") for name in repository.states())
     assert len(starts(repository)) == 2

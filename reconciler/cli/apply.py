@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 from reconciler.apply import PATIENCE, Applier, applier_of
+from reconciler.attempts import keys_of
 from reconciler.brakes import SUBMISSIONS, check_brakes
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json, tell_error, tell_failed
@@ -18,6 +20,7 @@ from reconciler.errors import ExitCode, ReconcilerError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.jsonforms import apply_json
+from reconciler.labels import KEY, attempt_of
 from reconciler.observation import Observed, observe
 from reconciler.outcome import Outcome, Status
 from reconciler.plan import Plan
@@ -50,7 +53,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
             session.ports.claims.found()
         patience = WAITING_PATIENCE if arguments.wait else PATIENCE
-        applier = applier_of(session, desired, commit, patience)
+        applier = applier_of(session, desired, commit, patience, _teller(arguments))
         outcomes = list(applier.run(plan))
         _settle(session, applier, desired, outcomes)
         jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
@@ -58,7 +61,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if ended:
             _settle(session, applier, desired, outcomes)
     outcomes = [_as_ended(outcome, ended) for outcome in outcomes]
-    for line in _ends(jobs, ended):
+    for line in _ends(desired, jobs, ended):
         print(f"reconciler: {one_line(line)}", file=sys.stderr)
     if arguments.format == "json":
         print_json(apply_json(plan, outcomes))
@@ -139,14 +142,26 @@ def _as_ended(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     return outcome
 
 
-def _ends(jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
+def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Tells on stderr what apply waits for, unless only errors are to be told."""
+    return lambda line: None if arguments.quiet else print(one_line(line), file=sys.stderr, flush=True)
+
+
+def _ends(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
     """What is to be told of the awaited jobs that failed, and of those whose end wasn't seen."""
+    attempts = {key: job.manifest.reconcile.attempts for job in desired.jobs for key in keys_of(job)}
     failed = [job for job in ended if job.state is State.FAILED]
     unseen = {job.resource for job in jobs} - {job.resource for job in ended}
     return [
-        *(f"{job.job_name} failed; see `reconciler logs {job.job_name}`" for job in failed),
+        *(_failure(job, attempts.get(job.labels.get(KEY, ""), 1)) for job in failed),
         *(f"the end of {resource} was not seen" for resource in sorted(unseen)),
     ]
+
+
+def _failure(job: ActualJob, attempts: int) -> str:
+    attempt = attempt_of(job)
+    more = f"; the next apply makes attempt {attempt + 1} of {attempts}" if attempt < attempts else ""
+    return f"{job.job_name} failed; see `reconciler logs {job.job_name}`{more}"
 
 
 def _exit_code(outcomes: list[Outcome], jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> ExitCode:

@@ -1,0 +1,42 @@
+"""The explanations in explained.toml: why a mutant that no test notices does no harm."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .mutants import Mutant
+
+_FILE = Path(__file__).with_name("explained.toml")
+
+
+class Explained:
+    """The survivors of a module beside their explanations.
+
+    Attributes:
+        without: The survivors that nothing explains.
+        stale: The explanations of what didn't survive, or is there no longer.
+    """
+
+    def __init__(self, module: str, survivors: Sequence[Mutant]) -> None:
+        entries = _read().get(module, [])
+        said = {
+            (entry["function"], entry["line"], change)
+            for entry in entries
+            for change in entry["changes"]
+            if entry["reason"]
+        }
+        there = {(mutant.function, mutant.line, mutant.change): mutant for mutant in survivors}
+        self.without = [mutant for key, mutant in there.items() if key not in said]
+        self.stale = [": ".join(key) for key in sorted(said - there.keys())]
+
+
+def modules() -> frozenset[str]:
+    """The modules that something is explained of."""
+    return frozenset(_read())
+
+
+def _read() -> dict[str, Any]:
+    return tomllib.loads(_FILE.read_text("utf-8"))

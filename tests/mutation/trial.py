@@ -1,0 +1,187 @@
+"""One try of a module's tests, in a process of its own, with or without a mutant."""
+
+from __future__ import annotations
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_SECONDS = 120
+"""The most that one mutant's tests may take; a mutant that never comes to an end is noticed by this."""
+_CPU_SECONDS = 60
+_MEMORY = 4 << 30
+
+# The same examples each time, none kept, and no time spent on making a failing one smaller.
+settings.register_profile(
+    "mutation",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@dataclass(slots=True)
+class Baseline:
+    """What the tests do without a mutant.
+
+    Attributes:
+        failed: pytest's exit status.
+        seconds: By test.
+        reached: By function of the module, the tests that come through it.
+        loaded: The names of the modules that were imported and aren't the project's.
+    """
+
+    failed: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    reached: dict[str, set[str]] = field(default_factory=dict)
+    loaded: list[str] = field(default_factory=list)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module from a syntax tree."""
+
+    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
+        super().__init__(name, str(path))
+        self._code = compile(tree, str(path), "exec", dont_inherit=True)
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self._code
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Puts the mutated module in the place of the real one."""
+
+    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
+        self._name, self._path = name, path
+        self._loader = _Loader(name, path, tree)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != self._name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self._path, loader=self._loader)
+
+
+class _Chosen:
+    """A pytest plugin: only these tests, in this order."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self._order = {test: index for index, test in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [item for item in items if item.nodeid in self._order]
+        items[:] = sorted(chosen, key=lambda item: self._order[item.nodeid])
+
+
+class _Recorder:
+    """A pytest plugin: how long each test takes, and through which functions of one file it comes."""
+
+    def __init__(self, path: Path, into: Baseline) -> None:
+        self._file, self._into = str(path), into
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        begun = time.perf_counter()
+        codes: set[CodeType] = set()
+
+        def profile(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code.co_filename == self._file:
+                codes.add(frame.f_code)
+
+        sys.setprofile(profile)
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            self._into.seconds[item.nodeid] = time.perf_counter() - begun
+            for code in codes:
+                function = code.co_qualname.split(".<locals>")[0]
+                self._into.reached.setdefault(function, set()).add(item.nodeid)
+
+
+def baseline(name: str, path: Path, files: Sequence[str]) -> Baseline:
+    """What the tests in `files` do to module `name` as it is."""
+    reading, writing = os.pipe()
+
+    def work() -> int:
+        found = Baseline()
+        found.failed = _pytest(files, [_Recorder(path, found)])
+        found.loaded = [name for name, module in sys.modules.items() if not _is_own(module)]
+        with os.fdopen(writing, "wb") as out:
+            pickle.dump(found, out)
+        return 0
+
+    child = fork(work)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    if not said:
+        raise SystemExit(f"the tests of {name} end without a result: {' '.join(files)}")
+    found: Baseline = pickle.loads(said)
+    return found
+
+
+def _is_own(module: Any) -> bool:
+    """Whether a module is of this project: each try imports those anew."""
+    file = Path(getattr(module, "__file__", None) or "/")
+    return file.is_relative_to(ROOT) and "site-packages" not in file.parts
+
+
+def start(name: str, path: Path, tree: ast.Module, apply: Callable[[], None], tests: Sequence[str]) -> int:
+    """Begin the tests against a mutant; the process's id, whose exit status is 0 where none noticed it."""
+
+    def work() -> int:
+        apply()
+        sys.meta_path.insert(0, _Finder(name, path, tree))
+        status = _pytest(sorted({test.partition("::")[0] for test in tests}), [_Chosen(tests)])
+        return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
+
+    return fork(work)
+
+
+def fork(work: Callable[[], int]) -> int:
+    """Do `work` in a copy of this process, silent and bounded; its id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(quiet, stream)
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        signal.alarm(_SECONDS)
+        status = work()
+    finally:
+        os._exit(status)
+
+
+def _pytest(files: Sequence[str], plugins: list[Any]) -> int:
+    settings.load_profile("mutation")
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain"]
+    return int(
+        pytest.main(
+            [*options, "--override-ini=addopts=", "--strict-markers", "--strict-config", *files],
+            plugins=plugins,
+        )
+    )
