@@ -149,7 +149,10 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 def _init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--claims", action="store_true", required=True, help="prepare the environment's claims bucket"
+        "--claims",
+        action="store_true",
+        required=True,
+        help="make its claims bucket where it isn't there, and print who needs which permission",
     )
 
 
@@ -158,10 +161,16 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _resolve(parser: argparse.ArgumentParser) -> None:
-    _name(parser)
+    parser.add_argument(
+        "name", metavar="NAME", help="a job name, or a base name with one submission that isn't settled"
+    )
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--resubmit", action="store_true", help="send it again, once no earlier request can act")
-    how.add_argument("--give-up", action="store_true", help="never send it again")
+    how.add_argument(
+        "--resubmit", action="store_true", help="send it again, as soon as no earlier request can act"
+    )
+    how.add_argument(
+        "--give-up", action="store_true", help="never send it again; its job is bound if it appears"
+    )
 
 
 def _none(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +192,7 @@ _COMMANDS = (
         "reconciler resolve census-income --resubmit",
         _resolve,
     ),
-    _Spec("init", "prepare an environment", "reconciler init --claims --env prod", _init),
+    _Spec("init", "set up an environment", "reconciler init --claims --env prod", _init),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
 )
