@@ -35,5 +35,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "upkeep": ("test_claim_upkeep", "test_apply"),
     "outcome": ("test_outcome", "test_outcome_rows"),
     "redaction": ("test_redaction", "test_jobapi"),
+    "submission": (
+        "test_submission",
+        "test_submission_refusals",
+        "test_submission_details",
+        "test_bound_claims",
+        "test_apply",
+    ),
+    "apply": ("test_apply", "test_apply_details"),
 }
 """By module of `reconciler`; the tests' files are in `tests/`."""
