@@ -6,17 +6,14 @@ Tokens are minted as Google mints them: each ends, by the service's clock, and n
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from held_service import HeldService
 from repository import Repository
+from token_server import private_key, token_server
 
 PROJECT, LOCATION, ENVIRONMENT = "acme-ml", "us-central1", "prod"
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"
@@ -64,11 +61,16 @@ def google_place(
     config.write_text(CONFIG.format(submitter=named, endpoints=endpoints) + config.read_text())
     for bucket in ("acme-staging", "acme-claims"):
         (service.home / "gcs" / bucket).mkdir(parents=True)
-    with _token_server(service, ends=not submitter) as token_uri:
+
+    def token() -> str:
+        """A new one that lasts an hour; or the service's own, which may mint others for the submitter."""
+        return service.token if submitter else service.token_for(timedelta(hours=1))
+
+    with token_server(token) as token_uri:
         told = {
             "type": "service_account",
             "client_email": "ci@acme-ml.iam.gserviceaccount.com",
-            "private_key": _private_key(),
+            "private_key": private_key(),
             "private_key_id": "1",
             "project_id": PROJECT,
             "token_uri": token_uri,
@@ -78,42 +80,3 @@ def google_place(
             "GOOGLE_APPLICATION_CREDENTIALS": str(folder / "key.json"),
             "RECONCILER_ENV": ENVIRONMENT,
         }
-
-
-@contextmanager
-def _token_server(service: HeldService, *, ends: bool) -> Iterator[str]:
-    """The address of a server that gives a token for whatever is asked.
-
-    Args:
-        ends: Whether it is a new one that lasts an hour; else the service's own, which may mint others.
-    """
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            token = service.token_for(timedelta(hours=1)) if ends else service.token
-            body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing on stderr."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/token"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
-
-
-def _private_key() -> str:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()

@@ -7,17 +7,13 @@ account's key, as Google's does.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from raw_server import RawServer, answer
 from repository import Repository
+from token_server import private_key, token_server
 
 CONFIG = """
 source: acme-jobs
@@ -41,43 +37,13 @@ spec:
 """
 
 
-@contextmanager
-def token_server(token: str) -> Iterator[str]:
-    """The address of a server that gives `token` for whatever is asked."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing on stderr."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/token"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
-
-
 @pytest.fixture(scope="module")
-def private_key() -> str:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+def key() -> str:
+    return private_key()
 
 
 @pytest.fixture
-def cloud(repository: Repository, tmp_path: Path, private_key: str) -> Iterator[dict[str, str]]:
+def cloud(repository: Repository, tmp_path: Path, key: str) -> Iterator[dict[str, str]]:
     """The variables under which Application Default Credentials are found, with the services up."""
     repository.job("first")
     assert repository.run("apply", "--wait").code == 0
@@ -85,11 +51,11 @@ def cloud(repository: Repository, tmp_path: Path, private_key: str) -> Iterator[
     config = repository.root / "reconciler.yaml"
     config.write_text(CONFIG.format(url=service["url"]) + config.read_text())
     (repository.home / "gcs" / "acme-claims").mkdir()
-    with token_server(service["token"]) as token_uri:
+    with token_server(lambda: service["token"]) as token_uri:
         told = {
             "type": "service_account",
             "client_email": "submitter@acme-ml.iam.gserviceaccount.com",
-            "private_key": private_key,
+            "private_key": key,
             "private_key_id": "1",
             "project_id": "acme-ml",
             "token_uri": token_uri,
@@ -175,7 +141,7 @@ def test_missing_and_refused_credentials_are_told_with_what_to_do(
     missing = repository.run("plan", **nowhere)
     assert missing.code == 1
     assert "gcloud auth application-default login" in missing.err
-    with token_server("another") as token_uri:
+    with token_server(lambda: "another") as token_uri:
         key = json.loads((tmp_path / "key.json").read_text())
         (tmp_path / "key.json").write_text(json.dumps({**key, "token_uri": token_uri}))
         refused = repository.run("plan", **cloud)
