@@ -94,3 +94,10 @@ def test_a_name_that_a_further_run_of_other_content_has_is_taken() -> None:
     change = only(plan([JOB], runs, [bound_to(other, runs[0])]))
     assert change.action is Action.BLOCKED
     assert change.reason.startswith(f"{runs[1].resource} has this name and other content")
+
+
+def test_what_never_came_to_run_overtakes_nothing() -> None:
+    """Other content was submitted since, and nobody knows yet whether it made a job."""
+    run = run_of(JOB, State.SUCCEEDED)
+    since = claim_on(wanted(content="b"), ClaimState.PENDING)
+    assert only(plan([JOB], [run], [bound_to(JOB, run), since])).reason == "succeeded"

@@ -57,3 +57,7 @@ def test_a_value_that_ends_with_another_is_hidden_as_a_whole() -> None:
 def test_what_is_no_variable_hides_nothing() -> None:
     body = {"env": ["bad-word", None, {"value": 7}, {"name": "bad-word"}], "args": ["bad-word"]}
     assert redacted("bad-word 7", body) == "bad-word 7"
+
+
+def test_a_raw_line_of_a_value_is_hidden_with_its_tabs() -> None:
+    assert hidden('bad line: sécret "of\tmine" it\'s', SECRET) == "bad line: ***"
