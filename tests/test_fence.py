@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from opened import connected, opened
 from raw_server import Behaviour, RawServer, answer, reset
-from test_google import token_server
+from token_server import token_server
 
 from reconciler.answers import Created, Refused
 from reconciler.config import Config, from_document, load_config
@@ -269,7 +269,7 @@ def cloud(
 ) -> Iterator[HeldService]:
     """The held service in Google's place, with real Application Default Credentials for it."""
     (service.home / "gcs" / "acme-staging").mkdir(parents=True)
-    with token_server(service.token) as token_uri:
+    with token_server(lambda: service.token) as token_uri:
         told = {
             "type": "service_account",
             "client_email": "me@acme-ml.iam.gserviceaccount.com",

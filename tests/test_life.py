@@ -151,9 +151,10 @@ def test_a_full_disk_stops_and_loses_nothing(repository: Repository, blocks: int
     assert applied.code == 0, applied.out + applied.err
     found = jobs(repository)
     assert len({job["displayName"] for job in found}) == len(found) == 2
-    # What began while the disk was full may have failed for it, and then it never started.
+    # What began while the disk was full may have failed for it, before its start or after.
     failed = [job for job in found if job["state"] == "JOB_STATE_FAILED"]
-    assert len(repository.starts.read_text().splitlines()) + len(failed) == 2
+    starts = repository.starts.read_text().splitlines() if repository.starts.exists() else []
+    assert 2 - len(failed) <= len(starts) <= 2
 
 
 @pytest.mark.fault(36)
