@@ -45,7 +45,7 @@ chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
 
-mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="claim planner"
+mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)
 
 check: $(STAMPS)/dev  ## lint, formatting, types, import layers

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reconciler import cancel
-from reconciler.attempts import keys_of
-from reconciler.brakes import SUBMISSIONS
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.desired import Desired
 from reconciler.errors import NotFoundError, ReconcilerError, ServiceError
@@ -15,14 +12,17 @@ from reconciler.job import ActualJob, State
 from reconciler.labels import ATTEMPT, CODE, COMMIT, KEY, SOURCE, TRY
 from reconciler.manifest import JsonObject
 from reconciler.naming import label_of
-from reconciler.observation import Observed
-from reconciler.outcome import Outcome, Status
 from reconciler.plan import Action, Change, DesiredJob, Plan
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.brakes import SUBMISSIONS
+from reconciler.planning.outcome import Outcome, Status
 from reconciler.ports import Ports, Versioned
 from reconciler.reconcile import request_body
 from reconciler.session import Session
-from reconciler.submission import Order, Settlement, Submitter
-from reconciler.upkeep import refreshed, runs_by_claim
+from reconciler.submission import cancel
+from reconciler.submission.observation import Observed
+from reconciler.submission.submitter import Order, Settlement, Submitter
+from reconciler.submission.upkeep import refreshed, runs_by_claim
 
 PATIENCE = 60.0
 """Seconds that one apply waits for outcomes that aren't known, and for cancelled jobs to end."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reconciler.claimstore import PREFIX
 from reconciler.engines.base import ApiError, NotFoundAtServiceError, execute, part_of, text_of
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
+from reconciler.services.claimstore import PREFIX
 from reconciler.session import Session
 
 _FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"

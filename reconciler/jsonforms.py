@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reconciler.diagnostics import Problem
-from reconciler.outcome import JobStatus, Outcome
 from reconciler.plan import FORMAT_VERSION, Action, Change, Plan
+from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
 

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from reconciler.brakes import SUBMISSIONS
-from reconciler.comparison import predecessors
 from reconciler.config import Config, Environment
 from reconciler.desired import Desired, desired_jobs
 from reconciler.engines import engine_class
 from reconciler.errors import InvalidError, NotFoundError, UsageError
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
-from reconciler.observation import Observed
 from reconciler.plan import DesiredJob, Plan, Target
-from reconciler.planner import make_plan
+from reconciler.planning.brakes import SUBMISSIONS
+from reconciler.planning.comparison import predecessors
+from reconciler.planning.planner import make_plan
 from reconciler.ports import JobApi
 from reconciler.session import Session
 from reconciler.staged import staged_uri
+from reconciler.submission.observation import Observed
 from reconciler.validation.validate import Validation, validate
 
 JOBS_FOLDER = "jobs"

@@ -15,8 +15,8 @@ from reconciler.diagnostics import MAX_QUOTED, Problem
 from reconciler.inert import one_line, workflow_command
 from reconciler.job import State
 from reconciler.jsonforms import summary
-from reconciler.outcome import JobStatus, Outcome, Recorded, Status
 from reconciler.plan import Action, Change, Drift, FieldChange, Plan, Stuck
+from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
 
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _WITHOUT_STATE: dict[Recorded, str] = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from reconciler.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.claim import Claim, ClaimState
 from reconciler.config import Config
-from reconciler.observation import Observed
 from reconciler.plan import DesiredJob
+from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.reporters.github import Failed, GitHubReporter
 from reconciler.reporters.settings import github_settings
 from reconciler.reporters.status import CommitStatus, status_of, unknown_of
+from reconciler.submission.observation import Observed
 from reconciler.transport import UrllibTransport
 
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 
-from reconciler.claimstore import PREFIX, ObjectClaims
 from reconciler.config import Config, Environment
 from reconciler.engines import api_versions, engine_class
 from reconciler.engines.base import Connection, Engine
-from reconciler.fence import LOCAL_SUBMITTER, GeneratedTokens, OwnToken, TokenSource
 from reconciler.job import ActualJob
-from reconciler.jobapi import EngineJobs
 from reconciler.manifest import ML_V1
 from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Fence, Ports
-from reconciler.storage import Staging, ensure_bucket
+from reconciler.services.claimstore import PREFIX, ObjectClaims
+from reconciler.services.fence import LOCAL_SUBMITTER, GeneratedTokens, OwnToken, TokenSource
+from reconciler.services.jobapi import EngineJobs
+from reconciler.services.storage import Staging, ensure_bucket
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -144,13 +144,13 @@ def open_session(
     No service is asked, and no credentials are read, before the first request.
     """
     if environment.engine == "google":
-        from reconciler.credentials import DefaultCredentials, google_endpoint
+        from reconciler.services.credentials import DefaultCredentials, google_endpoint
 
         credentials = DefaultCredentials()
         connection = Connection(google_endpoint(environment, credentials))
         yield Session(config, environment, connection, credentials)
         return
-    from reconciler.embedded import EmbeddedService, home_of
+    from reconciler.services.embedded import EmbeddedService, home_of
 
     with EmbeddedService(home_of(config.root, environ), start=start) as service:
         session = Session(config, environment, Connection(service.endpoint(environment)))

@@ -13,7 +13,7 @@ from reconciler.labels import ATTEMPT, CODE, KEY, SOURCE, TRY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
 from reconciler.naming import job_name, label_of
 from reconciler.plan import Change, DesiredJob, Plan, Target
-from reconciler.planner import make_plan
+from reconciler.planning.planner import make_plan
 
 LOCAL = Target("local", "local", "local", "local")
 GOOGLE = Target("prod", "google", "acme-ml", "us-central1")

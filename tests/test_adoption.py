@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from reconciler.adoption import differences
 from reconciler.defaults import DEFAULTS, is_default, is_filled, is_left_out, is_spelling
 from reconciler.engines import engine_class
 from reconciler.job import State
 from reconciler.labels import ATTEMPT, CODE, COMMIT, KEY, SOURCE, TRY
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.plan import FieldChange
+from reconciler.submission.adoption import differences
 from tests.planning import run_of, wanted
 
 LABELS = {

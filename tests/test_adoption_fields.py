@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from reconciler.adoption import differences
 from reconciler.defaults import is_spelling
 from reconciler.job import State
 from reconciler.labels import COMMIT, KEY
 from reconciler.plan import FieldChange
+from reconciler.submission.adoption import differences
 from tests.planning import run_of, wanted
 
 FIELDS = [

@@ -19,10 +19,10 @@ from reconciler.job import ActualJob, State
 from reconciler.labels import TRY, labels_digest
 from reconciler.manifest import Reconcile
 from reconciler.naming import label_of
-from reconciler.observation import observe
-from reconciler.outcome import Outcome, Status
 from reconciler.plan import DesiredJob, DriftKind, Plan
-from reconciler.planner import make_plan
+from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.planner import make_plan
+from reconciler.submission.observation import observe
 
 
 def body_of(job: DesiredJob, job_name: str, labels: Any) -> dict[str, Any]:
@@ -375,7 +375,7 @@ class TestUpkeep:
         outside.jobs.answers = ["lost"]
         outside.jobs.hidden.add("projects/acme/locations/here/customJobs/1")
         apply(outside, job)
-        from reconciler.submission import Submitter
+        from reconciler.submission.submitter import Submitter
 
         Submitter(outside.ports).give_up(ClaimId(label_of(job.identity)))
         assert apply(outside, job) == []
@@ -464,7 +464,7 @@ def test_nothing_is_cancelled_for_content_that_is_not_run(outside: Outside, sett
     if not settings:
         outside.jobs.answers = [Refused(403, "PERMISSION_DENIED", "no")]
         apply(outside, new)
-        from reconciler.submission import Submitter
+        from reconciler.submission.submitter import Submitter
 
         Submitter(outside.ports).give_up(ClaimId(label_of(new.identity)))
     assert apply(outside, new) == []
@@ -491,7 +491,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     job = wanted()
     outside.jobs.answers = [Unknown("?")]
     apply(outside, job)
-    from reconciler.submission import Submitter
+    from reconciler.submission.submitter import Submitter
 
     held = Submitter(outside.ports).give_up(ClaimId(label_of(job.identity)))
     assert held is not None

@@ -20,12 +20,12 @@ from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.labels import COMMIT, TRY
 from reconciler.naming import label_of
-from reconciler.observation import observe
-from reconciler.outcome import Outcome
 from reconciler.plan import DesiredJob
+from reconciler.planning.outcome import Outcome
 from reconciler.session import Session
 from reconciler.sources.sdist import Sdist
-from reconciler.submission import Settlement
+from reconciler.submission.observation import observe
+from reconciler.submission.submitter import Settlement
 from reconciler.transport import UrllibTransport
 
 HIDDEN = "projects/acme/locations/here/customJobs/1"

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from reconciler.attempts import attempts_by_base
 from reconciler.job import State
+from reconciler.planning.attempts import attempts_by_base
 from tests.planning import bound_to, run_of, wanted
 
 JOB = wanted()

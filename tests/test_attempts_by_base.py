@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reconciler.attempts import attempts_by_base
 from reconciler.job import State
+from reconciler.planning.attempts import attempts_by_base
 from tests.planning import bound_to, run_of, wanted
 
 JOB = wanted("a-b")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from reconciler.claim import ClaimState
 from reconciler.job import State
 from reconciler.labels import labels_digest
-from reconciler.submission import bound
+from reconciler.submission.submitter import bound
 from tests.planning import claim_on, run_of, wanted
 
 JOB = wanted()

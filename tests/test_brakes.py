@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from reconciler.brakes import check_brakes
 from reconciler.config import GOOGLE_LIMITS, Limits
 from reconciler.engines import engine_class
 from reconciler.errors import ExitCode, RefusedError
 from reconciler.job import State
 from reconciler.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.plan import Action, Change, DesiredJob, Plan, Target
+from reconciler.planning.brakes import check_brakes
 from reconciler.reconcile import accelerator_hours
 from tests.planning import bound_to, run_of, wanted
 from tests.planning import plan as planned

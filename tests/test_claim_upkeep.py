@@ -10,9 +10,9 @@ from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, labels_digest
 from reconciler.naming import label_of
-from reconciler.observation import Observed
 from reconciler.ports import Versioned
-from reconciler.upkeep import refreshed, runs_by_claim
+from reconciler.submission.observation import Observed
+from reconciler.submission.upkeep import refreshed, runs_by_claim
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted("a-b")

@@ -20,9 +20,9 @@ from opened import LOCATION, PROJECT, connected, opened
 from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 
 from reconciler.claim import Claim, ClaimId, ClaimState, claim_json
-from reconciler.claimstore import ObjectClaims
 from reconciler.errors import ServiceError
 from reconciler.job import State
+from reconciler.services.claimstore import ObjectClaims
 from reconciler.session import Session
 
 BUCKET = "reconciler-staging"
@@ -219,7 +219,7 @@ def test_no_cache_may_answer_a_read() -> None:
 
 @pytest.mark.fault(14)
 def test_all_claims_are_listed_through_all_pages(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reconciler.claimstore._PAGE_SIZE", 2)
+    monkeypatch.setattr("reconciler.services.claimstore._PAGE_SIZE", 2)
     written = [session.claims.write(replace(CLAIM, id=ClaimId(KEY, attempt)), 0) for attempt in range(1, 6)]
     assert list(session.claims.all().values()) == written
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.embedded import ROOT, EmbeddedService, prepare_home
 from reconciler.errors import ServiceError
 from reconciler.localservice.address import lock_home
+from reconciler.services.embedded import ROOT, EmbeddedService, prepare_home
 from reconciler.transport import HttpRequest
 
 LISTING = HttpRequest("GET", ROOT + "v1/projects/local/jobs")
@@ -33,7 +33,7 @@ def test_a_service_that_is_just_starting_or_ending_is_waited_for(
         if len(waited) == 3:
             lock.release()
 
-    monkeypatch.setattr("reconciler.embedded.time.sleep", sleep)
+    monkeypatch.setattr("reconciler.services.embedded.time.sleep", sleep)
     with EmbeddedService(tmp_path, start=False) as service:
         assert service.send(LISTING).status == 200
     assert len(waited) == 3

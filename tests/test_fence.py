@@ -23,11 +23,11 @@ from token_server import token_server
 
 from reconciler.answers import Created, Refused
 from reconciler.config import Config, from_document, load_config
-from reconciler.credentials import DefaultCredentials
 from reconciler.errors import InvalidError, ServiceError
-from reconciler.fence import GeneratedTokens, OwnToken
 from reconciler.manifest import AIPLATFORM_V1
 from reconciler.ports import Credential
+from reconciler.services.credentials import DefaultCredentials
+from reconciler.services.fence import GeneratedTokens, OwnToken
 from reconciler.session import Session, open_session
 
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"

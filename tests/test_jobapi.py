@@ -20,16 +20,16 @@ from raw_server import Behaviour, RawServer, answer, reset, send_then_close, sil
 
 from reconciler.answers import Answer, Created, NotSent, Refused, Taken, Unknown
 from reconciler.claim import ClaimId
-from reconciler.claimstore import ObjectClaims
 from reconciler.engines import engine_class
 from reconciler.engines.base import ApiError, Connection, Endpoint, execute
 from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import State
-from reconciler.jobapi import EngineJobs
 from reconciler.labels import KEY, SOURCE
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.ports import Credential
 from reconciler.redaction import redacted
+from reconciler.services.claimstore import ObjectClaims
+from reconciler.services.jobapi import EngineJobs
 from reconciler.session import Session
 from reconciler.transport import HttpRequest, HttpResponse
 

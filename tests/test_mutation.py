@@ -82,6 +82,6 @@ def test_survivors_need_an_explanation_and_explanations_a_survivor(
 
 def test_every_module_and_every_test_that_is_named_exists() -> None:
     for module, tests in TESTS.items():
-        assert (ROOT / "reconciler" / f"{module}.py").is_file()
+        assert (ROOT / "reconciler" / f"{module.replace('.', '/')}.py").is_file()
         assert [test for test in tests if not (ROOT / "tests" / f"{test}.py").is_file()] == []
     assert explained.modules() <= TESTS.keys()

@@ -13,7 +13,7 @@ from reconciler.claim import ClaimId
 from reconciler.errors import ServiceError
 from reconciler.job import State
 from reconciler.labels import SOURCE
-from reconciler.observation import observe
+from reconciler.submission.observation import observe
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict
 
 def test_another_submission_is_not_asked_for(outside: Outside) -> None:
     from reconciler.answers import Unknown
-    from reconciler.submission import Order
+    from reconciler.submission.submitter import Order
 
     outside.jobs.answers = [Unknown("?")]
     settle(outside, Order(replace(ORDER.claim, id=ClaimId("z" * 52)), body))

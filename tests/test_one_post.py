@@ -14,9 +14,9 @@ from raw_server import ANSWERS, FAULTS, SLOW, Behaviour, RawServer, answer
 from reconciler.answers import Answer, Created, NotSent, Refused, Taken, Unknown
 from reconciler.engines import engine_class
 from reconciler.engines.base import Connection, Endpoint
-from reconciler.jobapi import EngineJobs
 from reconciler.manifest import AIPLATFORM_V1
 from reconciler.ports import Credential
+from reconciler.services.jobapi import EngineJobs
 from reconciler.transport import HttpRequest, HttpResponse, RetryingReads, UrllibTransport
 
 TOKEN = "ya29.one-shot"

@@ -10,8 +10,8 @@ from reconciler.claim import ClaimState
 from reconciler.job import State
 from reconciler.labels import COMMIT, KEY
 from reconciler.naming import job_name
-from reconciler.outcome import JobStatus, job_statuses
 from reconciler.plan import DesiredJob
+from reconciler.planning.outcome import JobStatus, job_statuses
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
 JOB = wanted()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from reconciler.claim import ClaimState
 from reconciler.job import State
-from reconciler.outcome import JobStatus, Outcome, Status, job_statuses
 from reconciler.plan import Action, Change
+from reconciler.planning.outcome import JobStatus, Outcome, Status, job_statuses
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted()

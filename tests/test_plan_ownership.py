@@ -10,7 +10,7 @@ from reconciler.claim import ClaimState
 from reconciler.job import State
 from reconciler.labels import SOURCE
 from reconciler.plan import Action, DriftKind
-from reconciler.planner import make_plan
+from reconciler.planning.planner import make_plan
 from tests.planning import LOCAL, OURS, bound_to, claim_on, plan, run_of, wanted
 
 JOB = wanted()

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from reconciler import decision
-from reconciler.attempts import base_of, keys_of, runs_of
 from reconciler.claim import Claim, ClaimState, rerun_digest
-from reconciler.comparison import predecessors
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, SOURCE, TRY, labels_digest
 from reconciler.manifest import ML_V1
 from reconciler.naming import job_name, label_of
 from reconciler.plan import Action, DesiredJob, DriftKind, Plan, Stuck
+from reconciler.planning import decision
+from reconciler.planning.attempts import base_of, keys_of, runs_of
+from reconciler.planning.comparison import predecessors
 from tests.planning import (
     GOOGLE,
     LIVE,

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler import naming
-from reconciler.attempts import keys_of
-from reconciler.brakes import SUBMISSIONS
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY, attempt_of
 from reconciler.naming import label_of
 from reconciler.plan import Action, Change, DesiredJob, Plan
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.repair import elder, kept, may_cancel
 from tests.planning import GOOGLE, OURS, PARENT, claim_on, mark_of, plan, run_of, wanted
 

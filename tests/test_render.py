@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reconciler.diagnostics import Problem
 from reconciler.job import State
-from reconciler.outcome import JobStatus, Outcome, Recorded, Status
 from reconciler.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
+from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
 from reconciler.render import (
     outcomes_text,
     plan_markdown,

@@ -11,10 +11,10 @@ from planning import bound_to, claim_on, run_of, wanted
 
 from reconciler.claim import Claim, ClaimState
 from reconciler.job import ActualJob, State
-from reconciler.observation import Observed
 from reconciler.ports import Versioned
 from reconciler.report import statuses
 from reconciler.reporters.status import CommitStatus, is_news
+from reconciler.submission.observation import Observed
 
 JOB = wanted(attempts=2)
 ASKED = "a" * 40

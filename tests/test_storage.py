@@ -12,8 +12,8 @@ from opened import connected
 from raw_server import RawServer, answer
 
 from reconciler.errors import ServiceError
+from reconciler.services.storage import Staging
 from reconciler.sources.sdist import Sdist
-from reconciler.storage import Staging
 
 DATA = b"archive"
 MD5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()

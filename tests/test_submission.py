@@ -16,7 +16,7 @@ from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import State
 from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY, labels_digest
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.submission import MAX_TRIES, MAX_UNANSWERED, Order, Settlement, Submitter
+from reconciler.submission.submitter import MAX_TRIES, MAX_UNANSWERED, Order, Settlement, Submitter
 
 KEY_1 = "k" * 52
 ID = ClaimId(KEY_1, 1)

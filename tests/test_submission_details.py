@@ -18,7 +18,7 @@ from reconciler.job import ActualJob, State
 from reconciler.labels import KEY
 from reconciler.manifest import ML_V1
 from reconciler.ports import Credential
-from reconciler.submission import MAX_UNANSWERED, Order, Settlement, Submitter
+from reconciler.submission.submitter import MAX_UNANSWERED, Order, Settlement, Submitter
 
 REFUSED = Refused(403, "PERMISSION_DENIED", "no")
 SECOND = Order(replace(CLAIM, id=ClaimId(KEY_1, 2), job_name="census_0123_2"), body)

@@ -15,7 +15,7 @@ from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.labels import TRY
 from reconciler.ports import Credential
-from reconciler.submission import Order, Submitter
+from reconciler.submission.submitter import Order, Submitter
 
 SECOND, THIRD = (
     Order(replace(CLAIM, id=ClaimId(KEY_1, number), job_name=f"census_0123_{number}"), body)

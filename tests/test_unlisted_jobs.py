@@ -12,7 +12,7 @@ from test_submission import settle
 from reconciler.claim import ClaimState
 from reconciler.job import ActualJob
 from reconciler.labels import KEY
-from reconciler.observation import observe
+from reconciler.submission.observation import observe
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from reconciler.apply import PATIENCE, Applier, applier_of
-from reconciler.attempts import keys_of
-from reconciler.brakes import SUBMISSIONS, check_brakes
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json, tell_error, tell_failed
 from reconciler.cli.progress import progress
@@ -21,14 +19,16 @@ from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.jsonforms import apply_json
 from reconciler.labels import KEY, attempt_of
-from reconciler.observation import Observed, observe
-from reconciler.outcome import Outcome, Status
 from reconciler.plan import Plan
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.brakes import SUBMISSIONS, check_brakes
+from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import accelerator_hours, plan_of, wanted
 from reconciler.render import outcomes_text, plan_text
 from reconciler.report import post, statuses
 from reconciler.reporters.settings import github_settings
 from reconciler.session import Session
+from reconciler.submission.observation import Observed, observe
 from reconciler.wait import Awaited, awaited, wait
 
 WAITING_PATIENCE = 7200.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from reconciler.cancel import ask
 from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
 from reconciler.errors import ExitCode
 from reconciler.job import State
+from reconciler.submission.cancel import ask
 from reconciler.wait import awaited, wait
 
 

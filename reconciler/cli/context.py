@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from reconciler.attempts import attempts_by_base
 from reconciler.config import Config, Environment, find_root, load_config
 from reconciler.errors import NotFoundError
 from reconciler.job import ActualJob
-from reconciler.observation import observe
+from reconciler.planning.attempts import attempts_by_base
 from reconciler.repair import age
 from reconciler.session import Session, open_session
+from reconciler.submission.observation import observe
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import sys
 import time
 
 from reconciler.cli.context import context_of, newest_run
-from reconciler.cloudlog import JobLog
 from reconciler.errors import ExitCode
 from reconciler.inert import lines
 from reconciler.job import ActualJob
+from reconciler.services.cloudlog import JobLog
 from reconciler.session import Session
 
 _LOCAL_PAUSE = 0.3

@@ -8,10 +8,10 @@ from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
 from reconciler.errors import ExitCode
 from reconciler.jsonforms import plan_json
-from reconciler.observation import observe
 from reconciler.plan import Action, Plan
 from reconciler.reconcile import plan_of, wanted
 from reconciler.render import plan_markdown, plan_text
+from reconciler.submission.observation import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from reconciler.cloudlog import JobLog
 from reconciler.errors import ReconcilerError
 from reconciler.events import events
 from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.render import short_error
+from reconciler.services.cloudlog import JobLog
 from reconciler.session import Session
 from reconciler.wait import Listener
 

@@ -9,10 +9,10 @@ import sys
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell_failed
 from reconciler.errors import ExitCode
-from reconciler.observation import observe
 from reconciler.reconcile import wanted
 from reconciler.report import post, statuses
 from reconciler.reporters.settings import github_settings
+from reconciler.submission.observation import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

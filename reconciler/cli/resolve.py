@@ -7,18 +7,18 @@ import os
 import sys
 
 from reconciler.apply import applier_of, said_of
-from reconciler.attempts import keys_of
-from reconciler.brakes import check_limit
 from reconciler.claim import Claim, ClaimState
 from reconciler.cli.context import context_of
 from reconciler.commit import commit_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
-from reconciler.observation import observe
 from reconciler.plan import DesiredJob
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.brakes import check_limit
 from reconciler.reconcile import hours_of, wanted
 from reconciler.session import Session
-from reconciler.submission import Submitter
+from reconciler.submission.observation import observe
+from reconciler.submission.submitter import Submitter
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from reconciler.config import find_root
-from reconciler.embedded import EmbeddedService, home_of, prepare_home, service_command
 from reconciler.errors import ExitCode
+from reconciler.services.embedded import EmbeddedService, home_of, prepare_home, service_command
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -12,12 +12,12 @@ from reconciler.cli.output import print_json, tell_error
 from reconciler.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.job import ActualJob
 from reconciler.jsonforms import status_json
-from reconciler.observation import observe
-from reconciler.outcome import JobStatus, job_statuses
 from reconciler.plan import DesiredJob
+from reconciler.planning.outcome import JobStatus, job_statuses
 from reconciler.reconcile import wanted
 from reconciler.render import status_text
 from reconciler.session import Session
+from reconciler.submission.observation import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -28,11 +28,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import TOKEN, Answer, Service, serving
 
-from reconciler.embedded import ROOT, EmbeddedService
 from reconciler.localservice import address, database
 from reconciler.localservice.address import Address
 from reconciler.localservice.store import Store
 from reconciler.localservice.tokens import Tokens
+from reconciler.services.embedded import ROOT, EmbeddedService
 from reconciler.transport import HttpRequest
 
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"

@@ -17,7 +17,6 @@ import pytest
 from bodies import ML, VERTEX, custom_job, ml_job
 from served import Service, serving
 
-from reconciler.embedded import ROOT, EmbeddedService
 from reconciler.localservice import address
 from reconciler.localservice.address import ServiceRunningError
 from reconciler.localservice.application import Application
@@ -26,6 +25,7 @@ from reconciler.localservice.message import Request
 from reconciler.localservice.records import JobState
 from reconciler.localservice.run_folder import FAILED, Ending, run_folder
 from reconciler.localservice.view import open_copy
+from reconciler.services.embedded import ROOT, EmbeddedService
 from reconciler.transport import HttpRequest
 
 

@@ -62,7 +62,8 @@ def _arguments() -> argparse.Namespace:
 
 def _mutated(module: str, processes: int) -> Result:
     begun = time.monotonic()
-    name, path = f"reconciler.{module}", ROOT / "reconciler" / f"{module}.py"
+    name = f"reconciler.{module}"
+    path = ROOT / f"{name.replace('.', '/')}.py"
     found = baseline(name, path, [f"tests/{test}.py" for test in TESTS[module]])
     if found.failed:
         return Result(module, 0, (), time.monotonic() - begun, tests_fail=True)

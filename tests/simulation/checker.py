@@ -11,8 +11,8 @@ from reconciler.claim import Claim, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import SOURCE, TRY
 from reconciler.naming import label_of
-from reconciler.outcome import Outcome
 from reconciler.plan import Action, DesiredJob, DriftKind, Plan
+from reconciler.planning.outcome import Outcome
 
 from .github import Statuses
 from .model import OURS, Job, Request, ours

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from reconciler.apply import PATIENCE, Applier
-from reconciler.brakes import check_brakes
 from reconciler.cli.apply import WAITING_PATIENCE
-from reconciler.comparison import predecessors
 from reconciler.config import Limits
 from reconciler.engines import engine_class
 from reconciler.errors import ReconcilerError
 from reconciler.manifest import JsonObject
-from reconciler.observation import Observed, observe
-from reconciler.outcome import Outcome
 from reconciler.plan import Action, DesiredJob, Plan, Target
-from reconciler.planner import make_plan
+from reconciler.planning.brakes import check_brakes
+from reconciler.planning.comparison import predecessors
+from reconciler.planning.outcome import Outcome
+from reconciler.planning.planner import make_plan
 from reconciler.ports import Bounds, Ports
 from reconciler.report import statuses
 from reconciler.reporters.github import GitHubReporter
 from reconciler.reporters.settings import GitHubSettings
+from reconciler.submission.observation import Observed, observe
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import FencePort, JobsPort

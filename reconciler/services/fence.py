@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from reconciler.claim import checked
-from reconciler.credentials import SCOPE, Token
 from reconciler.engines.base import ApiError, Connection, execute, text_of
 from reconciler.errors import ServiceError
 from reconciler.ports import Credential
+from reconciler.services.credentials import SCOPE, Token
 
 LOCAL_SUBMITTER = "submitter@local.iam.gserviceaccount.com"
 """Who submits to the embedded service, which has no service accounts and takes any name."""

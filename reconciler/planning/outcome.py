@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, assert_never
 
-from reconciler.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import COMMIT, attempt_of
 from reconciler.plan import Change, DesiredJob
+from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.repair import made
 
 Recorded = Literal["none", "pending", "bound", "rejected", "held"]

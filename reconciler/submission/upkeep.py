@@ -9,10 +9,10 @@ from dataclasses import replace
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob
 from reconciler.labels import KEY, attempt_of, labels_digest
-from reconciler.observation import Observed
 from reconciler.plan import DesiredJob
 from reconciler.repair import elder, kept, made
-from reconciler.submission import bound
+from reconciler.submission.observation import Observed
+from reconciler.submission.submitter import bound
 
 
 def runs_by_claim(observed: Observed) -> dict[ClaimId, list[ActualJob]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from reconciler.attempts import Attempt, keys_of
 from reconciler.claim import Claim
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, SOURCE, labels_digest
 from reconciler.plan import Action, Change, DesiredJob, Drift, DriftKind
+from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.repair import may_cancel
 
 Finding = tuple[Drift, Change | None]

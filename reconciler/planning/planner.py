@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from reconciler import drift
-from reconciler.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.canonical import canonical_json
 from reconciler.claim import Claim, ClaimId
-from reconciler.decision import decide
-from reconciler.drift import Finding
 from reconciler.job import ActualJob
 from reconciler.labels import SOURCE
 from reconciler.manifest import JsonObject
 from reconciler.plan import Action, Change, DesiredJob, Plan, Stuck, Target
+from reconciler.planning import drift
+from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.decision import decide
+from reconciler.planning.drift import Finding
 
 BodyOf = Callable[[DesiredJob], JsonObject]
 

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from reconciler.adoption import differences
 from reconciler.answers import Answer, Created, NotSent, Refused, Taken, Unknown
 from reconciler.claim import MAX_ERROR, Claim, ClaimId, ClaimState
 from reconciler.errors import NotFoundError, ServiceError
@@ -29,6 +28,7 @@ from reconciler.labels import KEY, SOURCE, TRY, attempt_of, labels_digest
 from reconciler.manifest import JsonObject
 from reconciler.ports import Credential, Ports, Versioned
 from reconciler.repair import elder
+from reconciler.submission.adoption import differences
 
 MAX_UNANSWERED = 5
 """Requests in a row without a known outcome, after which a person has to say how it goes on."""

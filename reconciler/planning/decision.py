@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
-from reconciler.attempts import Attempt, keys_of
 from reconciler.claim import Claim, ClaimState
-from reconciler.comparison import compared
 from reconciler.job import ActualJob, State
 from reconciler.manifest import ML_V1
 from reconciler.naming import job_name, label_of
 from reconciler.plan import Action, Change, DesiredJob, FieldChange, Stuck, Target
+from reconciler.planning.attempts import Attempt, keys_of
+from reconciler.planning.comparison import compared
 from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.repair import age
 

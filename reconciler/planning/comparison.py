@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reconciler.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.claim import Claim, ClaimId, rerun_digest
 from reconciler.defaults import is_filled, is_left_out, is_spelling
 from reconciler.diff import diff
@@ -12,6 +11,7 @@ from reconciler.job import ActualJob
 from reconciler.labels import CODE
 from reconciler.naming import label_of
 from reconciler.plan import DesiredJob, FieldChange
+from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.repair import age
 
 CODE_POINTER = "/package"
