@@ -394,7 +394,7 @@ def test_reading_has_an_end(transport: UrllibTransport) -> None:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         (outcome,) = GitHubReporter(transport, settings).report(SHA, [status()])
     assert isinstance(outcome, Failed)
-    assert "more than 10000 statuses" in outcome.message
+    assert "more than 10000" in outcome.message
     assert len(server.arrived) == 100
 
 

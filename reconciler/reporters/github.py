@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from reconciler.errors import ServiceError
-from reconciler.reporters.refusal import RefusedError, refusal_of, seconds_to_wait
+from reconciler.reporters.api import GitHubApi
+from reconciler.reporters.refusal import RefusedError
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.reporters.status import CommitStatus, StatusState, is_news
-from reconciler.transport import HttpRequest, HttpResponse, Transport, send_idempotent
+from reconciler.transport import Transport
 
-PER_PAGE = 100
-MAX_PAGES = 100
 # GitHub asks for a second between writes where there are many of them.
 FEW = 20
 PAUSE = 1.0
-TIMEOUT = 30.0
-LONGEST_WAIT = 120.0
 
 _STATES: dict[str, StatusState] = {
     "pending": "pending",
@@ -69,10 +65,9 @@ class GitHubReporter:
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._transport = transport
-        self._settings = settings
+        self._has_token = bool(settings.token)
         self._sleep = sleep
-        self._chance = chance
+        self._api = partial(GitHubApi, transport, settings, sleep=sleep, chance=chance)
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Failed]:
         """Post those of `statuses` that say something new about the commit; no outcome for the others.
@@ -86,110 +81,60 @@ class GitHubReporter:
         wanted = sorted(statuses, key=lambda status: status.context)
         if not wanted:
             return []
-        if not self._settings.token:
+        if not self._has_token:
             return [Failed(status, _UNAUTHORIZED) for status in wanted]
         distinct = {_key(status.context): status for status in reversed(wanted)}
         twice = [Failed(s, _TWICE) for s in wanted if distinct[_key(s.context)] is not s]
+        api = self._api()
         try:
-            there = self._newest(sha, distinct.keys())
+            there = _newest(api, sha, distinct.keys())
         except RefusedError as refusal:
             return [Failed(status, refusal.message) for status in wanted]
         changed = [status for key, status in sorted(distinct.items()) if is_news(status, there.get(key))]
-        return [*self._post_all(sha, changed), *twice]
+        return [*self._post_all(api, sha, changed), *twice]
 
-    def _newest(self, sha: str, keys: Set[str]) -> dict[str, CommitStatus]:
-        """The newest status of each context in `keys`; GitHub lists the newest first."""
-        newest: dict[str, CommitStatus] = {}
-        for number in range(1, MAX_PAGES + 1):
-            page, more = self._page(sha, number)
-            for status in page:
-                newest.setdefault(_key(status.context), status)
-            if not more or keys <= newest.keys():
-                return newest
-        raise RefusedError(f"the commit has more than {MAX_PAGES * PER_PAGE} statuses: more than are read")
-
-    def _page(self, sha: str, number: int) -> tuple[list[CommitStatus], bool]:
-        """One page, and whether another one follows."""
-        request = self._request("GET", f"commits/{sha}/statuses?per_page={PER_PAGE}&page={number}")
-        try:
-            response = send_idempotent(self._transport, request, sleep=self._sleep, random=self._chance)
-        except ServiceError as error:
-            raise RefusedError(error.message) from None
-        page = _json_list(response.body) if response.status == 200 else None
-        if page is None:
-            raise refusal_of(response, self._settings)
-        link = response.headers.get("link", "")
-        # A proxy may drop the header: then a full page means that there may be more.
-        more = 'rel="next"' in link if link else len(page) == PER_PAGE
-        return [status for item in page if (status := _status(item))], more
-
-    def _post_all(self, sha: str, statuses: Sequence[CommitStatus]) -> Iterator[Posted | Failed]:
+    def _post_all(
+        self, api: GitHubApi, sha: str, statuses: Sequence[CommitStatus]
+    ) -> Iterator[Posted | Failed]:
         pause = PAUSE if len(statuses) > FEW else 0.0
-        patience = _Patience(self._sleep)
         refusal: RefusedError | None = None
         for number, status in enumerate(statuses):
             if refusal is None or not refusal.concerns_all:
                 if number and pause:
                     self._sleep(pause)
-                refusal = self._post(sha, status, patience)
+                refusal = _post(api, sha, status)
             yield Failed(status, refusal.message) if refusal else Posted(status)
 
-    def _post(self, sha: str, status: CommitStatus, patience: _Patience) -> RefusedError | None:
-        request = self._request("POST", f"statuses/{sha}", _body(status))
-        try:
-            response = self._transport.send(request)
-            if patience.waited_for(response):
-                response = self._transport.send(request)
-        except ServiceError as error:
-            return RefusedError(error.message)
-        return None if response.status == 201 else refusal_of(response, self._settings)
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> HttpRequest:
-        headers = {
-            "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {self._settings.token}",
-            "X-GitHub-Api-Version": "2022-11-28",
-        }
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        url = f"{self._settings.api_url}/repos/{self._settings.repository}/{path}"
-        return HttpRequest(method, url, headers, body, TIMEOUT)
+def _newest(api: GitHubApi, sha: str, keys: Set[str]) -> dict[str, CommitStatus]:
+    """The newest status of each context in `keys`; GitHub lists the newest first."""
+    newest: dict[str, CommitStatus] = {}
+    for item in api.items(f"commits/{sha}/statuses"):
+        status = _status(item)
+        if status:
+            newest.setdefault(_key(status.context), status)
+        if keys <= newest.keys():
+            break
+    return newest
 
 
-class _Patience:
-    """Waits when a limit asks for it, once in a report and not for long."""
-
-    def __init__(self, sleep: Callable[[float], None]) -> None:
-        self._sleep = sleep
-        self._spent = False
-
-    def waited_for(self, response: HttpResponse) -> bool:
-        """Whether the answer asked to come back later, and it is later now."""
-        seconds = seconds_to_wait(response)
-        if seconds is None or seconds > LONGEST_WAIT or self._spent:
-            return False
-        self._spent = True
-        self._sleep(seconds)
-        return True
+def _post(api: GitHubApi, sha: str, status: CommitStatus) -> RefusedError | None:
+    try:
+        api.write("POST", f"statuses/{sha}", _body(status))
+    except RefusedError as refusal:
+        return refusal
+    return None
 
 
 def _key(context: str) -> str:
     return context.lower()
 
 
-def _body(status: CommitStatus) -> bytes:
+def _body(status: CommitStatus) -> dict[str, str]:
     body = {"state": status.state, "context": status.context, "description": status.description}
     if status.target_url:
         body["target_url"] = status.target_url
-    return json.dumps(body).encode()
-
-
-def _json_list(body: bytes) -> list[Any] | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, list) else None
+    return body
 
 
 def _status(item: Any) -> CommitStatus | None:
