@@ -17,6 +17,11 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WHEELHOUSE := $(VENV)/wheelhouse
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate
+
+# What builds the tool is locked as well: where the actions install it, nothing may come that nobody looked at.
+BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
 
 # The demo knows no cloud, no GitHub and no environment but the embedded service, wherever it runs.
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
@@ -36,7 +41,7 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 	@echo "A second plan finds nothing to do:"
 	$(ALONE) $(BIN)/reconciler plan --detailed-exitcode
 
-test: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run all tests
+test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
 chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments; KILLS=200 SEED=1
@@ -63,10 +68,11 @@ bench: $(STAMPS)/app  ## time the start of `reconciler validate`
 
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
-constraints: $(STAMPS)/venv  ## lock constraints.txt anew; UV_FLAGS=--upgrade takes newer versions
+constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
 	$(PIP) install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
-		--group dev $(UV_FLAGS) --output-file constraints.txt pyproject.toml
+	$(BUILD_REQUIRES) | $(LOCK) --group dev $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(BUILD_REQUIRES) | $(LOCK) --generate-hashes --only-binary :all: --constraint constraints.txt \
+		--output-file .github/actions/requirements.txt pyproject.toml -
 
 clean:  ## end the embedded service; remove .venv, .reconciler and all caches
 	@if [ -x $(BIN)/reconciler ]; then $(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
@@ -99,3 +105,11 @@ $(STAMPS)/wheelhouse: $(STAMPS)/dev tests/wheelhouse.txt
 	$(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt --wheel-dir $(WHEELHOUSE).new
 	rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).new $(WHEELHOUSE)
 	@touch $@
+
+# Without it, and without npm, the tests that need Node are skipped; continuous integration skips none.
+$(STAMPS)/node: $(STAMPS)/venv tests/node/package.json
+	@if command -v npm >/dev/null; then \
+		mkdir -p $(VENV)/node && cp tests/node/package.json $(VENV)/node/ && \
+		npm install --prefix $(VENV)/node --no-package-lock --ignore-scripts --no-audit --no-fund --silent && \
+		touch $@ || echo "make: npm couldn't install what tests/node/package.json names: those tests are skipped" >&2; \
+	fi

@@ -22,7 +22,7 @@ from reconciler.session import Session
 from reconciler.submission import cancel
 from reconciler.submission.observation import Observed
 from reconciler.submission.submitter import Order, Settlement, Submitter
-from reconciler.submission.upkeep import refreshed, runs_by_claim
+from reconciler.submission.upkeep import is_left, refreshed, runs_by_claim
 
 PATIENCE = 60.0
 """Seconds that one apply waits for outcomes that aren't known, and for cancelled jobs to end."""
@@ -44,6 +44,7 @@ class Applier:
         patience: Seconds to wait for what isn't known at once.
         pause: Seconds between two looks meanwhile.
         tell: Gets a line about what is waited for.
+        go_on: Asked before each submission and each wait: once it says no, what isn't begun is left undone.
     """
 
     ports: Ports
@@ -53,6 +54,7 @@ class Applier:
     patience: float = PATIENCE
     pause: float = 2.0
     tell: Callable[[str], None] = lambda line: None
+    go_on: Callable[[], bool] = lambda: True
 
     def run(self, plan: Plan) -> Iterator[Outcome]:
         """The outcome of each change that isn't `none`, as it comes.
@@ -89,7 +91,10 @@ class Applier:
         failed = []
         for id, found in observed.claims.items():
             try:
-                self._keep(found, jobs.get(id.key), runs.get(id, ()))
+                job = jobs.get(id.key)
+                self._keep(found, job, runs.get(id, ()))
+                if is_left(found.claim, job, observed.known):
+                    Submitter(self.ports).conclude(id)
             except ReconcilerError as error:
                 failed.append(f"the claim of {found.claim.job_name} is not up to date: {error.message}")
         return failed
@@ -115,6 +120,9 @@ class Applier:
         started = None
         for change in plan.changes:
             if change.action not in SUBMISSIONS:
+                continue
+            if not self.go_on():
+                yield Outcome(change, Status.SKIPPED)
                 continue
             self._pace(started)
             started = self.ports.clock.monotonic()
@@ -164,7 +172,9 @@ class Applier:
                 self.tell(
                     f"{name}: whether a job was created is not known; looking for it, {until} UTC at most"
                 )
-            if settled.until is None or self.ports.clock.monotonic() + self.pause > end:
+            if settled.until is None or not self.go_on():
+                return settled
+            if self.ports.clock.monotonic() + self.pause > end:
                 return settled
             self.ports.clock.sleep(self.pause)
 
@@ -199,8 +209,9 @@ class Applier:
 
     def _ends(self, asked: Sequence[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
         """How each cancelled run really ended."""
-        until = self.ports.clock.monotonic() + self.patience
+        end = self.ports.clock.monotonic() + self.patience
         for change, run in asked:
+            until = end if self.go_on() else self.ports.clock.monotonic()
             try:
                 state = cancel.end_of(self.ports, run, until, self.pause)
                 yield Outcome(change, Status.APPLIED, state=state, resource=run.resource)
@@ -232,6 +243,7 @@ def applier_of(
     commit: str,
     patience: float = PATIENCE,
     tell: Callable[[str], None] = lambda line: None,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Applier:
     """The applier of an open session."""
     bucket = session.environment.staging_bucket
@@ -249,13 +261,14 @@ def applier_of(
         patience=patience,
         pause=session.pause,
         tell=tell,
+        go_on=go_on,
     )
 
 
 def _noting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]:
-    """The outcomes; the base names of what wasn't submitted are put to `missing`."""
+    """The outcomes; the base names of what isn't there, as far as is known, are put to `missing`."""
     for outcome in outcomes:
-        if outcome.status is Status.FAILED:
+        if outcome.status is not Status.APPLIED:
             missing.add(outcome.change.base_name)
         yield outcome
 

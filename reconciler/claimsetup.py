@@ -10,17 +10,10 @@ from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
 from reconciler.services.claimstore import PREFIX
 from reconciler.session import Session
+from reconciler.setup.grants import Step, grants
 
 _FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"
 _ALREADY_THERE = 409
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a person may have to do: why, and the command."""
-
-    why: str
-    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +60,7 @@ def prepare_claims(session: Session) -> Prepared:
         made=found is None,
         runs=runs,
         warnings=() if session.is_local else tuple(_warnings(session, ready)),
-        steps=() if session.is_local else tuple(_steps(session)),
+        steps=() if session.is_local else tuple(grants(session.environment, session.config.source)),
     )
 
 
@@ -186,60 +179,3 @@ def _warnings(session: Session, found: JsonObject) -> Iterator[Step]:
         yield Step(
             "a claim that is deleted by mistake can't be brought back for long", f"{update} --versioning"
         )
-
-
-def _steps(session: Session) -> Iterator[Step]:
-    environment = session.environment
-    project, submitter = environment.project, environment.submitter
-    yield Step("MEMBER, who runs apply, reads and writes claims", _bucket_grant(session))
-    yield Step(
-        "MEMBER uploads packages",
-        f"gcloud storage buckets add-iam-policy-binding gs://{environment.staging_bucket} --member=MEMBER "
-        "--role=roles/storage.objectUser --condition=None",
-    )
-    yield Step(
-        "MEMBER sees and cancels jobs" + ("" if submitter else ", and submits them"), _user(project, "MEMBER")
-    )
-    if submitter:
-        yield Step(
-            f"MEMBER makes tokens for {submitter}",
-            f"gcloud iam service-accounts add-iam-policy-binding {submitter} --project={project} "
-            "--member=MEMBER --role=roles/iam.serviceAccountTokenCreator",
-        )
-        yield Step(
-            "tokens are made by this API",
-            f"gcloud services enable iamcredentials.googleapis.com --project={project}",
-        )
-        yield Step(f"{submitter} submits jobs", _user(project, f"serviceAccount:{submitter}"))
-    account = environment.defaults.get("serviceAccount")
-    if account:
-        member = f"serviceAccount:{submitter}" if submitter else "MEMBER"
-        yield Step(
-            f"jobs that run as {account} are submitted",
-            f"gcloud iam service-accounts add-iam-policy-binding {account} --member={member} "
-            "--role=roles/iam.serviceAccountUser",
-        )
-    yield Step(
-        f"{account or 'the service account of training jobs'} must have no role here that writes objects",
-        f"gcloud storage buckets get-iam-policy gs://{environment.claims_bucket}",
-    )
-
-
-def _bucket_grant(session: Session) -> str:
-    """Objects below the repository's folder, and listing them, which is asked of the bucket."""
-    bucket, folder = session.environment.claims_bucket, f"{PREFIX}{session.config.source}/"
-    expression = (
-        f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{folder}") || '
-        f'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("{folder}")'
-    )
-    return (
-        f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=MEMBER "
-        f"--role=roles/storage.objectUser --condition='^#^title=reconciler-claims#expression={expression}'"
-    )
-
-
-def _user(project: str, member: str) -> str:
-    return (
-        f"gcloud projects add-iam-policy-binding {project} --member={member} "
-        "--role=roles/aiplatform.user --condition=None"
-    )

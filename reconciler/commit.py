@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from reconciler.git import SHA, Git
+
+MAX_PASSED_OVER = 100
+"""Of the commits that were passed over, at most so many are told, the newest ones."""
 
 
 def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | None:
@@ -29,6 +32,27 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
     git = Git(root, environ)
     head = git.commit("HEAD")
     return _seen_commit(head, environ) if head and git.is_clean() else None
+
+
+def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
+    """The commits on the way from the known ones to `head`, along first parents, the newest first.
+
+    Neither the known ones nor `head` are among them. Nothing was passed over where none is known, or none is
+    part of this history: a force-push, or a checkout without it.
+
+    Args:
+        root: A folder of the work tree.
+        head: The commit that is checked out.
+        known: Commits that were applied.
+    """
+    git = Git(root)
+    names = [sha for sha in known if sha != head and SHA.fullmatch(sha)]
+    ancestors = [sha for sha in names if git.ask("merge-base", "--is-ancestor", sha, head) is not None]
+    if not ancestors:
+        return []
+    excluded = (f"^{sha}" for sha in ancestors)
+    listed = git.ask("rev-list", "--first-parent", f"--max-count={MAX_PASSED_OVER + 1}", head, *excluded)
+    return [sha for sha in (listed or "").split() if sha != head]
 
 
 def _seen_commit(head: str, environ: Mapping[str, str]) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reconciler import schemas
+from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError, UsageError
 from reconciler.manifest import JsonObject
 from reconciler.validation.validate import load_and_check
@@ -100,13 +101,19 @@ def load_config(root: Path) -> Config:
 
     Raises InvalidError with every problem of the file.
     """
-    path = root / FILE_NAME
-    if not path.exists():
-        return from_document(root, {})
-    value, problems = load_and_check(path, schemas.document("config.schema.json"), FILE_NAME)
+    value, problems = read_document(root)
     if problems:
         raise InvalidError(f"{FILE_NAME} is not valid", problems=problems)
-    return from_document(root, value or {})
+    return from_document(root, value)
+
+
+def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
+    """`reconciler.yaml` as it is written, and every problem of it; empty with problems, or with no file."""
+    path = root / FILE_NAME
+    if not path.exists():
+        return {}, []
+    value, problems = load_and_check(path, schemas.document("config.schema.json"), FILE_NAME)
+    return value or {}, problems
 
 
 def from_document(root: Path, value: JsonObject) -> Config:

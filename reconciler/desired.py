@@ -34,17 +34,27 @@ class Desired:
 
 def desired_jobs(root: Path, manifests: Sequence[Manifest], environment: Environment) -> Desired:
     """The wanted jobs of valid manifests; raises InvalidError with every reason why code can't be staged."""
+    desired, problems = stageable_jobs(root, manifests, environment)
+    if problems:
+        raise InvalidError("some packages can't be staged", problems=problems)
+    return desired
+
+
+def stageable_jobs(
+    root: Path, manifests: Sequence[Manifest], environment: Environment
+) -> tuple[Desired, list[Problem]]:
+    """The wanted jobs whose code can be staged, and every reason why the code of the others can't."""
     code = _CodeReader(root)
     jobs, archives = [], {}
     for manifest in manifests:
         found = code.read(manifest)
+        if found is None and manifest.package is not None:
+            continue
         job = _job(manifest, found.tree.digest if found else "", environment)
         jobs.append(job)
         if found:
             archives[job.job_name] = found.archive
-    if code.problems:
-        raise InvalidError("some packages can't be staged", problems=code.problems)
-    return Desired(tuple(sorted(jobs, key=lambda job: job.manifest.base_name)), archives)
+    return Desired(tuple(sorted(jobs, key=lambda job: job.manifest.base_name)), archives), code.problems
 
 
 def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:

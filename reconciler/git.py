@@ -37,6 +37,7 @@ _ELSEWHERE = (
 )
 # No hook, no file monitor, and no helper of a remote to fetch what a partial clone lacks.
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+_NOT_BARE = ("-c", "safe.bareRepository=explicit")
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -48,7 +49,7 @@ _ENVIRONMENT = {
 
 
 class GitError(ReconcilerError):
-    """git isn't there, or couldn't do it; the message is git's own last line."""
+    """git isn't there, or couldn't do it; the message is the line in which git says why."""
 
 
 class Git:
@@ -58,13 +59,21 @@ class Git:
         root: A folder of the work tree.
         environ: The environment variables, by default the process's.
         protocols: What remotes may be reached by, as GIT_ALLOW_PROTOCOL has it; by default none may.
+        bare: Whether `root` is a repository without a work tree. Else a folder that only looks like one, as a
+            commit can hold it, is none.
     """
 
     def __init__(
-        self, root: Path, environ: Mapping[str, str] | None = None, *, protocols: Sequence[str] = ()
+        self,
+        root: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        protocols: Sequence[str] = (),
+        bare: bool = False,
     ) -> None:
         given = os.environ if environ is None else environ
         self._root = root
+        self._git = ("git", *_HARMLESS) if bare else ("git", *_HARMLESS, *_NOT_BARE)
         self._environ = {
             **{name: value for name, value in given.items() if name not in _ELSEWHERE},
             **_ENVIRONMENT,
@@ -75,7 +84,7 @@ class Git:
         """What git prints; raises GitError."""
         try:
             done = subprocess.run(
-                ["git", *_HARMLESS, *arguments],
+                [*self._git, *arguments],
                 cwd=self._root,
                 env=self._environ,
                 input=stdin,
@@ -84,12 +93,26 @@ class Git:
                 check=True,
             )
         except subprocess.CalledProcessError as error:
-            raise GitError(_last_line(error.stderr) or f"git ended with {error.returncode}") from None
+            raise GitError(_reason(error.stderr) or f"git ended with {error.returncode}") from None
         except subprocess.TimeoutExpired:
             raise GitError(f"git took longer than {timeout:.0f} s") from None
         except OSError as error:
-            raise GitError(f"git can't be run: {error.strerror}", hint="install git") from None
+            raise _cant_be_run(error) from None
         return done.stdout
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """git as a process that answers what is written to it; what it complains of is dropped."""
+        try:
+            return subprocess.Popen(
+                [*self._git, *arguments],
+                cwd=self._root,
+                env=self._environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise _cant_be_run(error) from None
 
     def ask(self, *arguments: str) -> str | None:
         """What git prints; None where there is no git, or it fails."""
@@ -126,6 +149,12 @@ class Git:
         return [word for setting in settings for word in ("-c", setting)]
 
 
-def _last_line(stderr: bytes) -> str:
+def _cant_be_run(error: OSError) -> GitError:
+    return GitError(f"git can't be run: {error.strerror}", hint="install git")
+
+
+def _reason(stderr: bytes) -> str:
+    """The first line that says what went wrong: advice may follow it. Else the last one."""
     lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    return one_line(lines[-1]) if lines else ""
+    said = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    return one_line((said or lines[-1:])[0]) if lines else ""

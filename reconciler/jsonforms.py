@@ -19,17 +19,19 @@ def validation_json(files: int, problems: Sequence[Problem]) -> Json:
         "formatVersion": FORMAT_VERSION,
         "valid": not problems,
         "files": files,
-        "problems": [
-            {
-                "path": problem.path,
-                "line": problem.line,
-                "column": problem.column,
-                "pointer": problem.pointer,
-                "message": problem.message,
-                "hint": problem.hint,
-            }
-            for problem in problems
-        ],
+        "problems": [problem_json(problem) for problem in problems],
+    }
+
+
+def problem_json(problem: Problem) -> Json:
+    """One mistake with its place."""
+    return {
+        "path": problem.path,
+        "line": problem.line,
+        "column": problem.column,
+        "pointer": problem.pointer,
+        "message": problem.message,
+        "hint": problem.hint,
     }
 
 

@@ -131,9 +131,15 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All changes and findings, sorted; `digest` is "sha256:" and 64 hex digits."""
+    """All changes and findings, sorted.
+
+    Attributes:
+        digest: "sha256:" and 64 hex digits; None where no service was asked.
+        whole: Whether it is about all that the repository wants.
+    """
 
     target: Target
     changes: tuple[Change, ...]
     drift: tuple[Drift, ...]
     digest: str | None
+    whole: bool = True

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from reconciler.answers import Answer
 from reconciler.claim import Claim, ClaimId
+from reconciler.commitrecord import CommitRecord
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
 
@@ -59,6 +60,30 @@ class ClaimStore(Protocol):
         Raises:
             ServiceError: Whether it was written may be unknown: read again.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedRecord:
+    """A commit's record as it was read; `generation` changes with every write of it, and is never 0."""
+
+    record: CommitRecord
+    generation: int
+
+
+class CommitStore(Protocol):
+    """What is owed to commits, changed only by whoever knows what is there."""
+
+    def all(self) -> Mapping[str, VersionedRecord]:
+        """The records of one environment, by commit; raises ServiceError where it can't have them all."""
+
+    def write(self, record: CommitRecord, generation: int) -> bool:
+        """Replace the record of this generation, 0 for none; False where that isn't what is there."""
+
+    def remove(self, sha: str, generation: int) -> None:
+        """Remove the record of this generation; nothing where that isn't what is there."""
+
+    def now(self) -> datetime:
+        """The store's own time."""
 
 
 class JobApi(Protocol):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from reconciler.config import Config, Environment
+from reconciler.config import FILE_NAME, Config, Environment
 from reconciler.desired import Desired, desired_jobs
 from reconciler.engines import engine_class
 from reconciler.errors import InvalidError, NotFoundError, UsageError
@@ -36,14 +37,22 @@ def wanted(config: Config, environment: Environment, paths: Sequence[Path]) -> D
 
 
 def manifest_paths(root: Path, paths: Sequence[Path]) -> Sequence[Path]:
-    """The paths that were named, else `jobs` at the root; raises UsageError if there is no such folder."""
+    """The paths that were named, else `jobs` at the root.
+
+    Git keeps no empty folder: where there are settings, one that is gone held the last manifest.
+
+    Raises:
+        UsageError: There is no such folder, and nothing says that this is a repository of jobs.
+    """
     folder = root / JOBS_FOLDER
-    if not paths and not folder.exists():
-        raise UsageError(
-            f"there is no folder {folder}",
-            hint="keep the manifests there, or name the files or folders that hold them",
-        )
-    return paths or [folder]
+    if paths or os.path.lexists(folder):
+        return paths or [folder]
+    if (root / FILE_NAME).is_file():
+        return []
+    raise UsageError(
+        f"there is no folder {folder}",
+        hint="keep the manifests there, or name the files or folders that hold them",
+    )
 
 
 def check_found(found: Validation, paths: Sequence[Path]) -> None:
@@ -53,12 +62,16 @@ def check_found(found: Validation, paths: Sequence[Path]) -> None:
         raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")
 
 
+def target_of(environment: Environment) -> Target:
+    """Where the plans of an environment are for."""
+    return Target(environment.name, environment.engine, environment.project, environment.location)
+
+
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
     """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
     environment = session.environment
-    target = Target(environment.name, environment.engine, environment.project, environment.location)
     return make_plan(
-        target,
+        target_of(environment),
         desired.jobs,
         _with_specs(session.ports.jobs, desired.jobs, observed),
         observed.known,

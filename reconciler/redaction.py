@@ -11,6 +11,12 @@ from reconciler.inert import lines, one_line
 
 _HIDDEN = "***"
 _SHORT = 8
+# Signed tokens (JWT), Google's access and refresh tokens, a client's secret, and what follows "Bearer".
+_CREDENTIAL = re.compile(
+    r"\beyJ[\w-]{8,}(?:\.[\w-]+){1,4}|\bya29\.[\w.-]+|\b1//[\w-]{16,}|\bGOCSPX-[\w-]+"
+    r"|(?<=Bearer )[\w.~+/-]{8,}=*",
+    re.ASCII,
+)
 
 
 def redacted(text: str, body: Mapping[str, Any]) -> str:
@@ -28,6 +34,11 @@ def redacted(text: str, body: Mapping[str, Any]) -> str:
         exact = re.escape(form)
         text = re.sub(exact if len(form) >= _SHORT else rf"(?<!\w){exact}(?!\w)", _HIDDEN, text)
     return text
+
+
+def without_credentials(text: str) -> str:
+    """`text` with `***` for what looks like a token: who gives tokens may quote what it was asked with."""
+    return _CREDENTIAL.sub(_HIDDEN, text)
 
 
 def _values(node: Any) -> Iterator[str]:

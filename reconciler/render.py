@@ -15,7 +15,8 @@ from reconciler.diagnostics import MAX_QUOTED, Problem
 from reconciler.inert import one_line, workflow_command
 from reconciler.job import State
 from reconciler.jsonforms import summary
-from reconciler.plan import Action, Change, Drift, FieldChange, Plan, Stuck
+from reconciler.markdown import SUMMARY_LIMIT, Piece, Section, code, cut, document, fence, text
+from reconciler.plan import Action, Change, Drift, FieldChange, Plan, Stuck, Target
 from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
 
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
@@ -37,9 +38,9 @@ def problems_text(problems: Sequence[Problem]) -> str:
     """One mistake a line, as compilers write them, with the remedy below."""
     lines = []
     for problem in problems:
-        where = f"{one_line(problem.path)}:{problem.line}:{problem.column}"
-        field = f" ({one_line(problem.pointer)})" if problem.pointer else ""
-        lines.append(f"{where}: {one_line(problem.message)}{field}")
+        field = f" ({problem.pointer})" if problem.pointer else ""
+        where = f"{problem.path}:{problem.line}:{problem.column}"
+        lines.append(one_line(f"{where}: {problem.message}{field}"))
         if problem.hint:
             lines += (f"    {one_line(line)}" for line in problem.hint.splitlines())
     return "\n".join(lines)
@@ -48,9 +49,9 @@ def problems_text(problems: Sequence[Problem]) -> str:
 def validation_text(files: int, problems: Sequence[Problem]) -> str:
     """The mistakes, and a last line that counts them."""
     if not problems:
-        return f"{_count(files, 'file')} valid."
+        return f"{counted(files, 'file')} valid." if files else "There are no manifests."
     wrong = len({problem.path for problem in problems})
-    last = f"{_count(len(problems), 'problem')} in {_count(wrong, 'file')} of {files}."
+    last = f"{counted(len(problems), 'problem')} in {counted(wrong, 'file')} of {files}."
     return f"{problems_text(problems)}\n\n{last}"
 
 
@@ -63,7 +64,7 @@ def validation_github(files: int, problems: Sequence[Problem]) -> str:
     lines = [_annotation(problem) for problem in shown]
     if len(shown) < len(problems):
         left = len(problems) - len(shown)
-        said = f"{_count(left, 'more problem')}; run `reconciler validate`"
+        said = f"{counted(left, 'more problem')}; run `reconciler validate`"
         lines.append(workflow_command("error", said, title=_ANNOTATION_TITLE))
     return "\n".join(lines or [validation_text(files, problems)])
 
@@ -77,10 +78,10 @@ def _annotation(problem: Problem) -> str:
 
 def plan_text(plan: Plan, *, verbose: bool = False) -> str:
     """The plan for a terminal: what changes, and only with `verbose` what doesn't."""
-    lines = [f"Plan for {_target(plan)}", ""]
+    lines = [f"Plan for {target_text(plan.target)}", ""]
     shown = [change for change in plan.changes if verbose or _matters(change)]
     for change in shown:
-        lines += _change_lines(change)
+        lines += change_lines(change)
     if shown:
         lines.append("")
     lines += (f"  ~ {_drift_line(finding)}" for finding in plan.drift)
@@ -93,25 +94,34 @@ def plan_text(plan: Plan, *, verbose: bool = False) -> str:
 
 
 def plan_markdown(plan: Plan) -> str:
-    """The plan for a pull request or a job summary."""
-    lines = [f"### Plan for {_target(plan)}", "", _summary_line(plan)]
+    """The plan for a job summary, within its limit; what is to be done and the drift go before details."""
     changes = [change for change in plan.changes if _matters(change)]
-    if changes:
-        lines += ["", "| | job | why | file |", "|---|---|---|---|"]
-        lines += (
-            f"| {change.action} | `{change.job_name}` | {_cell(change.reason)} | {_code(_place(change))} |"
-            for change in changes
-        )
-    for change in changes:
-        if change.fields:
-            lines += ["", f"`{change.job_name}`", "", *_fence("\n".join(_field_lines(change)), "diff")]
-    if plan.drift:
-        lines += ["", "| drift | job | detail |", "|---|---|---|"]
-        lines += (
-            f"| {finding.kind} | {_code(finding.job_name)} | {_cell(finding.detail)} |"
-            for finding in plan.drift
-        )
-    return "\n".join(lines)
+    rows = [
+        f"| {change.action} | {code(change.job_name)} | {text(change.reason)} | {code(place(change))} |"
+        for change in changes
+    ]
+    drift = [
+        f"| {finding.kind} | {code(finding.job_name)} | {text(finding.detail)} |" for finding in plan.drift
+    ]
+    details = [
+        f"{code(change.job_name)}\n\n{fence(field_diff(change), 'diff')}"
+        for change in changes
+        if change.fields
+    ]
+    return document(
+        f"### Plan for {text(target_text(plan.target))}\n\n{_summary_line(plan)}",
+        [
+            Section("changes", _pieces(rows), "| | job | why | file |\n|---|---|---|---|", part=2),
+            Section("drift", _pieces(drift), "| drift | job | detail |\n|---|---|---|"),
+            Section("details", _pieces(details), spaced=True),
+        ],
+        rest="Not all of it fits here: `reconciler plan` tells the rest.",
+        limit=SUMMARY_LIMIT,
+    )
+
+
+def _pieces(texts: Sequence[str]) -> list[Piece]:
+    return [Piece(one) for one in texts]
 
 
 def short_error(text: str) -> str:
@@ -126,11 +136,11 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         told[outcome.status] += 1
         state = f"  {outcome.state}" if outcome.state else ""
-        line = f"{outcome.status:8} {outcome.change.action:7} {outcome.change.job_name}{state}"
+        line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
         lines.append(line + (f": {short_error(outcome.error)}" if outcome.error else ""))
     counts = [f"{number} {status}" for status, number in told.items() if number]
     failed = sum(outcome.state is State.FAILED for outcome in outcomes)
-    counts += [f"{_count(failed, 'job')} FAILED"] if failed else []
+    counts += [f"{counted(failed, 'job')} FAILED"] if failed else []
     return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
 
 
@@ -146,8 +156,8 @@ def status_text(jobs: Sequence[JobStatus]) -> str:
             _state(job),
             job.claim,
             str(job.attempt),
-            job.create_time or "-",
-            job.end_time or "-",
+            one_line(job.create_time) or "-",
+            one_line(job.end_time) or "-",
             short_error(job.error)[:_MAX_ERROR] or "-",
         )
         for job in jobs
@@ -169,44 +179,70 @@ def _state(job: JobStatus) -> str:
     return one_line(f"{job.state}{said}")
 
 
-def _target(plan: Plan) -> str:
-    target = plan.target
+def target_text(target: Target) -> str:
+    """Where a plan is for; of a place that isn't known, the environment."""
+    if not target.engine:
+        return target.environment
     if target.engine == "local":
         return f"{target.environment} (embedded service)"
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def _change_lines(change: Change) -> Iterator[str]:
-    sign, place = _SIGNS[change.action], one_line(_place(change))
-    yield f"  {sign} {change.action} {change.job_name}  {change.kind}  {place}"
+def change_lines(change: Change) -> Iterator[str]:
+    """A change for a terminal: what is done, why, and the fields that differ."""
+    sign, where = _SIGNS[change.action], one_line(place(change))
+    yield f"  {sign} {change.action} {one_line(change.job_name)}  {change.kind}  {where}"
     yield f"      {one_line(change.reason)}"
     yield from (f"      {line}" for line in _field_lines(change))
 
 
-def _place(change: Change) -> str:
+def place(change: Change) -> str:
+    """The manifest of a change, with its line where it is known."""
     return f"{change.path}:{change.line}" if change.line else change.path
 
 
 def _field_lines(change: Change) -> Iterator[str]:
     for field in change.fields[:_MAX_FIELDS]:
-        yield _field_line(field)
-    if len(change.fields) > _MAX_FIELDS:
-        yield f"… and {len(change.fields) - _MAX_FIELDS} more fields"
+        yield field_line(field)
+    yield from _more_fields(change)
 
 
-def _field_line(field: FieldChange) -> str:
+def field_diff(change: Change) -> list[str]:
+    """The field differences as lines of a diff, each one line; at most 50 fields."""
+    lines = []
+    for field in change.fields[:_MAX_FIELDS]:
+        before, after = field_values(field)
+        pointer = cut(field.pointer, MAX_QUOTED)
+        lines += [f"- {pointer}: {before}"] * (field.before is not None)
+        lines += [f"+ {pointer}: {after}"] * (field.after is not None)
+    lines += _more_fields(change)
+    return [one_line(line) for line in lines]
+
+
+def _more_fields(change: Change) -> list[str]:
+    left = len(change.fields) - _MAX_FIELDS
+    return [f"… and {left} more fields"] if left > 0 else []
+
+
+def field_line(field: FieldChange) -> str:
+    """A field for a terminal, with both values."""
+    before, after = field_values(field)
+    return one_line(f"{field.pointer}: {before} → {after}")
+
+
+def field_values(field: FieldChange) -> tuple[str, str]:
+    """Both values as JSON, not made inert; long ones that begin alike from where they differ."""
     before, after = _value(field.before), _value(field.after)
-    # Long values that begin alike are shown from where they differ.
     common = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
     start = common if max(len(before), len(after)) > MAX_QUOTED and common > MAX_QUOTED // 2 else 0
-    return one_line(f"{field.pointer}: {_cut(before, start)} → {_cut(after, start)}")
+    return _part(before, start), _part(after, start)
 
 
 def _value(value: Any) -> str:
     return _NOTHING if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _cut(text: str, start: int) -> str:
+def _part(text: str, start: int) -> str:
     shown = text[start : start + MAX_QUOTED]
     return ("…" if start else "") + shown + ("…" if start + len(shown) < len(text) else "")
 
@@ -219,11 +255,11 @@ def _summary_line(plan: Plan) -> str:
     count = summary(plan)
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
         stuck = _stuck(plan)
-        done = f"Nothing to do: {_count(count['none'], 'job')}{stuck or ' as wanted'}"
-        return f"{done}, {_count(count['drift'], 'finding')}." if count["drift"] else f"{done}."
+        done = f"Nothing to do: {counted(count['none'], 'job')}{stuck or ' as wanted'}"
+        return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
-        f"{count['none']} unchanged, {count['blocked']} blocked, {_count(count['drift'], 'finding')}."
+        f"{count['none']} unchanged, {count['blocked']} blocked, {counted(count['drift'], 'finding')}."
     )
 
 
@@ -239,33 +275,6 @@ def _stuck(plan: Plan) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _cell(text: str) -> str:
-    """Untrusted text in a table's cell: what Markdown or HTML could act on is written by its number."""
-    return "".join(c if c.isalnum() or c in " ,.;:()_-" else f"&#{ord(c)};" for c in one_line(text))
-
-
-def _code(text: str) -> str:
-    return f"<code>{_cell(text)}</code>"
-
-
-def _fence(text: str, language: str) -> list[str]:
-    """A fenced block that its content can't close."""
-    longest = max((len(run) for run in _runs(text, "`")), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [f"{fence}{language}", text, fence]
-
-
-def _runs(text: str, char: str) -> Iterator[str]:
-    run = ""
-    for c in text:
-        if c == char:
-            run += c
-        elif run:
-            yield run
-            run = ""
-    if run:
-        yield run

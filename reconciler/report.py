@@ -1,104 +1,165 @@
-"""Each wanted job's state as a status of the commit that asked for it."""
+"""What commits are owed is written down, posted, and crossed off once it has been seen there."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
 
-from reconciler.claim import Claim, ClaimState
-from reconciler.config import Config
-from reconciler.plan import DesiredJob
-from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.reporters.github import Failed, GitHubReporter
-from reconciler.reporters.settings import github_settings
-from reconciler.reporters.status import CommitStatus, status_of, unknown_of
-from reconciler.submission.observation import Observed
-from reconciler.transport import UrllibTransport
+from reconciler.commitrecord import CommitRecord
+from reconciler.errors import ServiceError
+from reconciler.plan import Plan
+from reconciler.ports import CommitStore, VersionedRecord
+from reconciler.reporters.github import Failed, Outdated, Posted
+from reconciler.reporters.status import CommitStatus
+from reconciler.verdicts import (
+    Telling,
+    View,
+    drift_status,
+    newest_of,
+    record_for,
+    reopened,
+    submitted_twice,
+    telling,
+)
+
+Skipped = Callable[[Collection[str]], Sequence[str]]
+
+TRIES = 5
+"""How often a record is written anew where somebody else wrote it meanwhile."""
+
+MOST_APPLIED = 20
+"""Applied commits that the newest record keeps: of two branches, say, each with its own way to its head."""
+
+PATIENCE = timedelta(days=30)
+"""How long a commit that GitHub doesn't know may still be pushed."""
 
 
-def statuses(
-    environment: str,
-    desired: Iterable[DesiredJob],
-    observed: Observed,
-    commit: str,
-    problems: Mapping[str, str],
-) -> dict[str, list[CommitStatus]]:
-    """The statuses of each commit.
+class Reporter(Protocol):
+    """Where statuses are posted."""
+
+    def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
+        """Post those that say something new about the commit; no outcome for the others."""
+
+
+def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -> None:
+    """Write down what a commit is owed, before anything is submitted for it.
 
     Args:
-        environment: The environment's name.
-        desired: The wanted jobs.
-        observed: Its claims and its runs; only a run that a claim is bound to says anything of a job.
-        commit: The commit that is checked out, "" where the work tree isn't a clean checkout.
-        problems: By the job name of a first attempt, why it wasn't submitted, or isn't again after it failed;
-            what the newest claim says goes before it.
+        store: The environment's records.
+        commit: The commit that is checked out.
+        plan: What is about to be carried out.
+        skipped: Gives, for commits that are known of, those that were passed over since.
+
+    Raises:
+        ServiceError: It can't be written down: then its jobs' ends would be told to nobody.
     """
-    found: dict[str, list[CommitStatus]] = defaultdict(list)
-    jobs = list(desired)
-    by_base = attempts_by_base(jobs, observed.runs, observed.known)
-    for job in jobs:
-        claimed = _claimed(job, by_base.get(job.manifest.base_name, ()))
-        # The commit of the first submission asked for the job; a later one only found it there.
-        sha = claimed[0][0].commit if claimed else commit
-        status = _status(environment, job, claimed, problems.get(job.job_name, "")) if sha else None
-        if status:
-            found[sha].append(status)
-    return dict(found)
+    records, now = store.all(), store.now()
+    newest = newest_of(found.record for found in records.values())
+    applied = (*newest.applied, newest.sha) if newest else ()
+    for sha in skipped({*records, *applied}):
+        if sha not in records:
+            store.write(CommitRecord(sha, now, superseded_by=commit), 0)
+    for _ in range(TRIES):
+        found = records.get(commit)
+        others = (other.record.number for sha, other in records.items() if sha != commit)
+        number = 1 + max(others, default=0)
+        blank = CommitRecord(commit, now, number, applied=applied[-MOST_APPLIED:])
+        wanted = record_for(plan, blank, found.record if found else None)
+        if found and found.record == wanted:
+            return
+        if store.write(wanted, found.generation if found else 0):
+            return
+        records = store.all()
+    raise ServiceError(
+        f"what commit {commit[:7]} is owed can't be written down: others write it all the time",
+        hint="try again",
+    )
 
 
-def _claimed(job: DesiredJob, attempts: Iterable[Attempt]) -> list[tuple[Claim, Attempt]]:
-    """The attempts at just this content that have claims, the newest last."""
-    keys = keys_of(job)
-    mine = ((a.claim, a) for a in attempts if a.claim and a.id.key in keys)
-    return sorted(mine, key=lambda pair: (pair[1].id.attempt, -keys.index(pair[1].id.key)))
+def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
+    """Post what is news to every commit that something is owed to; what couldn't be posted.
 
+    A record is closed by the look that finds every status of it as it has to be: what a slower reporter with
+    older news posts over it is so put right by the next one. Of the closed records only the newest stays, by
+    which it is known what was applied last.
 
-def _status(
-    environment: str, job: DesiredJob, claimed: Sequence[tuple[Claim, Attempt]], problem: str
-) -> CommitStatus | None:
-    """A job's status; None where there is nothing to say, or nothing new any more."""
-    name = job.manifest.name
-    said = next((_twice(attempt) for _, attempt in claimed if attempt.others), "")
-    if said or not claimed:
-        told = said or problem
-        return status_of(environment, name, None, problem=told) if told else None
-    claim, attempt = claimed[-1]
-    if claim.state is ClaimState.PENDING:
-        return unknown_of(environment, name, claim.job_name)
-    said = _problem(claim, attempt) or (problem if attempt.failed else "")
-    if said:
-        return status_of(environment, name, None, problem=said)
-    bound = attempt.run if attempt.run and attempt.run.resource == claim.resource else None
-    return status_of(environment, name, bound) if bound else None
-
-
-def _twice(attempt: Attempt) -> str:
-    """Said as long as more than one job of an attempt is to be seen, however each of them stands."""
-    runs = [run for run in (attempt.run, *attempt.others) if run]
-    numbers = sorted(run.resource.rpartition("/")[2] for run in runs)
-    return f"attempt {attempt.id.attempt} has {len(runs)} jobs: {', '.join(numbers)}"
-
-
-def _problem(claim: Claim, attempt: Attempt) -> str:
-    """What a claim says that its run doesn't; "" where the run says it all."""
-    if claim.state is ClaimState.REJECTED:
-        return f"refused: {claim.error or 'no reason given'}"
-    if claim.state is ClaimState.HELD and claim.given_up:
-        return 'given up; change "rerun" to run it again'
-    if claim.state is ClaimState.HELD:
-        return f"held, see `reconciler resolve {claim.base_name}`: {claim.error or 'no reason given'}"
-    return "" if attempt.state else "deleted outside: the service has it no more, and its end was not seen"
-
-
-def post(
-    config: Config, by_commit: Mapping[str, Sequence[CommitStatus]], environ: Mapping[str, str]
-) -> list[Failed]:
-    """Post what is news, where GitHub is configured; the statuses that couldn't be posted."""
-    settings = github_settings(config.github, environ)
-    if settings is None:
-        return []
-    reporter = GitHubReporter(UrllibTransport(), settings)
-    outcomes = [
-        outcome for sha, wanted in sorted(by_commit.items()) for outcome in reporter.report(sha, wanted)
+    Raises:
+        ServiceError: The records can't be read or written.
+    """
+    records = _reopened(store, view)
+    newest = newest_of(found.record for found in records.values())
+    owed = [
+        (found, told)
+        for found in _in_turn(records.values())
+        if not found.record.closed
+        for told in [telling(view, found.record, newest)]
+        # What goes on as it was needs no look: it was told, and its end will be looked for.
+        if told.final or told.digest != found.record.told
     ]
-    return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    failed, unsettled = _post(reporter, _by_commit(view, [told for _, told in owed]))
+    missing = {one.sha for one in failed}
+    for found, told in owed:
+        if told.final and unsettled.isdisjoint(told.by_commit):
+            store.write(replace(found.record, closed=True, told=""), found.generation)
+        elif not told.final and missing.isdisjoint(told.by_commit):
+            store.write(replace(found.record, told=told.digest), found.generation)
+    _tidy(store, {one.sha for one in failed if one.unknown_commit})
+    return failed
+
+
+def _in_turn(records: Iterable[VersionedRecord]) -> list[VersionedRecord]:
+    """The newest first: where GitHub takes only some statuses, those that people look at."""
+    return sorted(records, key=lambda found: (-found.record.number, found.record.sha))
+
+
+def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
+    """The records, of which the newest is opened again where what it told of turns out otherwise."""
+    records = store.all()
+    newest = newest_of(found.record for found in records.values())
+    if newest is not None and (again := reopened(view, newest)) != newest:
+        store.write(again, records[newest.sha].generation)
+        return store.all()
+    return records
+
+
+def _by_commit(view: View, tellings: Iterable[Telling]) -> dict[str, list[CommitStatus]]:
+    """Each status once, however many commits want its job."""
+    found: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
+    for sha, statuses in submitted_twice(view).items():
+        found[sha] |= {status.context: status for status in statuses}
+    for told in tellings:
+        for sha, owed in told.by_commit.items():
+            found[sha] |= {status.context: status for status in owed}
+    if view.commit and view.plan.whole:
+        drift = drift_status(view.contexts, view.plan.drift)
+        found[view.commit][drift.context] = drift
+    return {sha: list(by_context.values()) for sha, by_context in found.items()}
+
+
+def _post(
+    reporter: Reporter, by_commit: Mapping[str, Sequence[CommitStatus]]
+) -> tuple[list[Failed], set[str]]:
+    """What couldn't be posted, and the commits that didn't have everything already."""
+    failed: list[Failed] = []
+    unsettled: set[str] = set()
+    for sha, statuses in by_commit.items():
+        outcomes = reporter.report(sha, statuses)
+        failed += (outcome for outcome in outcomes if isinstance(outcome, Failed))
+        if outcomes:
+            unsettled.add(sha)
+    return failed, unsettled
+
+
+def _tidy(store: CommitStore, unknown: set[str]) -> None:
+    """Remove the records that nobody needs: closed ones but the newest, and those of commits long gone."""
+    records = store.all()
+    newest = newest_of(found.record for found in records.values())
+    now = store.now() if unknown else None
+    for sha, found in records.items():
+        record = found.record
+        gone = sha in unknown and now is not None and now - record.since > PATIENCE
+        if (record.closed and record != newest) or gone:
+            store.remove(sha, found.generation)

@@ -14,8 +14,9 @@ from reconciler.engines import api_versions, engine_class
 from reconciler.engines.base import Connection, Engine
 from reconciler.job import ActualJob
 from reconciler.manifest import ML_V1
-from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Fence, Ports
+from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, CommitStore, Fence, Ports
 from reconciler.services.claimstore import PREFIX, ObjectClaims
+from reconciler.services.commitstore import ObjectCommits
 from reconciler.services.fence import LOCAL_SUBMITTER, GeneratedTokens, OwnToken, TokenSource
 from reconciler.services.jobapi import EngineJobs
 from reconciler.services.storage import Staging, ensure_bucket
@@ -92,6 +93,19 @@ class Session:
             environment.location,
             founds=self.is_local,
             environment=environment.name,
+        )
+
+    @cached_property
+    def commits(self) -> CommitStore:
+        """What is owed to commits in this environment."""
+        environment = self.environment
+        return ObjectCommits(
+            self.connection,
+            environment.claims_bucket,
+            self.config.source,
+            environment.project,
+            environment.location,
+            environment.name,
         )
 
     @cached_property

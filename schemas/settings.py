@@ -201,6 +201,11 @@ CONFIG: Schema = {
                         ),
                     ),
                     "apiUrl": _text("The API's URL, by default https://api.github.com.", _URL),
+                    "statuses": {
+                        "description": "What commits show beside the verdict over all jobs: each job too, or "
+                        "the verdict alone. By default each job, up to 20 jobs of one commit.",
+                        "enum": ["jobs", "summary"],
+                    },
                 },
             ),
         },

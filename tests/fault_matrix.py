@@ -1,6 +1,6 @@
 """Which test covers which fault: read off the marks `@pytest.mark.fault(ROW, …)`.
 
-`python tests/fault_matrix.py` prints the table; with `--write` it goes into docs/at-most-once.md.
+`python tests/fault_matrix.py` prints the table; with `--write` it goes into docs/faults.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent
-DOCUMENT = TESTS.parent / "docs" / "at-most-once.md"
+DOCUMENT = TESTS.parent / "docs" / "faults.md"
 BEGIN = "<!-- fault matrix: written by tests/fault_matrix.py --write -->"
 END = "<!-- end of the fault matrix -->"
 
@@ -43,12 +43,26 @@ ROWS: Mapping[int, str] = {
     24: "Two contents share the digits of a name, or a name is cut",
     25: "A job is in a state that nobody expected",
     26: "Two reporters post, and the older news comes last",
+    27: "GitHub's limits: statuses of one commit, a description's length, requests refused for a while",
+    28: "A status is meant for a commit that GitHub hasn't, or not any more",
+    29: "A waiting workflow run is replaced by a newer one, and its commit gets no run",
+    30: "The schedule doesn't come, or the runner is taken away in the middle",
     31: "The user or the runner ends the process by a signal",
     32: "The machine's clock jumps, or it slept",
     33: "The disk is full, read-only, or fails",
     34: "The embedded service is killed between intent, start and record",
     35: "A process id is used again, the machine restarts, or a child outlives its job",
     36: "The embedded service's state is locked, damaged, or of a newer version",
+    37: "A manifest is made to be expensive: aliases, depth, size, very many values",
+    38: "A manifest can be read in two ways: keys twice, YAML 1.1's words, what no JSON can hold",
+    39: "A path is a trap: links that lead out or in circles, devices, names that differ by case, a swap",
+    40: "A pull request brings code that runs while its plan is made",
+    41: "A plan for a pull request opens a connection, or reads credentials",
+    42: "A pull request from a fork changes workflows or manifests to get at the repository's identity",
+    43: "A branch's name or a title is taken for a part of a workflow's script",
+    44: "What a pull request's run leaves behind is taken at its word by a run with more rights",
+    45: "Names, errors and log lines hold workflow commands, terminal escapes, Markdown, HTML, mentions",
+    46: "A secret stands in a manifest; a token turns up in an error, a log, a claim, a process list",
     47: "A service's error message repeats values of a job's environment",
     48: "The manifests change between plan and apply",
     49: "An apply is stopped half way, by a quota or by pacing",
@@ -56,7 +70,7 @@ ROWS: Mapping[int, str] = {
     51: "A service's answers have new, renamed or missing fields",
     52: "Two repositories share one project",
 }
-"""What can go wrong, by row; the numbers in between are other documents' concern."""
+"""What can go wrong, by row."""
 
 Covered = dict[int, list[str]]
 """By row, the tests that have its mark, as `path::name`."""
@@ -157,7 +171,7 @@ def _is_fault(mark: ast.expr) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Which test covers which fault.")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/at-most-once.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     rows = covered(TESTS)
     if parser.parse_args().write:
         DOCUMENT.write_text(with_table(DOCUMENT.read_text(encoding="utf-8"), rows), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A GitHub for the tests: commit statuses over HTTP, with GitHub's limits and errors.
+"""A GitHub for the tests: commit statuses and comments over HTTP, with GitHub's limits and errors.
 
 Every request and every answer is checked against GitHub's own description of its API, which `github/` holds.
 """
@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from zlib import crc32
 
 from openapi_core import OpenAPI
 from openapi_core.exceptions import OpenAPIError
@@ -27,6 +28,8 @@ DESCRIBED_HOST = "https://api.github.com"
 DOCUMENTATION = "https://docs.github.com/rest/commits/statuses"
 MAX_STATUSES = 1000
 MAX_DESCRIPTION = 140
+MAX_COMMENT = 65_536
+WORKFLOWS = "github-actions[bot]"
 READ, WRITE = "read", "write"
 
 
@@ -63,6 +66,15 @@ def invalid(reason: str) -> Answer:
     return error(422, "Validation Failed", errors=f"Validation failed: {reason}")
 
 
+def invalid_comment(reason: str) -> Answer:
+    detail = {"resource": "IssueComment", "field": "data", "code": "unprocessable", "message": reason}
+    return error(422, "Validation Failed", errors=[detail])
+
+
+def read_only() -> Answer:
+    return error(403, "Resource not accessible by integration")
+
+
 def secondary_limit(status: int = 403, retry_after: int | None = 60) -> Answer:
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return error(status, "You have exceeded a secondary rate limit. Please wait.", headers=headers)
@@ -85,6 +97,8 @@ class GitHubServer:
         repository: `owner/name`.
         commits: The commits it knows.
         tokens: What each token may do.
+        users: Whose token it is, a user's or, with "[bot]" at its end, an App's; any other is a workflow's.
+        comments: By the number of each pull request there is, the oldest first.
         moved_to: The repository's new name, when it was renamed.
         prefix: What stands before the paths, as `/api/v3` does on an enterprise's own server.
         queued: Answers to give to the next requests, in place of the usual ones; None is the usual one.
@@ -95,6 +109,8 @@ class GitHubServer:
     repository: str = "acme/models"
     commits: set[str] = field(default_factory=set)
     tokens: dict[str, str] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict)
+    comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     moved_to: str = ""
     prefix: str = ""
     queued: list[Answer | None] = field(default_factory=list)
@@ -127,10 +143,18 @@ class GitHubServer:
         """The paths of the successful posts."""
         return [path for method, path, status in self.requests if method == "POST" and status == 201]
 
+    def states(self, sha: str, context: str) -> list[str]:
+        """The states that a context went through, the oldest first."""
+        return [kept["state"] for kept in self.statuses.get(sha, [])[::-1] if kept["context"] == context]
+
     def add(self, sha: str, count: int = 1, **status: Any) -> None:
         """Statuses as if somebody else had posted them."""
         for _ in range(count):
             self._keep(sha, {"state": "success", "context": "ci/build", "description": None, **status})
+
+    def comment(self, number: int, body: str, login: str = WORKFLOWS) -> dict[str, Any]:
+        """A comment as if `login` had written it."""
+        return self._keep_comment(number, body, login)
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
         if method == "GET":
@@ -157,6 +181,9 @@ class GitHubServer:
         token = headers.get("authorization", "").removeprefix("Bearer ").removeprefix("token ")
         if token not in self.tokens:
             return error(401, "Bad credentials" if token else "Requires authentication")
+        if words == ["user"] and method == "GET":
+            login = self.users.get(token, WORKFLOWS)
+            return read_only() if login.endswith("[bot]") else Answer(200, _profile(login))
         if words[:1] != ["repos"] or "/".join(words[1:3]) != self.repository:
             if self.moved_to and "/".join(words[1:3]) == self.moved_to:
                 return self._moved(method)
@@ -166,7 +193,51 @@ class GitHubServer:
                 return self._create(sha, json.loads(body), self.tokens[token])
             case "GET", ["commits", sha, "statuses"]:
                 return self._list(sha, address.path, parse_qs(address.query))
+            case _, ["issues", *place]:
+                said = json.loads(body)["body"] if body else ""
+                return self._comment(method, place, said, address.path, parse_qs(address.query), token)
         return error(404, "Not Found")
+
+    def _comment(
+        self, method: str, place: list[str], said: str, path: str, query: dict[str, list[str]], token: str
+    ) -> Answer:
+        found = [c for of_one in self.comments.values() for c in of_one if str(c["id"]) == place[-1]]
+        number = int(place[0]) if place[0].isdecimal() else 0
+        if not (found if place[0] == "comments" else number in self.comments):
+            return error(404, "Not Found")
+        if method == "GET":
+            return self._page(self.comments[number], path, query)
+        if self.tokens[token] != WRITE:
+            return read_only()
+        if not said.strip():
+            return invalid_comment("Body cannot be blank")
+        if len(said) > MAX_COMMENT:
+            return invalid_comment(f"Body is too long (maximum is {MAX_COMMENT} characters)")
+        if method == "POST":
+            kept = self._keep_comment(number, said, self.users.get(token, WORKFLOWS))
+            return Answer(201, kept, {"Location": kept["url"]})
+        # Whoever may write may also change what others wrote.
+        found[0] |= {"body": said, "updated_at": _now()}
+        return Answer(200, found[0])
+
+    def _keep_comment(self, number: int, body: str, login: str) -> dict[str, Any]:
+        self._number += 1
+        repository = f"{self.url}/repos/{self.repository}"
+        kept = {
+            "id": self._number,
+            "node_id": f"IC_{self._number}",
+            "url": f"{repository}/issues/comments/{self._number}",
+            "html_url": f"https://github.com/{self.repository}/pull/{number}#issuecomment-{self._number}",
+            "issue_url": f"{repository}/issues/{number}",
+            "body": body,
+            "user": _account(login),
+            "created_at": _now(),
+            "updated_at": _now(),
+            "author_association": "NONE",
+            "performed_via_github_app": None,
+        }
+        self.comments.setdefault(number, []).append(kept)
+        return kept
 
     def _moved(self, method: str) -> Answer:
         url = f"{self.url}/repositories/1"
@@ -176,7 +247,7 @@ class GitHubServer:
 
     def _create(self, sha: str, status: dict[str, Any], permission: str) -> Answer:
         if permission != WRITE:
-            return error(403, "Resource not accessible by integration")
+            return read_only()
         if sha not in self.commits:
             return error(422, f"No commit found for SHA: {sha}")
         text = status.get("description") or ""
@@ -194,7 +265,7 @@ class GitHubServer:
 
     def _keep(self, sha: str, status: dict[str, Any]) -> dict[str, Any]:
         self._number += 1
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = _now()
         kept = {
             "url": f"{self.url}/repos/{self.repository}/statuses/{sha}",
             "avatar_url": None,
@@ -215,9 +286,11 @@ class GitHubServer:
     def _list(self, sha: str, path: str, query: dict[str, list[str]]) -> Answer:
         if sha not in self.commits:
             return error(422, f"No commit found for SHA: {sha}")
+        return self._page(self.statuses.get(sha, []), path, query)
+
+    def _page(self, found: list[dict[str, Any]], path: str, query: dict[str, list[str]]) -> Answer:
         per_page = min(int(query.get("per_page", ["30"])[0]), 100)
         page = int(query.get("page", ["1"])[0])
-        found = self.statuses.get(sha, [])
         last = max(1, -(-len(found) // per_page))
         url = f"{self.url.removesuffix(self.prefix)}{path}?per_page={per_page}&page="
         numbers = {"prev": page - 1, "next": page + 1, "last": last, "first": 1}
@@ -246,6 +319,45 @@ class GitHubServer:
             description().validate_response(request, response)
         except OpenAPIError as problem:
             self.violations.append(f"answer {answer.status} to {method} {target}: {_causes(problem)}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _account(login: str) -> dict[str, Any]:
+    """An account as it is shown beside what it wrote; the same name has the same number."""
+    url = f"https://api.github.com/users/{login}"
+    links = ("followers", "following", "gists", "starred", "subscriptions", "organizations", "repos")
+    return {
+        "login": login,
+        "id": crc32(login.encode()),
+        "node_id": f"U_{login}",
+        "avatar_url": f"https://avatars.githubusercontent.com/{login}",
+        "gravatar_id": "",
+        "url": url,
+        "html_url": f"https://github.com/{login}",
+        **{f"{name}_url": f"{url}/{name}" for name in links},
+        "events_url": f"{url}/events",
+        "received_events_url": f"{url}/received_events",
+        "type": "Bot" if login.endswith("[bot]") else "User",
+        "user_view_type": "public",
+        "site_admin": False,
+    }
+
+
+def _profile(login: str) -> dict[str, Any]:
+    """An account as GitHub tells it to itself."""
+    unsaid = ("name", "company", "location", "email", "hireable", "bio")
+    counted = ("public_repos", "public_gists", "followers", "following")
+    return {
+        **_account(login),
+        **dict.fromkeys(unsaid),
+        **dict.fromkeys(counted, 0),
+        "blog": "",
+        "created_at": _now(),
+        "updated_at": _now(),
+    }
 
 
 def _described(method: str, target: str, prefix: str, headers: dict[str, str], body: bytes) -> MockRequest:

@@ -99,9 +99,10 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
     ) -> Iterator[Session]:
         nowhere = Endpoint(UrllibTransport(), dict, environment.project, environment.location, {})
         session = Session(config, environment, Connection(nowhere))
-        for name, value in (("ports", made.outside.ports), ("jobs", made.outside.jobs)):
-            setattr(session, name, value)
+        for name in ("ports", "jobs", "commits"):
+            setattr(session, name, getattr(made.outside, name))
         yield session
 
-    monkeypatch.setattr("reconciler.cli.context.open_session", opened)
+    for opener in ("reconciler.cli.context", "reconciler.watching.turn"):
+        monkeypatch.setattr(f"{opener}.open_session", opened)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -10,11 +11,12 @@ from typing import Any
 
 from reconciler.answers import Answer, Created, Unknown
 from reconciler.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.commitrecord import CommitRecord, record_json, record_of
 from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, SOURCE
 from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject
-from reconciler.ports import Bounds, ClaimRead, Credential, Ports, Versioned
+from reconciler.ports import Bounds, ClaimRead, Credential, Ports, Versioned, VersionedRecord
 
 PARENT = "projects/acme/locations/here/customJobs"
 BOUNDS = Bounds(
@@ -79,6 +81,34 @@ class Claims:
         if fault == "lost":
             raise ServiceError("no answer")
         return None if fault == "denied" else written
+
+
+@dataclass
+class Commits:
+    """What is owed to commits, kept as JSON with generations."""
+
+    time: Time
+    held: dict[str, VersionedRecord] = field(default_factory=dict)
+    _generations: Any = field(default_factory=lambda: itertools.count(1))
+
+    def all(self) -> Mapping[str, VersionedRecord]:
+        return dict(self.held)
+
+    def write(self, record: CommitRecord, generation: int) -> bool:
+        there = self.held.get(record.sha)
+        if (there.generation if there else 0) != generation:
+            return False
+        kept = record_of(json.loads(json.dumps(record_json(record))))
+        self.held[record.sha] = VersionedRecord(kept, next(self._generations))
+        return True
+
+    def remove(self, sha: str, generation: int) -> None:
+        there = self.held.get(sha)
+        if there and there.generation == generation:
+            del self.held[sha]
+
+    def now(self) -> datetime:
+        return self.time.now
 
 
 @dataclass
@@ -165,6 +195,7 @@ class Outside:
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.time)
+        self.commits = Commits(self.time)
         self.jobs = Jobs(self.time)
         self.fence = Fence(self.time)
         self._drawn = 0

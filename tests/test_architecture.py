@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = {"googleapiclient", "httplib2", "google.auth", "requests", "rich", "structlog", "urllib3", "waitress"}
+SLOW = {
+    "googleapiclient",
+    "httplib2",
+    "google.auth",
+    "prometheus_client",
+    "requests",
+    "rich",
+    "structlog",
+    "urllib3",
+    "waitress",
+    "watchdog",
+}
 MANIFEST = """\
 apiVersion: aiplatform.googleapis.com/v1
 kind: CustomJob

@@ -10,9 +10,10 @@ from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, labels_digest
 from reconciler.naming import label_of
+from reconciler.plan import DesiredJob
 from reconciler.ports import Versioned
 from reconciler.submission.observation import Observed
-from reconciler.submission.upkeep import refreshed, runs_by_claim
+from reconciler.submission.upkeep import is_left, refreshed, runs_by_claim
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted("a-b")
@@ -69,3 +70,27 @@ def test_a_claim_that_is_not_bound_takes_a_job_only_when_nobody_wants_it_and_onl
     assert refreshed(claim, None, [stranger]) == claim
     told = refreshed(claim, None, [replace(stranger, create_time="2020-01-01T00:00:00Z"), younger, own])
     assert (told.state, told.resource) == (ClaimState.BOUND, own.resource)
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "job", "before", "expected"),
+    [
+        (ClaimState.PENDING, 1, JOB, None, False),
+        (ClaimState.PENDING, 1, None, None, True),
+        (ClaimState.PENDING, 1, wanted("a-b", suspend=True), None, True),
+        (ClaimState.PENDING, 2, JOB, State.FAILED, False),
+        (ClaimState.PENDING, 2, JOB, State.SUCCEEDED, True),
+        (ClaimState.PENDING, 2, JOB, None, True),
+        (ClaimState.BOUND, 1, None, None, False),
+        (ClaimState.HELD, 1, None, None, False),
+    ],
+)
+def test_a_submission_is_left_when_nothing_calls_for_it(
+    state: ClaimState, attempt: int, job: DesiredJob | None, before: State | None, expected: bool
+) -> None:
+    claim = claim_on(JOB, state, attempt)
+    known = {claim.id: claim}
+    if before:
+        first = claim_on(JOB, ended=before)
+        known[first.id] = first
+    assert is_left(claim, job, known) is expected

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.commit import commit_of
+from reconciler.commit import MAX_PASSED_OVER, commit_of, passed_over
 
 
 @pytest.fixture
@@ -252,3 +252,51 @@ def test_an_event_that_doesnt_say_which_commit_gives_none(
     assert commit_of(root, actions(root, git, event)) is None
     missing = actions(root, git, PULL, GITHUB_EVENT_PATH=str(root / "missing"))
     assert commit_of(root, missing) is None
+
+
+class TestPassedOver:
+    """The commits between what was applied and what is checked out."""
+
+    def commits(self, git: Callable[..., str], count: int) -> list[str]:
+        """The newest last."""
+        for number in range(count):
+            git("commit", "-q", "--allow-empty", "-m", str(number))
+        return git("rev-list", "--reverse", "HEAD").split()
+
+    @pytest.mark.fault(29)
+    def test_those_since_the_newest_known_one(self, root: Path, git: Callable[..., str]) -> None:
+        first, second, third, fourth = self.commits(git, 3)
+        assert passed_over(root, fourth, [first]) == [third, second]
+        assert passed_over(root, fourth, [first, second]) == [third]
+        assert passed_over(root, fourth, [third]) == []
+        assert passed_over(root, fourth, [fourth, first]) == [third, second]
+
+    def test_none_where_nothing_was_applied_or_the_history_is_another(
+        self, root: Path, git: Callable[..., str]
+    ) -> None:
+        *_, head = self.commits(git, 2)
+        assert passed_over(root, head, []) == []
+        assert passed_over(root, head, ["0" * 40, "not a commit", "--all"]) == []
+        git("checkout", "-q", "--orphan", "other")
+        git("commit", "-q", "-m", "forced")
+        assert passed_over(root, git("rev-parse", "HEAD"), [head]) == []
+
+    def test_an_older_checkout_passes_over_nothing(self, root: Path, git: Callable[..., str]) -> None:
+        first, second, third = self.commits(git, 2)
+        assert passed_over(root, first, [third]) == []
+        assert passed_over(root, second, [first, third]) == []
+
+    def test_of_a_merged_branch_only_the_merge_counts(self, root: Path, git: Callable[..., str]) -> None:
+        (first,) = self.commits(git, 0)
+        git("switch", "-q", "-c", "branch")
+        self.commits(git, 3)
+        git("switch", "-q", "main")
+        git("merge", "-q", "--no-ff", "-m", "merge", "branch")
+        merge = git("rev-parse", "HEAD")
+        *_, head = self.commits(git, 1)
+        assert passed_over(root, head, [first]) == [merge]
+
+    def test_at_most_a_hundred(self, root: Path, git: Callable[..., str]) -> None:
+        commits = self.commits(git, MAX_PASSED_OVER + 5)
+        found = passed_over(root, commits[-1], [commits[0]])
+        assert found == commits[-2 : -2 - MAX_PASSED_OVER : -1]

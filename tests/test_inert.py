@@ -62,6 +62,7 @@ def runner_finds_command(line: str) -> bool:
     return compared.lstrip().startswith("::") or "##[" in compared
 
 
+@pytest.mark.fault(45)
 @given(texts)
 @example("::error file=a,line=1::owned")
 @example(" \u00a0::error::owned")
@@ -115,6 +116,7 @@ def test_what_is_shown(text: str, shown: str) -> None:
     assert one_line(text) == shown
 
 
+@pytest.mark.fault(45)
 @given(texts)
 @example("progress 1\r::error::owned")
 @example("a\r\n##[group]owned\n")
@@ -130,6 +132,7 @@ def test_lines_are_kept_apart() -> None:
     assert lines("") == [""]
 
 
+@pytest.mark.fault(45)
 @given(texts, st.integers(1, 140))
 @example("x" * 141, 140)
 @example("é" * 140, 140)
@@ -178,6 +181,7 @@ def parsed(line: str) -> tuple[str, dict[str, str], str]:
     return name, read, undo(data, ("%0D", "\r"), ("%0A", "\n"), ("%25", "%"))
 
 
+@pytest.mark.fault(45)
 @given(texts, texts)
 @example("wrong: 100%0Asure\n::error::owned", "jobs/a,b:c.yaml")
 def test_a_workflow_command_is_read_as_it_was_meant(message: str, path: str) -> None:

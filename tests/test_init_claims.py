@@ -278,9 +278,3 @@ def test_the_command_prepares_and_tells(repository: Repository) -> None:
         assert "gs://reconciler-staging/reconciler/claims/local/" in done.out
     objects = repository.home / "gcs" / "reconciler-staging" / "reconciler" / "claims" / "local"
     assert json.loads((objects / "genesis").read_text()) == {"formatVersion": 1, "source": "local"}
-
-
-def test_the_command_says_what_it_is_to_prepare(repository: Repository) -> None:
-    done = repository.run("init")
-    assert done.code == 64
-    assert "--claims" in done.err

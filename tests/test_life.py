@@ -98,15 +98,28 @@ def test_an_emptied_folder_cancels_nothing(repository: Repository) -> None:
     repository.job("census", reconcile="{onDelete: cancel}")
     assert repository.run("apply").code == 0
     shutil.move(repository.root / "jobs", repository.root / "elsewhere")
-    assert repository.run("apply").code == 64
-    (repository.root / "jobs").mkdir()
-    assert repository.run("apply").code == 0
-    assert {job["state"] for job in jobs(repository)} <= {
-        "JOB_STATE_QUEUED",
-        "JOB_STATE_PENDING",
-        "JOB_STATE_RUNNING",
-    }
-    assert drift(repository) == ["orphaned"]
+    live = {"JOB_STATE_QUEUED", "JOB_STATE_PENDING", "JOB_STATE_RUNNING"}
+    for _ in range(2):
+        assert repository.run("apply").code == 0
+        assert len(jobs(repository)) == 1
+        assert {job["state"] for job in jobs(repository)} <= live
+        assert drift(repository) == ["orphaned"]
+        (repository.root / "jobs").mkdir(exist_ok=True)
+
+
+def test_the_last_manifest_can_be_removed(repository: Repository) -> None:
+    """Git keeps no empty folder."""
+    repository.job("census").unlink()
+    (repository.root / "jobs").rmdir()
+    for command in (["validate"], ["plan", "--detailed-exitcode"], ["apply"], ["report"]):
+        done = repository.run(*command)
+        assert done.code == 0, done
+    assert repository.run("validate").out == "There are no manifests.\n"
+    (repository.root / "reconciler.yaml").unlink()
+    (repository.root / ".git").mkdir()
+    for command in (["validate"], ["plan"], ["apply"]):
+        done = repository.run(*command)
+        assert (done.code, "there is no folder" in done.err) == (64, True)
 
 
 @pytest.mark.fault(11)

@@ -106,6 +106,7 @@ def test_what_all_yaml_readers_agree_on(text: str, value: Any) -> None:
     assert same(read_plain(text), value)
 
 
+@pytest.mark.fault(38)
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
@@ -179,6 +180,7 @@ WORD_LIKE = st.sampled_from(
 )
 
 
+@pytest.mark.fault(38)
 @settings(max_examples=2000, deadline=None)
 @given(NUMBER_LIKE | WORD_LIKE)
 def test_a_scalar_is_what_both_versions_read_or_refused(text: str) -> None:
@@ -280,6 +282,7 @@ def test_text_over_several_lines_keeps_its_line_ends_and_tabs(parser: str) -> No
     }
 
 
+@pytest.mark.fault(38)
 def test_merge_keys(parser: str) -> None:
     text = (
         "a: &a {x: 1, z: 2}\nb: &b {z: 3, w: 4}\nc: {<<: [*a, *b], x: 5}\nd: {w: 0, <<: *b}\ne: {'<<': 1}\n"
@@ -379,6 +382,7 @@ def test_one_mistake_does_not_hide_the_next(parser: str) -> None:
     ]
 
 
+@pytest.mark.fault(38)
 def test_the_problem_of_a_repeated_key_names_the_first() -> None:
     (problem,) = refused("a: 1\nb:\n  x: 1\n  y1: 2\n  x: 3\n")
     assert problem == Problem(
@@ -386,6 +390,7 @@ def test_the_problem_of_a_repeated_key_names_the_first() -> None:
     )
 
 
+@pytest.mark.fault(38)
 def test_keys_that_are_equal_once_they_are_read(parser: str) -> None:
     assert told("a: 1\n\"\\x61\": 2\n'a': 3\n") == [(2, 1, "/a"), (3, 1, "/a")]
 
@@ -465,6 +470,7 @@ def test_they_are_refused_as_escapes_too(escape: str, parser: str) -> None:
     assert len(told(f'"{escape}": 1\n')) == 1
 
 
+@pytest.mark.fault(38)
 def test_half_a_character_is_refused(parser: str) -> None:
     assert len(refused(r'a: "\ud800"')) == 1
 
@@ -592,6 +598,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_input_takes_much_memory_or_gets_past_a_limit(name: str) -> None:
     text, message = BOMBS[name]

@@ -1,198 +1,241 @@
-"""What commits are told of their jobs: by claims, and by the runs that claims are bound to."""
+"""What commits are owed: written down, posted to a real server, and crossed off once it was seen there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from planning import bound_to, claim_on, run_of, wanted
+from github_server import GitHubServer, page_of_html, secondary_limit
+from memory_ports import Commits, Time
+from planning import bound_to, plan, run_of, wanted
 
-from reconciler.claim import Claim, ClaimState
+from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
+from reconciler.plan import DesiredJob
 from reconciler.ports import Versioned
-from reconciler.report import statuses
-from reconciler.reporters.status import CommitStatus, is_news
+from reconciler.report import PATIENCE, open_record, report
+from reconciler.reporters.contexts import Contexts
+from reconciler.reporters.github import Failed, GitHubReporter
+from reconciler.reporters.settings import GitHubSettings
 from reconciler.submission.observation import Observed
+from reconciler.transport import UrllibTransport
+from reconciler.verdicts import View
 
-JOB = wanted(attempts=2)
-ASKED = "a" * 40
-OTHER = "b" * 40
-CONTEXT = "reconciler/prod/census"
+JOB, TREES = wanted(), wanted("trees")
+FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
+TOKEN = "ghs_owed"
 
 
-def told(
-    runs: Iterable[ActualJob], claims: Iterable[Claim], problem: str = ""
-) -> dict[str, list[CommitStatus]]:
+@pytest.fixture
+def store() -> Commits:
+    return Commits(Time())
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    with GitHubServer(commits={FIRST, SECOND, THIRD}, tokens={TOKEN: "write"}).running() as server:
+        yield server
+        assert server.violations == []
+
+
+def view(commit: str, *states: tuple[DesiredJob, State], asked: str = "") -> View:
+    """What there is at a commit where jobs stand so."""
+    runs = [run_of(job, state, number=n) for n, (job, state) in enumerate(states, 1)]
+    claims = [bound_to(job, run, commit=asked or commit) for (job, _), run in zip(states, runs, strict=True)]
     known = {claim.id: Versioned(claim, 1) for claim in claims}
-    problems = {JOB.job_name: problem} if problem else {}
-    return statuses("prod", [JOB], Observed(known, tuple(runs)), OTHER, problems)
+    found = plan([job for job, _ in states], runs, claims)
+    return View(Contexts("prod"), commit, Observed(known, tuple(runs)), found)
 
 
-def status(runs: Iterable[ActualJob], *claims: Claim, problem: str = "") -> CommitStatus | None:
-    """The one status that the commit of the claims is told, None for none."""
-    found = told(runs, [replace(claim, commit=ASKED) for claim in claims], problem)
-    assert found.keys() <= {ASKED}
-    return found[ASKED][0] if found else None
+def applied(store: Commits, commit: str, *desired: DesiredJob, skipped: tuple[str, ...] = ()) -> None:
+    open_record(store, commit, plan(desired), lambda known: skipped)
 
 
-def state(runs: Iterable[ActualJob], *claims: Claim, problem: str = "") -> str | None:
-    found = status(runs, *claims, problem=problem)
-    return found.state if found else None
+def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
+    settings = GitHubSettings(github.repository, github.url, TOKEN)
+    return report(store, GitHubReporter(UrllibTransport(), settings, sleep=lambda _: None), seen)
 
 
-@pytest.mark.parametrize(
-    ("end", "expected"),
-    [
-        (State.RUNNING, "pending"),
-        (State.SUCCEEDED, "success"),
-        (State.FAILED, "failure"),
-        (State.CANCELLED, "error"),
-    ],
-)
-def test_the_run_that_the_claim_is_bound_to_says_how_the_job_stands(end: State, expected: str) -> None:
-    run = run_of(JOB, end)
-    assert state([run], bound_to(JOB, run)) == expected
+def test_a_record_is_closed_by_the_look_that_finds_all_of_it(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    assert tell(store, github, view(FIRST, (JOB, State.RUNNING))) == []
+    ended = view(FIRST, (JOB, State.SUCCEEDED))
+    assert tell(store, github, ended) == []
+    assert not store.held[FIRST].record.closed, "what was posted was not seen yet"
+    posted = len(github.posted())
+    assert tell(store, github, ended) == []
+    assert store.held[FIRST].record.closed
+    assert len(github.posted()) == posted
+    assert github.states(FIRST, "reconciler") == ["pending", "success"]
 
 
-def test_the_first_submissions_commit_is_told() -> None:
-    first, second = run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)
-    claims = [bound_to(JOB, first, commit=ASKED), bound_to(JOB, second, attempt=2, commit=OTHER)]
-    (asked,) = told([first, second], claims)
-    assert asked == ASKED
-    assert told([first], [bound_to(JOB, first, commit="")]) == {}, "submitted from a dirty work tree"
+@pytest.mark.fault(26)
+def test_older_news_of_a_slower_reporter_change_nothing(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    slow, fast = view(FIRST, (JOB, State.RUNNING)), view(FIRST, (JOB, State.FAILED))
+    tell(store, github, fast)
+    tell(store, github, slow)
+    for context in ("reconciler", "reconciler/prod/census"):
+        assert github.states(FIRST, context) == ["failure"]
+    assert not store.held[FIRST].record.closed, "who knows less closes nothing"
 
 
-def test_without_a_claim_only_a_problem_is_told_to_the_commit_that_is_checked_out() -> None:
-    assert told([run_of(JOB, State.SUCCEEDED)], []) == {}
-    assert told([], [], problem="it can't be staged") == {
-        OTHER: [CommitStatus("error", CONTEXT, "it can't be staged")]
-    }
+@pytest.mark.fault(29)
+def test_commits_that_were_passed_over_are_told_once(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    for _ in range(3):
+        tell(store, github, view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST))
+    assert github.states(SECOND, "reconciler") == ["error"]
+    assert github.states(FIRST, "reconciler") == github.states(THIRD, "reconciler") == ["success"]
+    assert github.states(FIRST, "reconciler/prod/census") == ["success"]
+    assert github.states(THIRD, "reconciler/prod/census") == []
+    assert store.held.keys() == {THIRD}, "nothing is owed to the others"
 
 
-UNSETTLED: list[tuple[ClaimState, dict[str, Any], str, str]] = [
-    (ClaimState.REJECTED, {"error": "a quota is used up"}, "error", "refused: a quota is used up"),
-    (ClaimState.REJECTED, {}, "error", "refused: no reason given"),
-    (
-        ClaimState.HELD,
-        {"error": "another job has the name"},
-        "error",
-        "held, see `reconciler resolve census`: another job has the name",
-    ),
-    (
-        ClaimState.HELD,
-        {"error": "old", "given_up": True},
-        "error",
-        'given up; change "rerun" to run it again',
-    ),
-]
-
-
-@pytest.mark.parametrize(("claimed", "fields", "expected", "said"), UNSETTLED)
-@pytest.mark.parametrize("problem", ["", "what this apply says"])
-def test_a_submission_that_is_not_settled_is_told_by_its_claim(
-    claimed: ClaimState, fields: dict[str, Any], expected: str, said: str, problem: str
+def test_a_commit_that_was_passed_over_and_is_applied_after_all_gets_its_verdict(
+    store: Commits, github: GitHubServer
 ) -> None:
-    """By apply and by report alike, so that neither posts its own words over the other's each time."""
-    assert status([], claim_on(JOB, claimed, **fields), problem=problem) == CommitStatus(
-        expected,  # type: ignore[arg-type]
-        CONTEXT,
-        said,
-    )
+    applied(store, FIRST, JOB)
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    seen = view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST)
+    tell(store, github, seen)
+    applied(store, SECOND, JOB)
+    tell(store, github, replace(seen, commit=SECOND))
+    assert github.states(SECOND, "reconciler") == ["error", "success"]
 
 
-@pytest.mark.fault(2)
-def test_an_unknown_outcome_is_pending_whatever_is_there() -> None:
-    claim = claim_on(JOB, ClaimState.PENDING)
-    hash_ = JOB.job_name.removeprefix("census_")
-    unknown = CommitStatus("pending", CONTEXT, f"whether a job was created is not known yet · run {hash_}")
-    assert status([], claim) == unknown
-    assert status([], claim, problem="no token") == unknown
-    assert status([run_of(JOB, State.SUCCEEDED)], claim) == unknown, "no claim is bound to it"
+@pytest.mark.fault(29)
+def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, github: GitHubServer) -> None:
+    """Another branch's head may be the newest by then, or a force-push may have dropped it."""
+    asked: list[set[str]] = []
+    for commit in (FIRST, SECOND, THIRD):
+        open_record(store, commit, plan([JOB]), lambda known: asked.append(set(known)) or ())
+        for _ in range(2):
+            tell(store, github, view(commit, (JOB, State.SUCCEEDED), asked=FIRST))
+    assert store.held.keys() == {THIRD}
+    assert asked == [set(), {FIRST}, {FIRST, SECOND}]
 
 
-@pytest.mark.parametrize(
-    ("claimed", "expected"),
-    [(ClaimState.PENDING, "pending"), (ClaimState.REJECTED, "error"), (ClaimState.HELD, "error")],
-)
-def test_the_newest_attempt_decides_and_replaces_the_failure_before_it(
-    claimed: ClaimState, expected: str
+def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:
+    github.add(SECOND, context="reconciler", state="success", description="no jobs")
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    for _ in range(2):
+        tell(store, github, view(THIRD, (JOB, State.SUCCEEDED)))
+    assert github.states(SECOND, "reconciler") == ["success"]
+    assert SECOND not in store.held
+
+
+@pytest.mark.fault(27)
+def test_a_limit_ends_the_whole_report_and_the_newest_commit_comes_first(
+    store: Commits, github: GitHubServer
 ) -> None:
-    failed = run_of(JOB, State.FAILED)
-    first, second = bound_to(JOB, failed), claim_on(JOB, claimed, attempt=2)
-    before, after = status([failed], first), status([failed], first, second)
-    assert before
-    assert after
-    assert (before.state, after.state) == ("failure", expected)
-    assert is_news(after, before)
-    assert not (expected == "pending" and is_news(before, after)), "older news of a slower report"
-    retried = run_of(JOB, State.SUCCEEDED, 2, number=2)
-    green = status([failed, retried], first, bound_to(JOB, retried, attempt=2))
-    assert green
-    assert green.state == "success"
-    assert is_news(green, after)
+    for commit in (FIRST, SECOND, THIRD):
+        applied(store, commit, JOB)
+    seen = view(THIRD, (JOB, State.RUNNING))
+    github.queued = [None, None, secondary_limit(retry_after=3600)]
+    failed = tell(store, github, seen)
+    assert {one.sha for one in failed} == {FIRST, SECOND, THIRD}
+    assert len(github.requests) == 3, "nothing was asked after the limit"
+    assert github.states(THIRD, "reconciler") == ["pending"]
 
 
-def test_why_a_failed_attempt_is_not_followed_by_another() -> None:
-    failed = run_of(JOB, State.FAILED)
-    assert status([failed], bound_to(JOB, failed), problem="blocked") == CommitStatus(
-        "error", CONTEXT, "blocked"
-    )
-    run = run_of(JOB, State.SUCCEEDED)
-    assert state([run], bound_to(JOB, run), problem="out of date") == "success"
+def test_what_goes_on_as_it_was_is_not_looked_at_again(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    applied(store, THIRD, TREES)
+    states = ((JOB, State.RUNNING), (TREES, State.RUNNING))
+    seen = view(THIRD, *states, asked=FIRST)
+    tell(store, github, seen)
+    before = len(github.requests)
+    tell(store, github, seen)
+    # The branch's head is told of the drift.
+    assert [path for _, path, _ in github.requests[before:] if FIRST in path] == []
+    tell(store, github, view(THIRD, (JOB, State.FAILED), (TREES, State.RUNNING), asked=FIRST))
+    assert github.states(FIRST, "reconciler") == ["pending", "failure"]
 
 
-@pytest.mark.fault(18)
-def test_only_a_run_that_a_claim_is_bound_to_makes_a_status_green() -> None:
-    ran = run_of(JOB, State.SUCCEEDED)
-    others = [
-        claim_on(JOB, ClaimState.REJECTED),
-        claim_on(JOB, ClaimState.HELD),
-        claim_on(JOB, resource="projects/1/locations/l/customJobs/7"),
-        claim_on(JOB, resource="projects/1/locations/l/customJobs/7", tries=("other",)),
-    ]
-    for claim in others:
-        assert state([ran], claim) != "success"
+@pytest.mark.fault(13)
+def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, FIRST, JOB)
+    good = view(FIRST, (JOB, State.SUCCEEDED))
+    for _ in range(2):
+        tell(store, github, good)
+    (run,) = good.observed.runs
+    second: ActualJob = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
+    twice = replace(good, observed=replace(good.observed, runs=(run, second)))
+    tell(store, github, twice)
+    for context in ("reconciler", "reconciler/prod/census"):
+        assert github.states(FIRST, context) == ["success", "error"]
 
 
-@pytest.mark.fault(23)
-def test_a_job_that_was_deleted_before_its_end_was_seen_does_not_stay_pending() -> None:
-    run = run_of(JOB, State.RUNNING)
-    found = status([], bound_to(JOB, run))
-    assert found
-    assert found.state == "error"
-    assert found.description.startswith("deleted outside")
-    assert found.description.endswith("its end was not seen")
-    # What was seen has been told.
-    assert status([], bound_to(JOB, run_of(JOB, State.SUCCEEDED))) is None
+@pytest.mark.fault(50)
+def test_what_could_not_be_posted_is_owed(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    seen = view(FIRST, (JOB, State.SUCCEEDED))
+    github.queued = [page_of_html(502)] * 20
+    assert {one.sha for one in tell(store, github, seen)} == {FIRST}
+    github.queued.clear()
+    assert not store.held[FIRST].record.closed
+    assert tell(store, github, seen) == []
+    assert github.states(FIRST, "reconciler") == ["success"]
 
 
-class TestTwice:
-    """Two jobs of one attempt are an error for as long as both are to be seen."""
+@pytest.mark.fault(28)
+def test_a_commit_that_github_does_not_know_is_owed_for_thirty_days(
+    store: Commits, github: GitHubServer
+) -> None:
+    github.commits = {SECOND}
+    applied(store, FIRST, JOB)
+    applied(store, SECOND, JOB)
+    seen = view(SECOND, (JOB, State.SUCCEEDED), asked=FIRST)
+    failed = tell(store, github, seen)
+    assert {one.sha for one in failed if one.unknown_commit} == {FIRST}
+    assert len(failed) == 2
+    store.time.sleep(PATIENCE.total_seconds())
+    tell(store, github, seen)
+    assert store.held.keys() == {FIRST, SECOND}
+    store.time.sleep(timedelta(seconds=1).total_seconds())
+    tell(store, github, seen)
+    assert store.held.keys() == {SECOND}
 
-    @pytest.mark.fault(13)
-    @pytest.mark.parametrize("one", State)
-    @pytest.mark.parametrize("other", State)
-    def test_however_they_stand(self, one: State, other: State) -> None:
-        runs = [run_of(JOB, one, number=9), run_of(JOB, other, number=10)]
-        found = status(runs, bound_to(JOB, runs[0]))
-        assert found == CommitStatus("error", CONTEXT, "attempt 1 has 2 jobs: 10, 9")
-        assert status(runs[::-1], bound_to(JOB, runs[1])) == found
-        assert state(runs[:1], bound_to(JOB, runs[0])) != "error" or one is State.CANCELLED
 
-    def test_also_of_an_attempt_before(self) -> None:
-        runs = [run_of(JOB, State.FAILED, number=1), run_of(JOB, State.FAILED, number=2)]
-        last = run_of(JOB, State.SUCCEEDED, 2, number=3)
-        assert state([*runs, last], bound_to(JOB, runs[0]), bound_to(JOB, last, attempt=2)) == "error"
+def test_a_record_is_only_written_over_the_one_that_was_read(
+    store: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two applies of one commit at once: each adds what it is about to do."""
+    write = store.write
 
-    @pytest.mark.fault(16, 18)
-    def test_a_run_that_no_recorded_request_made_is_no_second_one(self) -> None:
-        run = run_of(JOB, State.SUCCEEDED)
-        for beside in (
-            run_of(JOB, State.RUNNING, number=2, mark="unknown"),
-            run_of(JOB, State.RUNNING, number=2, kind="HyperparameterTuningJob"),
-            run_of(wanted(content="b"), State.RUNNING, number=2),
-            replace(run, state=State.RUNNING),
-        ):
-            assert state([run, beside], bound_to(JOB, run)) == "success"
+    def interrupted(record: Any, generation: int) -> bool:
+        monkeypatch.setattr(store, "write", write)
+        open_record(store, FIRST, plan([TREES], whole=False), lambda known: ())
+        return write(record, generation)
+
+    monkeypatch.setattr(store, "write", interrupted)
+    open_record(store, FIRST, plan([JOB], whole=False), lambda known: ())
+    assert store.held[FIRST].record.jobs.keys() == {"census", "trees"}
+
+
+def test_what_cannot_be_written_down_stops_before_anything_is_submitted(
+    store: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "write", lambda record, generation: False)
+    with pytest.raises(ServiceError, match="can't be written down"):
+        applied(store, FIRST, JOB)
+
+
+def test_an_apply_without_news_writes_nothing(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    generation = store.held[FIRST].generation
+    applied(store, FIRST, JOB)
+    assert store.held[FIRST].generation == generation
+    ended = view(FIRST, (JOB, State.SUCCEEDED))
+    for _ in range(2):
+        tell(store, github, ended)
+    generation = store.held[FIRST].generation
+    open_record(store, FIRST, ended.plan, lambda known: ())
+    assert store.held[FIRST].generation == generation

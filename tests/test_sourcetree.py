@@ -224,6 +224,7 @@ def test_the_package_may_be_reached_by_a_link(root: Path) -> None:
     assert paths(root, "links/here") == ["task.py"]
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -264,6 +265,7 @@ def test_other_links_are_refused(root: Path, target: str, message: str) -> None:
     assert message in told
 
 
+@pytest.mark.fault(39)
 def test_links_may_not_multiply_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each folder holds two links to the next: 2^30 ways to the last."""
     monkeypatch.setattr(sourcetree, "MAX_FILES", 1000)
@@ -275,6 +277,7 @@ def test_links_may_not_multiply_without_end(root: Path, monkeypatch: pytest.Monk
     assert refusals(root) == ['"trainer" holds more than 1,000 files and folders']
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize(
     ("package", "message"),
     [
@@ -300,6 +303,7 @@ def test_folders_that_are_no_package(root: Path, package: str, message: str) -> 
 # Things and names
 
 
+@pytest.mark.fault(39)
 def test_what_is_no_file_is_refused(root: Path) -> None:
     os.mkfifo(root / "trainer" / "fifo")
     with socket.socket(socket.AF_UNIX) as listening, moved_to(root / "trainer"):
@@ -307,6 +311,7 @@ def test_what_is_no_file_is_refused(root: Path) -> None:
     assert refusals(root) == ['"trainer/fifo" is a fifo', '"trainer/socket" is a socket']
 
 
+@pytest.mark.fault(39)
 def test_devices_are_refused() -> None:
     """Asked of a device that is there: making one takes more rights than a test has."""
     assert not_a_file(Path("/dev/null").stat().st_mode).message == "is a device"
@@ -352,6 +357,7 @@ def test_decomposed_names_are_refused(root: Path) -> None:
     assert refusals(root) == ['"trainer/cafe\u0301" has a name that another system may spell in other bytes']
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize(
     ("one", "other"), [("A.py", "a.py"), ("Straße", "STRASSE"), ("D/x", "d/y"), ("É", "é")]
 )
@@ -383,6 +389,7 @@ def test_all_findings_are_told_at_once(root: Path) -> None:
 # Limits
 
 
+@pytest.mark.fault(37)
 def test_too_many_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sourcetree, "MAX_FILES", 12)
     write(
@@ -395,6 +402,7 @@ def test_too_many_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusals(root) == ['"trainer" holds more than 12 files and folders']
 
 
+@pytest.mark.fault(37)
 def test_too_many_bytes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sourcetree, "MAX_BYTES", 2_000_000)
     write(root, {"trainer/big": bytes(1_999_000), "trainer/small": bytes(992)})
@@ -413,6 +421,7 @@ def test_the_limits_are_those_that_are_documented() -> None:
     assert (sourcetree.MAX_FILES, sourcetree.MAX_BYTES) == (10_000, 200_000_000)
 
 
+@pytest.mark.fault(37)
 def test_too_deep(root: Path) -> None:
     write(root, {"trainer/" + "d/" * 64 + "x": ""})
     assert len(paths(root)) == 2
@@ -462,6 +471,7 @@ def meddler() -> Meddler:
     return Meddler()
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize(
     "swapped", ["trainer/sub/x.py", "trainer/sub", "shared", "shared/lib", "shared/lib/y.py"]
 )
@@ -480,6 +490,7 @@ def test_a_link_swapped_in_is_never_followed(root: Path, meddler: Meddler, swapp
     assert "can't be read" in told or "isn't there" in told or "leads out of the repository" in told
 
 
+@pytest.mark.fault(39)
 def test_a_fifo_swapped_in_is_not_waited_for(root: Path, meddler: Meddler) -> None:
     def swap() -> None:
         (root / "trainer" / "task.py").unlink()

@@ -13,7 +13,7 @@ from memory_ports import BOUNDS, Outside
 from reconciler.answers import Answer, NotSent, Refused, Taken, Unknown
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.errors import NotFoundError, ServiceError
-from reconciler.job import State
+from reconciler.job import ActualJob, State
 from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY, labels_digest
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.submission.submitter import MAX_TRIES, MAX_UNANSWERED, Order, Settlement, Submitter
@@ -572,3 +572,59 @@ def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
     with pytest.raises(ServiceError, match="keeps changing") as error:
         settle(outside)
     assert error.value.hint == "another run is busy with it: try again"
+
+
+class TestConclude:
+    """A submission that nobody goes on with comes to an end all the same."""
+
+    def test_what_made_no_job_is_written_down_once_nothing_can_come_any_more(self, outside: Outside) -> None:
+        claim = pending(outside)
+        submitter = Submitter(outside.ports)
+        outside.time.sleep((RIPE - MOMENT).total_seconds())
+        submitter.conclude(ID)
+        assert outside.claim == claim, "its job may still show up"
+        outside.time.sleep(2 * MOMENT.total_seconds())
+        submitter.conclude(ID)
+        assert (outside.claim.state, outside.claim.tries) == (ClaimState.REJECTED, claim.tries)
+        assert outside.claim.error.startswith("no job came of it")
+        assert len(outside.jobs.sent) == 1
+
+    @pytest.mark.parametrize("look", [1, 2])
+    def test_a_job_that_either_of_two_looks_finds_is_left_to_be_bound(
+        self, outside: Outside, look: int
+    ) -> None:
+        claim = pending(outside)
+        outside.time.sleep((RIPE + MOMENT).total_seconds())
+        job = made_by(claim)
+        if look == 1:
+            outside.jobs.jobs = [job]
+        else:
+            sleep = outside.time.sleep
+            outside.time.sleep = lambda seconds: (sleep(seconds), outside.jobs.jobs.append(job))  # type: ignore[method-assign,assignment]
+        Submitter(outside.ports).conclude(ID)
+        assert outside.claim == claim
+
+    def test_what_is_settled_or_was_never_begun_stays(self, outside: Outside) -> None:
+        submitter = Submitter(outside.ports)
+        submitter.conclude(ID)
+        assert outside.claims.held == {}
+        settle(outside)
+        bound = outside.claim
+        outside.time.sleep(10 * RIPE.total_seconds())
+        submitter.conclude(ID)
+        assert outside.claim == bound
+
+
+def made_by(claim: Claim) -> ActualJob:
+    """The job that the newest request of a claim made."""
+    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", TRY: claim.tries[-1]}
+    return ActualJob(
+        "projects/acme/locations/here/customJobs/77",
+        claim.job_name,
+        claim.api_version,
+        claim.kind,
+        State.RUNNING,
+        "JOB_STATE_RUNNING",
+        labels=labels,
+        create_time="2026-01-01T00:00:00Z",
+    )

@@ -21,6 +21,8 @@ from reconciler import schemas
 from reconciler.diagnostics import Problem, capped
 from reconciler.errors import UsageError
 from reconciler.manifest import Manifest, Reconcile
+from reconciler.reconcile import manifest_paths
+from reconciler.render import validation_github, validation_text
 from reconciler.validation import checks, files, machines
 from reconciler.validation import validate as validation
 from reconciler.validation.load import load_documents
@@ -233,6 +235,7 @@ def test_style_makes_no_difference(
 # --- What is wrong: the corpus --------------------------------------------------------------------------
 
 
+@pytest.mark.fault(37, 38)
 @pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir() if path.is_dir()))
 def test_bad_manifests(case: str) -> None:
     expected = json.loads((CASES / case / "expected.json").read_text(encoding="utf-8"))
@@ -680,6 +683,7 @@ def only(result: Validation) -> tuple[str, str]:
     return problem.path, problem.message
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_link_out_of_the_repository_is_refused_and_not_followed(
     kind: str, root: Path, tmp_path: Path
@@ -690,6 +694,7 @@ def test_a_link_out_of_the_repository_is_refused_and_not_followed(
     assert only(check(root)) == ("jobs/link.yaml", "this link leads out of the repository")
 
 
+@pytest.mark.fault(39)
 def test_a_folder_of_manifests_that_is_a_link_out_is_refused(root: Path, tmp_path: Path) -> None:
     write(tmp_path, "outside/job.yaml", "[")
     (root / "jobs").rmdir()
@@ -715,6 +720,7 @@ def test_a_link_inside_is_followed_and_read_once(root: Path) -> None:
     assert [manifest.name for manifest in result.manifests] == ["one", "two"]
 
 
+@pytest.mark.fault(39)
 def test_links_that_lead_nowhere_or_in_circles(root: Path) -> None:
     (root / "jobs" / "a.yaml").symlink_to("nothing.yaml")
     (root / "jobs" / "b.yaml").symlink_to("b.yaml")
@@ -729,6 +735,7 @@ def test_links_that_lead_nowhere_or_in_circles(root: Path) -> None:
     ]
 
 
+@pytest.mark.fault(39)
 def test_a_pipe_is_refused_and_not_waited_for(root: Path) -> None:
     os.mkfifo(root / "jobs" / "a.yaml")
     (root / "jobs" / "b.yaml").symlink_to("a.yaml")
@@ -753,6 +760,7 @@ def test_a_file_name_that_cannot_be_shown_is_refused(root: Path) -> None:
     ]
 
 
+@pytest.mark.fault(39)
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -782,6 +790,7 @@ def test_a_package_behind_a_link_inside_is_where_it_leads(root: Path) -> None:
 # --- Bounds ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(37)
 def test_a_file_of_50_mb_is_refused_without_being_read(root: Path) -> None:
     with (root / "jobs" / "job.yaml").open("wb") as file:
         file.truncate(50 * 1024 * 1024)
@@ -807,6 +816,7 @@ def check_bytes(root: Path, data: bytes) -> Validation:
     return check(root)
 
 
+@pytest.mark.fault(37)
 def test_too_many_files_are_wrong_usage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         write(root, f"jobs/{number}.yaml", named(f"job{number}"))
@@ -817,6 +827,7 @@ def test_too_many_files_are_wrong_usage(root: Path, monkeypatch: pytest.MonkeyPa
         check(root)
 
 
+@pytest.mark.fault(37)
 def test_too_many_bytes_in_all_end_the_reading(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         write(root, f"jobs/{number}.yaml", "[" if number == 3 else named(f"job{number}"))
@@ -827,6 +838,7 @@ def test_too_many_bytes_in_all_end_the_reading(root: Path, monkeypatch: pytest.M
     assert "from here on they are not checked" in message
 
 
+@pytest.mark.fault(37)
 def test_too_many_values_behind_aliases_end_the_reading(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: &a [x, x, x, x]\n---\nb: &b [x, x]\nc: [*b, *b, *b]\n"
     write(root, "jobs/a.yaml", text)
@@ -1012,3 +1024,27 @@ def test_documents_of_the_good_ones_are_what_they_were_written_from() -> None:
         (document,), problems = load_documents(json.dumps(value).encode(), "job.yaml")
         assert not problems
         assert document.value == value
+
+
+def test_where_manifests_are_unless_paths_are_named(tmp_path: Path) -> None:
+    """A folder that git doesn't keep, as nothing is in it, is no mistake where settings are."""
+    jobs = tmp_path / "jobs"
+    assert manifest_paths(tmp_path, [Path("x")]) == [Path("x")]
+    with pytest.raises(UsageError, match=f"there is no folder {jobs}"):
+        manifest_paths(tmp_path, [])
+    (tmp_path / "reconciler.yaml").write_text("")
+    assert manifest_paths(tmp_path, []) == []
+    assert manifest_paths(tmp_path, [jobs]) == [jobs]
+    assert validate(tmp_path, []) == Validation((), (), 0)
+    jobs.symlink_to("gone")
+    assert [problem.path for problem in validate(tmp_path, manifest_paths(tmp_path, [])).problems] == ["jobs"]
+    jobs.unlink()
+    jobs.mkdir()
+    assert manifest_paths(tmp_path, []) == [jobs]
+    (tmp_path / "reconciler.yaml").unlink()
+    assert manifest_paths(tmp_path, []) == [jobs]
+
+
+def test_no_manifests_are_told_as_such() -> None:
+    assert validation_text(0, []) == validation_github(0, []) == "There are no manifests."
+    assert validation_text(1, []) == "1 file valid."

@@ -5,30 +5,30 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from reconciler.apply import PATIENCE, Applier, applier_of
+from reconciler.apply import PATIENCE, applier_of
 from reconciler.cli.context import context_of
-from reconciler.cli.output import print_json, tell_error, tell_failed
+from reconciler.cli.output import print_json, tell, tell_error
 from reconciler.cli.progress import progress
 from reconciler.commit import commit_of
 from reconciler.desired import Desired
-from reconciler.errors import ExitCode, ReconcilerError
+from reconciler.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.jsonforms import apply_json
 from reconciler.labels import KEY, attempt_of
+from reconciler.onepass import brake, carry_out, invalid, refused, settle, untold
 from reconciler.plan import Plan
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.brakes import SUBMISSIONS, check_brakes
+from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reconcile import accelerator_hours, plan_of, wanted
+from reconciler.reconcile import plan_of, wanted
 from reconciler.render import outcomes_text, plan_text
-from reconciler.report import post, statuses
 from reconciler.reporters.settings import github_settings
 from reconciler.session import Session
-from reconciler.submission.observation import Observed, observe
+from reconciler.submission.observation import observe
 from reconciler.wait import Awaited, awaited, wait
 
 WAITING_PATIENCE = 7200.0
@@ -42,27 +42,36 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Carry out the plan; with `--wait`, stay until the jobs have ended."""
     context = context_of(arguments)
     # Asked for now, so that a setting that can't be stops us before the first write.
-    github_settings(context.config.github, os.environ)
-    desired = wanted(context.config, context.environment, arguments.paths)
+    is_told = github_settings(context.config.github, os.environ) is not None
     commit = commit_of(context.config.root, os.environ) or ""
+    try:
+        desired = wanted(context.config, context.environment, arguments.paths)
+    except InvalidError as error:
+        if is_told:
+            with context.session(start=True) as session:
+                _tell(invalid(session, commit, error), arguments)
+        raise
     with context.session(start=True) as session:
         plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
-        check_brakes(plan, accelerator_hours(plan), context.environment.limits, arguments.plan_digest)
-        _tell_plan(plan, arguments)
-        if session.is_local:
-            # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
-            session.ports.claims.found()
         patience = WAITING_PATIENCE if arguments.wait else PATIENCE
         applier = applier_of(session, desired, commit, patience, _teller(arguments))
-        outcomes = list(applier.run(plan))
-        _settle(session, applier, desired, outcomes)
+        try:
+            brake(session, plan, arguments.plan_digest)
+        except RefusedError as error:
+            if is_told:
+                _tell(refused(session, applier, desired, plan, error).problems, arguments)
+            raise
+        _tell_plan(plan, arguments)
+        _tell(untold(session, commit), arguments)
+        outcomes = carry_out(session, applier, plan)
+        _tell(settle(session, applier, desired, plan, outcomes).problems, arguments)
         jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            _settle(session, applier, desired, outcomes)
+            _tell(settle(session, applier, desired, plan, outcomes).problems, arguments)
     outcomes = [_as_ended(outcome, ended) for outcome in outcomes]
     for line in _ends(desired, jobs, ended):
-        print(f"reconciler: {one_line(line)}", file=sys.stderr)
+        tell(line, arguments.log_format)
     if arguments.format == "json":
         print_json(apply_json(plan, outcomes))
     elif outcomes:
@@ -70,39 +79,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return _exit_code(outcomes, jobs, ended)
 
 
-def _settle(session: Session, applier: Applier, desired: Desired, outcomes: list[Outcome]) -> None:
-    """Keep what was seen, in claims and on the commits; that it can't be kept is no failure of the jobs.
-
-    What isn't kept now is kept by the next apply.
-    """
-    try:
-        observed = observe(session.ports)
-    except ReconcilerError as error:
-        tell_error(error)
-        return
-    for failed in applier.upkeep(desired.jobs, observed):
-        print(f"reconciler: {one_line(failed)}", file=sys.stderr)
-    _report(session, desired, applier.commit, outcomes, observed)
-
-
-def _report(
-    session: Session, desired: Desired, commit: str, outcomes: list[Outcome], observed: Observed
-) -> None:
-    """Tell the commits how their jobs stand."""
-    if github_settings(session.config.github, os.environ) is None:
-        return
-    problems = {
-        outcome.change.desired.job_name: outcome.error
-        for outcome in outcomes
-        if outcome.change.desired and outcome.error
-    }
-    by_commit = statuses(session.environment.name, desired.jobs, observed, commit, problems)
-    tell_failed(post(session.config, by_commit, os.environ))
-
-
 def _tell_plan(plan: Plan, arguments: argparse.Namespace) -> None:
     if arguments.format == "text" and not arguments.quiet:
         print(plan_text(plan, verbose=arguments.verbose), end="\n\n", flush=True)
+
+
+def _tell(problems: Iterable[str], arguments: argparse.Namespace) -> None:
+    for problem in problems:
+        tell(problem, arguments.log_format)
 
 
 def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:
@@ -131,7 +115,7 @@ def _wait(session: Session, jobs: frozenset[Awaited], arguments: argparse.Namesp
         with progress(session, arguments, sys.stderr) as tell:
             return wait(session.ports, jobs, tell, session.pause)
     except ReconcilerError as error:
-        tell_error(error)
+        tell_error(error, arguments.log_format)
         return ()
 
 

@@ -104,6 +104,15 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _format(parser, "text", "json", "markdown")
     parser.add_argument(
+        "--base", metavar="REF", help="against the manifests of this commit; asks no service, reads git alone"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="with --base, also write comment.md, summary.md and plan.md there",
+    )
+    parser.add_argument(
         "--detailed-exitcode", action="store_true", help="exit 2 where there is something to do"
     )
 
@@ -128,6 +137,25 @@ def _status(parser: argparse.ArgumentParser) -> None:
     _format(parser, "text", "json")
 
 
+def _watch(parser: argparse.ArgumentParser) -> None:
+    remote = parser.add_argument_group("a branch of a remote in place of the files here")
+    remote.add_argument("--remote", metavar="URL", help="https, ssh or file; fetched, and checked out apart")
+    remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
+    remote.add_argument("--interval", type=_seconds, metavar="SECONDS", help="between two fetches (60)")
+    parser.add_argument(
+        "--resync", type=_seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)"
+    )
+    parser.add_argument(
+        "--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone"
+    )
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text) or float(text) < 1:
+        raise argparse.ArgumentTypeError(f'not a number of seconds, at least 1: "{text}"')
+    return float(text)
+
+
 def _logs(parser: argparse.ArgumentParser) -> None:
     _name(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
@@ -149,10 +177,21 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 def _init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--action", metavar="OWNER/REPO@SHA", help="the commit that workflows take the reconciler from"
+    )
+    parser.add_argument("--engine", choices=("local", "google"), help="where jobs run (local)")
+    google = parser.add_argument_group("with --engine google; --env names the environment (production)")
+    google.add_argument("--project", metavar="ID", help="the project's id")
+    google.add_argument("--location", metavar="REGION", help="the region, such as us-central1")
+    google.add_argument("--staging-bucket", metavar="BUCKET", help="where packages are uploaded")
+    google.add_argument(
+        "--claims-bucket", metavar="BUCKET", help="where claims are kept (STAGING-BUCKET-claims)"
+    )
+    parser.add_argument(
         "--claims",
         action="store_true",
-        required=True,
-        help="make its claims bucket where it isn't there, and print who needs which permission",
+        help="instead of all this, make the claims bucket of the environment where it isn't there, and print "
+        "who needs which permission",
     )
 
 
@@ -173,18 +212,32 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _none(parser: argparse.ArgumentParser) -> None:
-    """No flags beside the common ones."""
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--comment",
+        type=Path,
+        metavar="FILE",
+        help="instead, keep one comment on this run's pull request up to date with the file's text",
+    )
 
+
+_PLAN_EXAMPLES = """reconciler plan --detailed-exitcode
+  reconciler plan --base origin/main --format markdown"""
 
 _COMMANDS = (
     _Spec("validate", "check manifests, offline", "reconciler validate jobs/", _validate),
-    _Spec("plan", "show what apply would do, and the drift", "reconciler plan --detailed-exitcode", _plan),
+    _Spec("plan", "show what apply would do, and the drift", _PLAN_EXAMPLES, _plan),
     _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", "reconciler status census-income", _status),
     _Spec("logs", "show a job's log", "reconciler logs census-income --follow", _logs),
     _Spec("cancel", "stop a run, and say how it really ended", "reconciler cancel census-income", _name),
-    _Spec("report", "post commit statuses for what has changed", "reconciler report", _none),
+    _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
+    _Spec(
+        "watch",
+        "keep jobs as the manifests say, for ever",
+        "reconciler watch --listen 127.0.0.1:9464",
+        _watch,
+    ),
     _Spec("render", "print the exact API request body", "reconciler render census-income", _manifest),
     _Spec(
         "resolve",
@@ -192,7 +245,12 @@ _COMMANDS = (
         "reconciler resolve census-income --resubmit",
         _resolve,
     ),
-    _Spec("init", "set up an environment", "reconciler init --claims --env prod", _init),
+    _Spec(
+        "init",
+        "set up a repository, and print what is left to do",
+        "reconciler init\n  reconciler init --claims --env production",
+        _init,
+    ),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
 )

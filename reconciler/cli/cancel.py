@@ -8,6 +8,7 @@ import sys
 from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
 from reconciler.errors import ExitCode
+from reconciler.inert import one_line
 from reconciler.job import State
 from reconciler.submission.cancel import ask
 from reconciler.wait import awaited, wait
@@ -19,15 +20,15 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     with context.session(start=True) as session:
         job = newest_run(arguments.name, session)
         if job.state.ended:
-            print(f"{job.job_name} had ended before: {job.state}")
+            print(f"{one_line(job.job_name)} had ended before: {job.state}")
             return ExitCode.DONE
         if job.state is not State.CANCELLING:
             ask(session.ports, job)
         with progress(session, arguments, sys.stderr) as tell:
             ended = wait(session.ports, [awaited(job)], tell, session.pause)
     if not ended:
-        print(f"reconciler: {job.job_name} is gone, and its end was not seen", file=sys.stderr)
+        print(f"reconciler: {one_line(job.job_name)} is gone, and its end was not seen", file=sys.stderr)
         return ExitCode.FAILED
     (end,) = (run_.state for run_ in ended)
-    print(f"{job.job_name} ended {end}")
+    print(f"{one_line(job.job_name)} ended {end}")
     return ExitCode.DONE if end is State.CANCELLED else ExitCode.FAILED

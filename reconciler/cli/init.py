@@ -3,24 +3,156 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from reconciler.claimsetup import Prepared, Step, prepare_claims
-from reconciler.cli.context import context_of
-from reconciler.errors import ExitCode
+from reconciler.config import LOCAL, Environment, find_root
+from reconciler.diagnostics import quote
+from reconciler.errors import ExitCode, UsageError
+from reconciler.git import Git
+from reconciler.inert import one_line
+from reconciler.setup import steps, writing
+from reconciler.setup.asking import Asked, flag, what_is_wanted
+from reconciler.setup.files import EXAMPLE, README, files_of
+from reconciler.setup.grants import Step
+from reconciler.setup.otherworkflows import other_workflows
+from reconciler.setup.uncommitted import uncommitted
+from reconciler.setup.wanted import Wanted
+
+if TYPE_CHECKING:
+    from reconciler.claimsetup import Prepared
+
+_FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Prepare an environment's claims bucket, and print what is left for a person to do."""
-    context = context_of(arguments)
-    with context.session(start=True) as session:
-        prepared = prepare_claims(session)
-    _print(prepared, context.config.source)
+    """Set up the repository, or prepare an environment's claims bucket; print what a person has to do."""
+    if not arguments.claims:
+        return _set_up(arguments)
+    for name in _FLAGS:
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--claims goes without {flag(name)}", hint="see `reconciler init --help`")
+    return _prepare_claims(arguments)
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    return Asked(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
+
+
+def _set_up(arguments: argparse.Namespace) -> ExitCode:
+    root = find_root(Path.cwd())
+    wanted, environment = what_is_wanted(_asked(arguments), root)
+    changes = writing.changes(root, files_of(wanted, _example(root)), wanted.action)
+    writing.write(root, changes)
+    if not arguments.quiet:
+        _print_changes(root, changes)
+    _print_missing(changes)
+    _print_others(wanted, changes)
+    parts = _parts(root, wanted, environment, changes)
+    if arguments.quiet:
+        _print_commands(parts)
+    else:
+        _print_parts(parts)
     return ExitCode.DONE
 
 
-def _print(prepared: Prepared, source: str) -> None:
+def _example(root: Path) -> list[str]:
+    """The files of the example that are there, and those in whose place nothing else is."""
+    found = [] if _has_readme(root) and not _is_file(root, README) else [README]
+    is_new = _is_empty(root / "jobs")
+    return [*found, *(path for path in EXAMPLE if is_new or _is_file(root, path))]
+
+
+def _is_file(root: Path, path: str) -> bool:
+    file = root / path
+    return file.is_file() and file.parent.resolve().is_relative_to(root.resolve())
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.is_dir() or not any(folder.iterdir())
+
+
+def _has_readme(root: Path) -> bool:
+    return any(path.name.lower().startswith("readme") for path in root.iterdir())
+
+
+def _print_changes(root: Path, changes: Sequence[writing.Change]) -> None:
+    print(f"In {one_line(str(root))}:")
+    for change in changes:
+        print(f"  {change.verb:9} {change.path}")
+
+
+def _print_missing(changes: Sequence[writing.Change]) -> None:
+    for change in changes:
+        if change.missing:
+            print(f"\n{change.path} was there, and is kept as it is. Add to it:\n")
+            _indented(change.missing)
+
+
+def _print_others(wanted: Wanted, changes: Sequence[writing.Change]) -> None:
+    name = wanted.google.name if wanted.google else LOCAL
+    others = [*other_workflows(changes, name)]
+    if not others:
+        return
+    print()
+    for other in others:
+        print(f"{other.path} is for the environment {quote(other.environment)}, and is kept as it is.")
+    action = "" if wanted.action.is_known else next((other.action for other in others if other.action), "")
+    also = f", with --action {action}" if action else ""
+    print(f"For {quote(name)}, remove what is kept, and run this command again{also}:\n")
+    _indented(f"rm {' '.join(other.path for other in others)}")
+
+
+def _parts(
+    root: Path, wanted: Wanted, environment: Environment | None, changes: Sequence[writing.Change]
+) -> list[steps.Part]:
+    is_filled_in = not any(change.names_no_action for change in changes)
+    has_example = (root / "jobs" / "iris.yaml").is_file()
+    is_git = Git(root).ask("rev-parse", "--git-dir") is not None
+    return [
+        steps.try_it(with_example=has_example),
+        steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git),
+        *([steps.google_cloud(wanted, environment)] if environment else []),
+        steps.github(wanted, environment, is_filled_in=is_filled_in),
+    ]
+
+
+def _print_commands(parts: Sequence[steps.Part]) -> None:
+    for part in parts:
+        print(f"\n# {part.title}")
+        for step in part.steps:
+            print(step.command)
+
+
+def _print_parts(parts: Sequence[steps.Part]) -> None:
+    print("\nWhat only you can do:")
+    for number, part in enumerate(parts, start=1):
+        print(f"\n{number}. {part.title}")
+        for step in part.steps:
+            print(f"\n# {step.why}")
+            print(step.command)
+
+
+def _indented(text: str) -> None:
+    for line in text.splitlines():
+        print(f"    {line}".rstrip())
+
+
+def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
+    from reconciler.claimsetup import prepare_claims
+    from reconciler.cli.context import context_of
+
+    context = context_of(arguments)
+    with context.session(start=True) as session:
+        prepared = prepare_claims(session)
+    _print_claims(prepared, context.config.source)
+    return ExitCode.DONE
+
+
+def _print_claims(prepared: Prepared, source: str) -> None:
     made = "was made" if prepared.made else "was there already"
-    where = f", in {prepared.location}" if prepared.location else ""
+    where = f", in {one_line(prepared.location)}" if prepared.location else ""
     print(f"The bucket {prepared.bucket} {made}{where}.")
     print(f"The claims of {source} are kept in gs://{prepared.bucket}/{prepared.folder}")
     if prepared.runs:

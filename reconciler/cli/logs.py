@@ -8,7 +8,7 @@ import time
 
 from reconciler.cli.context import context_of, newest_run
 from reconciler.errors import ExitCode
-from reconciler.inert import lines
+from reconciler.inert import lines, one_line
 from reconciler.job import ActualJob
 from reconciler.services.cloudlog import JobLog
 from reconciler.session import Session
@@ -54,7 +54,7 @@ def _print(log: JobLog, following: _following | None) -> None:
                 since, told = entry.timestamp, set()
             told.add(entry.insert_id)
             for line in lines(entry.text):
-                print(f"{entry.timestamp} {entry.severity:7} {line}")
+                print(one_line(f"{entry.timestamp} {entry.severity:7} {line}"))
         sys.stdout.flush()
         if ended or following is None:
             return

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from reconciler.diagnostics import Problem
 from reconciler.errors import ReconcilerError
 from reconciler.inert import one_line
-
-if TYPE_CHECKING:
-    from reconciler.reporters.github import Failed
+from reconciler.jsonforms import problem_json
+from reconciler.render import problems_text
 
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout, the same bytes for the same value."""
     import json
 
-    # ASCII, so that neither an encoding can break the JSON nor a manifest's text act on a terminal.
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    # ASCII, so that neither an encoding can break the JSON nor a manifest's text act on a terminal; and only
+    # within strings there can be "##[", which GitHub's runner takes for a command wherever it stands.
+    text = json.dumps(value, indent=2).replace("##[", r"#\u0023[")
+    sys.stdout.write(f"{text}\n")
 
 
-def tell_error(error: ReconcilerError) -> None:
+def tell_error(error: ReconcilerError, log_format: str) -> None:
     """One error on stderr, and what to do about it."""
-    print(f"reconciler: {one_line(error.message)}", file=sys.stderr)
-    if error.hint:
-        print(f"    {one_line(error.hint)}", file=sys.stderr)
+    tell(error.message, log_format, error.hint)
 
 
-def tell_failed(failed: Sequence[Failed]) -> None:
-    """Say on stderr which commit statuses couldn't be posted; those of one reason in one line."""
-    for message in sorted({one.message for one in failed}):
-        contexts = [one.status.context for one in failed if one.message == message]
-        more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
-        print(f"reconciler: {contexts[0]}{more} not posted: {one_line(message)}", file=sys.stderr)
+def tell(message: str, log_format: str, hint: str = "") -> None:
+    """One sentence on stderr, and what to do about it."""
+    if log_format == "json":
+        from reconciler.events import events
+
+        events(log_format).error("error", message=message, **({"hint": hint} if hint else {}))
+        return
+    print(f"reconciler: {one_line(message)}", file=sys.stderr)
+    if hint:
+        print(f"    {one_line(hint)}", file=sys.stderr)
+
+
+def tell_problems(problems: Sequence[Problem], log_format: str) -> None:
+    """What is wrong with manifests, each with its place, on stderr."""
+    if log_format == "json":
+        from reconciler.events import events
+
+        for problem in problems:
+            events(log_format).error("invalid", **problem_json(problem))
+    elif problems:
+        print(problems_text(problems), file=sys.stderr)

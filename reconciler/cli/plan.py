@@ -6,7 +6,7 @@ import argparse
 
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
-from reconciler.errors import ExitCode
+from reconciler.errors import ExitCode, UsageError
 from reconciler.jsonforms import plan_json
 from reconciler.plan import Action, Plan
 from reconciler.reconcile import plan_of, wanted
@@ -16,6 +16,12 @@ from reconciler.submission.observation import observe
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print what apply would do; starts no service and changes nothing."""
+    if arguments.base is not None:
+        from reconciler.cli import planbase
+
+        return planbase.run(arguments)
+    if arguments.output_dir is not None:
+        raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
     context = context_of(arguments)
     desired = wanted(context.config, context.environment, arguments.paths)
     with context.session(start=False) as session:

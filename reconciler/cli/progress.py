@@ -68,7 +68,9 @@ def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:
     table = Table("job", "state", "elapsed", "last log line", box=None, pad_edge=False)
     for job in jobs:
         state = Text(str(job.state), style=_STYLES.get(job.state, ""))
-        table.add_row(Text(job.job_name), state, _elapsed(job), Text(_last_line(session, job), no_wrap=True))
+        table.add_row(
+            Text(one_line(job.job_name)), state, _elapsed(job), Text(_last_line(session, job), no_wrap=True)
+        )
     return table
 
 

@@ -6,24 +6,38 @@ import argparse
 import os
 import sys
 
+from reconciler.cli.comment import run_comment
 from reconciler.cli.context import context_of
-from reconciler.cli.output import tell_failed
-from reconciler.errors import ExitCode
+from reconciler.cli.output import tell
+from reconciler.commit import commit_of
+from reconciler.errors import ExitCode, InvalidError
+from reconciler.onepass import invalid, tell_commits, unposted, untold
 from reconciler.reconcile import wanted
-from reconciler.report import post, statuses
 from reconciler.reporters.settings import github_settings
 from reconciler.submission.observation import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Post the states of the wanted jobs that their commits don't show yet."""
+    """Post what commits don't show yet: the states of jobs, the verdict over them, and the drift."""
+    if arguments.comment:
+        return run_comment(arguments)
     context = context_of(arguments)
     if github_settings(context.config.github, os.environ) is None:
         print("reconciler: no GitHub repository is configured: nothing to post", file=sys.stderr)
         return ExitCode.DONE
-    desired = wanted(context.config, context.environment, [])
+    commit = commit_of(context.config.root, os.environ) or ""
+    try:
+        desired = wanted(context.config, context.environment, [])
+    except InvalidError as error:
+        with context.session(start=True) as session:
+            for line in invalid(session, commit, error):
+                tell(line, arguments.log_format)
+        raise
     with context.session(start=True) as session:
-        by_commit = statuses(context.environment.name, desired.jobs, observe(session.ports), "", {})
-    failed = post(context.config, by_commit, os.environ)
-    tell_failed(failed)
-    return ExitCode.FAILED if failed else ExitCode.DONE
+        failed = tell_commits(session, desired, observe(session.ports), commit)
+        for line in untold(session, commit):
+            tell(line, arguments.log_format)
+    for line in unposted(failed):
+        tell(line, arguments.log_format)
+    # A commit that GitHub doesn't know may be pushed yet.
+    return ExitCode.FAILED if any(not one.unknown_commit for one in failed) else ExitCode.DONE

@@ -12,6 +12,7 @@ from reconciler.cli.context import context_of
 from reconciler.commit import commit_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
+from reconciler.inert import one_line
 from reconciler.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.brakes import check_limit
@@ -54,9 +55,11 @@ def _unsettled(name: str, claims: list[Claim]) -> Claim:
 def _give_up(session: Session, claim: Claim) -> ExitCode:
     held = Submitter(session.ports).give_up(claim.id)
     if held is None or held.state is ClaimState.BOUND:
-        print(f"{claim.job_name} is {held.resource if held else 'nothing'}: there is nothing to give up")
+        told = held.resource if held else "nothing"
+        print(one_line(f"{claim.job_name} is {told}: there is nothing to give up"))
         return ExitCode.FAILED
-    print(f'{claim.job_name} is given up: it is submitted only when its content or "rerun" changes')
+    name = one_line(claim.job_name)
+    print(f'{name} is given up: it is submitted only when its content or "rerun" changes')
     if claim.state is ClaimState.PENDING:
         print("a request for it was sent: if its job still appears, the claim is bound to it")
     return ExitCode.DONE
@@ -65,12 +68,12 @@ def _give_up(session: Session, claim: Claim) -> ExitCode:
 def _resubmit(session: Session, desired: Desired, claim: Claim, commit: str) -> ExitCode:
     job = _wanted(desired, claim)
     _check_brakes(session, job)
-    applier = applier_of(session, desired, commit, tell=lambda line: print(line, file=sys.stderr))
+    applier = applier_of(session, desired, commit, tell=lambda line: print(one_line(line), file=sys.stderr))
     settled = applier.resubmit(job, claim)
     if settled.claim.state is ClaimState.BOUND:
-        print(f"{claim.job_name} is {settled.claim.resource}")
+        print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
         return ExitCode.DONE
-    print(f"{claim.job_name}: {said_of(settled)}")
+    print(one_line(f"{claim.job_name}: {said_of(settled)}"))
     return ExitCode.FAILED
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 
 from reconciler.claim import Claim, ClaimId
 from reconciler.cli.context import Context, context_of
-from reconciler.cli.output import print_json, tell_error
+from reconciler.cli.output import print_json, tell, tell_error
 from reconciler.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.job import ActualJob
 from reconciler.jsonforms import status_json
@@ -24,8 +23,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the jobs that the repository wants and the runs that it has."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        runs, claims, code = _observed(session)
-    statuses = job_statuses(_desired(context), runs, claims)
+        runs, claims, code = _observed(session, arguments.log_format)
+    statuses = job_statuses(_desired(context, arguments.log_format), runs, claims)
     if arguments.names:
         statuses = [status for name in arguments.names for status in _named(name, statuses)]
     if arguments.format == "json":
@@ -35,24 +34,26 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return code
 
 
-def _observed(session: Session) -> tuple[tuple[ActualJob, ...], Mapping[ClaimId, Claim], ExitCode]:
+def _observed(
+    session: Session, log_format: str
+) -> tuple[tuple[ActualJob, ...], Mapping[ClaimId, Claim], ExitCode]:
     """Runs and claims; claims that can't be used must not hide how the runs stand."""
     try:
         observed = observe(session.ports)
         return observed.runs, observed.known, ExitCode.DONE
     except ServiceError as error:
         runs = session.runs()
-        tell_error(error)
+        tell_error(error, log_format)
         return runs, {}, ExitCode.FAILED
 
 
-def _desired(context: Context) -> tuple[DesiredJob, ...]:
+def _desired(context: Context, log_format: str) -> tuple[DesiredJob, ...]:
     """The wanted jobs; a broken manifest must not hide how the runs stand."""
     try:
         return wanted(context.config, context.environment, []).jobs
     except (InvalidError, UsageError) as error:
-        tell_error(error)
-        print("    only runs are shown", file=sys.stderr)
+        tell_error(error, log_format)
+        tell("only runs are shown", log_format)
         return ()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from reconciler.cli.output import print_json
 from reconciler.config import find_root, load_config
 from reconciler.desired import code_problems
-from reconciler.diagnostics import capped
-from reconciler.errors import ExitCode
+from reconciler.diagnostics import Problem, capped
+from reconciler.errors import ExitCode, InvalidError
 from reconciler.jsonforms import validation_json
 from reconciler.reconcile import check_found, manifest_paths
 from reconciler.render import validation_github, validation_text
@@ -19,14 +20,27 @@ from reconciler.validation.validate import validate
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Check the manifests and print every problem."""
     root = find_root(Path.cwd())
-    filled = frozenset(load_config(root).environment(arguments.env).defaults)
+    try:
+        filled = frozenset(load_config(root).environment(arguments.env).defaults)
+    except InvalidError as error:
+        if arguments.format != "github":
+            raise
+        print(validation_github(1, [_in_checkout(problem, root) for problem in error.problems]))
+        return ExitCode.INVALID
     found = validate(root, manifest_paths(root, arguments.paths), filled)
     check_found(found, arguments.paths)
     problems = sorted([*found.problems, *capped(code_problems(root, found.manifests))])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":
-        print(validation_github(found.files, problems))
+        print(validation_github(found.files, [_in_checkout(problem, root) for problem in problems]))
     else:
         print(validation_text(found.files, problems))
     return ExitCode.INVALID if problems else ExitCode.DONE
+
+
+def _in_checkout(problem: Problem, root: Path) -> Problem:
+    """The problem with its path from the top of the checkout, which is where GitHub looks for files."""
+    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    path = root.relative_to(top) / problem.path
+    return replace(problem, path=path.as_posix())

@@ -136,6 +136,11 @@ def content(request: Any) -> bytes:
     return answer if isinstance(answer, bytes) else b""
 
 
+def delete(request: Any) -> None:
+    """Send a deletion, whose answer is empty; raises ApiError or the transport's errors."""
+    _answer(request, None)
+
+
 def _answer(request: Any, http: ClientHttp | None) -> Any:
     """The answer as the client gives it, None where it can't read it."""
     try:

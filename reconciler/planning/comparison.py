@@ -28,7 +28,9 @@ def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[Fie
     if last is None or last.run is None:
         return ("changed" if before else "new"), ()
     fields = _fields(last.run, job)
-    return _why(fields, _rerun_changed(last.claim, job)), fields
+    count = sum(field.pointer != CODE_POINTER for field in fields)
+    code = count < len(fields)
+    return why_changed(count, code=code, rerun=_rerun_changed(last.claim, job)), fields
 
 
 def predecessors(
@@ -68,13 +70,18 @@ def _rerun_changed(claim: Claim | None, job: DesiredJob) -> bool | None:
     return known != rerun_digest(job.manifest.reconcile.rerun) if known else None
 
 
-def _why(fields: Sequence[FieldChange], rerun_changed: bool | None) -> str:
-    code = sum(field.pointer == CODE_POINTER for field in fields)
-    count = len(fields) - code
+def why_changed(count: int, *, code: bool, rerun: bool | None) -> str:
+    """Why a job is another one than before, as a short phrase.
+
+    Args:
+        count: How many fields of its spec differ.
+        code: Whether its code differs.
+        rerun: Whether its `rerun` differs; None where nobody knows.
+    """
     said = [f"{count} field{'s' if count > 1 else ''} changed"] if count else []
     said += ["the code changed"] if code else []
     # Where nothing else differs, it is what makes this another job, unless it is known to be the same.
-    if rerun_changed or (rerun_changed is None and not said):
+    if rerun or (rerun is None and not said):
         said.append("rerun changed")
     *first, last = said or ["only a default was written out or left out"]
     return " and ".join([", ".join(first), last] if first else [last])

@@ -67,7 +67,7 @@ def make_plan(
     )
     ordered = tuple(sorted(changes, key=_order))
     told = tuple(sorted(found for found, _ in findings))
-    return Plan(target, ordered, told, _digest(target, ordered, body_of))
+    return Plan(target, ordered, told, _digest(target, ordered, body_of), whole)
 
 
 def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> Iterator[Finding]:

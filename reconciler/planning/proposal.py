@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from reconciler.diagnostics import Problem
-from reconciler.plan import Change
+from reconciler.plan import Change, FieldChange, Target
 
 
 class Edit(StrEnum):
@@ -28,8 +28,9 @@ class ProposedChange:
             differences; its `actual` is None.
         notes: What else differs, and what that may mean for runs that are still live; each a short sentence.
         code_changed: Whether the staged code differs.
-        hours_before: The most accelerator-hours that a run of the base's manifest can use; 0 without one.
-        hours_after: The same for the manifest as it is now; 0 where it is gone or suspended.
+        hours_before: The most accelerator-hours that a run of the base's manifest can use; 0 where there is
+            none, or it is suspended.
+        hours_after: The same for the manifest as it is now.
     """
 
     edit: Edit
@@ -42,18 +43,24 @@ class ProposedChange:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """All that differs between two sets of manifests.
+    """All that differs between two sets of manifests, and between the settings beside them.
 
     Attributes:
-        environment: The environment's name.
+        target: Where the jobs are for; of a place that isn't known, only the environment.
         base: The commit that is compared with, 40 hex digits.
         changes: By base name.
-        problems: Of the manifests as they are now; where there are any, their jobs are not among `changes`.
+        problems: Of the manifests and settings as they are now; the jobs that they are about are not among
+            `changes`.
         base_problems: How many problems the base's manifests have: jobs of its invalid ones count as new.
+        settings: The fields of `reconciler.yaml` that differ, those first that decide most; pointers count
+            from its top.
+        notes: What that means, each a sentence.
     """
 
-    environment: str
+    target: Target
     base: str
     changes: tuple[ProposedChange, ...]
     problems: tuple[Problem, ...] = ()
     base_problems: int = 0
+    settings: tuple[FieldChange, ...] = ()
+    notes: tuple[str, ...] = ()

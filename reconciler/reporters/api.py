@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reconciler.errors import ServiceError
-from reconciler.reporters.refusal import RefusedError, refusal_of, seconds_to_wait
+from reconciler.reporters.refusal import STATUSES, Purpose, RefusedError, refusal_of, seconds_to_wait
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.transport import HttpRequest, HttpResponse, Transport, send_idempotent
 
@@ -25,6 +25,7 @@ class GitHubApi:
     Args:
         transport: What sends.
         settings: Where to, and with what token.
+        purpose: What it is for.
         sleep: Waits for a number of seconds.
         chance: Gives a number from 0 to below 1.
     """
@@ -33,12 +34,14 @@ class GitHubApi:
         self,
         transport: Transport,
         settings: GitHubSettings,
+        purpose: Purpose = STATUSES,
         *,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._settings = settings
+        self._purpose = purpose
         self._chance = chance
         self._waited = False
         self.sleep = sleep
@@ -53,7 +56,7 @@ class GitHubApi:
         raise RefusedError(f"{path}: there are more than {MAX_PAGES * PER_PAGE}, more than are read")
 
     def read(self, path: str) -> Any:
-        """One resource."""
+        """One resource; a path that begins with "/" is not the repository's, but below the API's address."""
         return _json(self._read(path).body)
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
@@ -66,7 +69,7 @@ class GitHubApi:
         except ServiceError as error:
             raise RefusedError(error.message) from None
         if response.status not in (200, 201):
-            raise refusal_of(response, self._settings)
+            raise refusal_of(response, self._settings, self._purpose)
         return _json(response.body)
 
     def _page(self, path: str, number: int) -> tuple[list[Any], bool]:
@@ -74,7 +77,7 @@ class GitHubApi:
         response = self._read(f"{path}?per_page={PER_PAGE}&page={number}")
         page = _json(response.body)
         if not isinstance(page, list):
-            raise refusal_of(response, self._settings)
+            raise refusal_of(response, self._settings, self._purpose)
         link = response.headers.get("link", "")
         # A proxy may drop the header: then a full page means that there may be more.
         return page, 'rel="next"' in link if link else len(page) == PER_PAGE
@@ -86,7 +89,7 @@ class GitHubApi:
         except ServiceError as error:
             raise RefusedError(error.message) from None
         if response.status != 200:
-            raise refusal_of(response, self._settings)
+            raise refusal_of(response, self._settings, self._purpose)
         return response
 
     def _waited_for(self, response: HttpResponse) -> bool:
@@ -106,7 +109,8 @@ class GitHubApi:
         }
         if body is not None:
             headers["Content-Type"] = "application/json"
-        url = f"{self._settings.api_url}/repos/{self._settings.repository}/{path}"
+        below = path if path.startswith("/") else f"/repos/{self._settings.repository}/{path}"
+        url = f"{self._settings.api_url}{below}"
         return HttpRequest(method, url, headers, body, TIMEOUT)
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from reconciler.reporters.api import GitHubApi
 from reconciler.reporters.refusal import RefusedError
 from reconciler.reporters.settings import GitHubSettings
-from reconciler.reporters.status import CommitStatus, StatusState, is_news
+from reconciler.reporters.status import CommitStatus, News, StatusState, news
 from reconciler.transport import Transport
 
 # GitHub asks for a second between writes where there are many of them.
 FEW = 20
 PAUSE = 1.0
+# GitHub takes so many of one context on one commit, and the last of them are kept for how jobs end.
+MAX_STATUSES = 1000
+KEPT_FOR_ENDS = 10
 
 _STATES: dict[str, StatusState] = {
     "pending": "pending",
@@ -40,11 +43,26 @@ class Posted:
 
 
 @dataclass(frozen=True, slots=True)
+class Outdated:
+    """A status that wasn't posted, as the one that is there knew more."""
+
+    status: CommitStatus
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """A status that GitHub didn't take, with a sentence that says why and what to do."""
+    """A status that GitHub didn't take.
+
+    Attributes:
+        message: A sentence that says why, and what to do.
+        sha: The commit.
+        unknown_commit: Whether GitHub has no such commit: not pushed yet, or pushed away.
+    """
 
     status: CommitStatus
     message: str
+    sha: str = ""
+    unknown_commit: bool = False
 
 
 class GitHubReporter:
@@ -67,13 +85,16 @@ class GitHubReporter:
     ) -> None:
         self._has_token = bool(settings.token)
         self._sleep = sleep
-        self._api = partial(GitHubApi, transport, settings, sleep=sleep, chance=chance)
+        self._api = GitHubApi(transport, settings, sleep=sleep, chance=chance)
+        self._writes = 0
+        self._refusal: RefusedError | None = None
 
-    def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Failed]:
+    def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
         """Post those of `statuses` that say something new about the commit; no outcome for the others.
 
         Nothing that GitHub, the network or the token does raises. After a refusal that concerns all statuses,
-        the rest isn't tried: it comes with the same message, and the next report posts it.
+        neither the rest nor another commit is tried any more: it comes with the same message, and the next
+        reporter posts it.
 
         Args:
             sha: The commit, 40 hex digits.
@@ -82,48 +103,80 @@ class GitHubReporter:
         if not wanted:
             return []
         if not self._has_token:
-            return [Failed(status, _UNAUTHORIZED) for status in wanted]
+            return [Failed(status, _UNAUTHORIZED, sha) for status in wanted]
+        if self._refusal:
+            return [_failed(status, sha, self._refusal) for status in wanted]
         distinct = {_key(status.context): status for status in reversed(wanted)}
-        twice = [Failed(s, _TWICE) for s in wanted if distinct[_key(s.context)] is not s]
-        api = self._api()
+        twice = [Failed(s, _TWICE, sha) for s in wanted if distinct[_key(s.context)] is not s]
         try:
-            there = _newest(api, sha, distinct.keys())
+            there = _there(self._api, sha)
         except RefusedError as refusal:
-            return [Failed(status, refusal.message) for status in wanted]
-        changed = [status for key, status in sorted(distinct.items()) if is_news(status, there.get(key))]
-        return [*self._post_all(api, sha, changed), *twice]
+            self._remember(refusal)
+            return [_failed(status, sha, refusal) for status in wanted]
+        changed = [status for _, status in sorted(distinct.items()) if there.lacks(status)]
+        outdated = [Outdated(status) for _, status in sorted(distinct.items()) if there.knows_more(status)]
+        return [*self._post_all(sha, changed), *outdated, *twice]
 
-    def _post_all(
-        self, api: GitHubApi, sha: str, statuses: Sequence[CommitStatus]
-    ) -> Iterator[Posted | Failed]:
-        pause = PAUSE if len(statuses) > FEW else 0.0
+    def _post_all(self, sha: str, statuses: Sequence[CommitStatus]) -> Iterator[Posted | Failed]:
         refusal: RefusedError | None = None
         for number, status in enumerate(statuses):
             if refusal is None or not refusal.concerns_all:
-                if number and pause:
-                    self._sleep(pause)
-                refusal = _post(api, sha, status)
-            yield Failed(status, refusal.message) if refusal else Posted(status)
+                if (number and len(statuses) > FEW) or self._writes >= FEW:
+                    self._sleep(PAUSE)
+                refusal = self._post(sha, status)
+            yield _failed(status, sha, refusal) if refusal else Posted(status)
+
+    def _post(self, sha: str, status: CommitStatus) -> RefusedError | None:
+        self._writes += 1
+        try:
+            self._api.write("POST", f"statuses/{sha}", _body(status))
+        except RefusedError as refusal:
+            self._remember(refusal)
+            return refusal
+        return None
+
+    def _remember(self, refusal: RefusedError) -> None:
+        if refusal.concerns_all and not refusal.unknown_commit:
+            self._refusal = refusal
 
 
-def _newest(api: GitHubApi, sha: str, keys: Set[str]) -> dict[str, CommitStatus]:
-    """The newest status of each context in `keys`; GitHub lists the newest first."""
-    newest: dict[str, CommitStatus] = {}
+@dataclass(slots=True)
+class _There:
+    """The statuses that a commit has.
+
+    Attributes:
+        newest: By context in small letters.
+        number: How many there are of each context.
+    """
+
+    newest: dict[str, CommitStatus] = field(default_factory=dict)
+    number: Counter[str] = field(default_factory=Counter)
+
+    def lacks(self, wanted: CommitStatus) -> bool:
+        """Whether a status is to be posted; near GitHub's limit only what isn't pending."""
+        key = _key(wanted.context)
+        has_room = wanted.state != "pending" or self.number[key] < MAX_STATUSES - KEPT_FOR_ENDS
+        return has_room and news(wanted, self.newest.get(key)) is News.NEW
+
+    def knows_more(self, wanted: CommitStatus) -> bool:
+        """Whether what is there is ahead of a status."""
+        return news(wanted, self.newest.get(_key(wanted.context))) is News.OLD
+
+
+def _there(api: GitHubApi, sha: str) -> _There:
+    """All of a commit's statuses; GitHub lists the newest first."""
+    there = _There()
     for item in api.items(f"commits/{sha}/statuses"):
         status = _status(item)
         if status:
-            newest.setdefault(_key(status.context), status)
-        if keys <= newest.keys():
-            break
-    return newest
+            key = _key(status.context)
+            there.newest.setdefault(key, status)
+            there.number[key] += 1
+    return there
 
 
-def _post(api: GitHubApi, sha: str, status: CommitStatus) -> RefusedError | None:
-    try:
-        api.write("POST", f"statuses/{sha}", _body(status))
-    except RefusedError as refusal:
-        return refusal
-    return None
+def _failed(status: CommitStatus, sha: str, refusal: RefusedError) -> Failed:
+    return Failed(status, refusal.message, sha, refusal.unknown_commit)
 
 
 def _key(context: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,30 @@ from reconciler.transport import HttpResponse, retry_after
 
 # GitHub's documentation: a secondary limit that names no time lasts a minute.
 SECONDARY_LIMIT_WAIT = 60.0
+_READ_ONLY = "Resource not accessible by integration"
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What is written to GitHub, in the words of its refusals.
+
+    Attributes:
+        things: What the token may not write.
+        permission: What a workflow has to grant; any other token needs it by the name `named`.
+        place: What else there may not be where there is no such repository.
+        one: What GitHub refused.
+    """
+
+    things: str
+    permission: str
+    named: str
+    place: str
+    one: str
+
+
+STATUSES = Purpose(
+    "commit statuses", "statuses: write", "Commit statuses: write", "with that commit", "the status"
+)
 
 
 class RefusedError(Exception):
@@ -21,20 +46,33 @@ class RefusedError(Exception):
     Attributes:
         message: One inert sentence without the token.
         concerns_all: Whether every further status of the same report would be refused too.
+        unknown_commit: Whether it has no such commit.
+        read_only: Whether the token is a workflow's that may not do this, as no fork's may.
     """
 
-    def __init__(self, message: str, *, concerns_all: bool = True) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        concerns_all: bool = True,
+        unknown_commit: bool = False,
+        read_only: bool = False,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.concerns_all = concerns_all
+        self.unknown_commit = unknown_commit
+        self.read_only = read_only
 
 
-def refusal_of(response: HttpResponse, settings: GitHubSettings) -> RefusedError:
+def refusal_of(response: HttpResponse, settings: GitHubSettings, purpose: Purpose = STATUSES) -> RefusedError:
     """What an answer that isn't the wanted one says."""
     status, told = response.status, _told(response)
     if status == 422 and not told.startswith("No commit found"):
-        return RefusedError(_quoting(_rejected(told), told, settings), concerns_all=False)
-    return RefusedError(_quoting(f"{_meaning(response, told, settings)} (HTTP {status})", told, settings))
+        return RefusedError(_quoting(_rejected(told, purpose), told, settings), concerns_all=False)
+    said = _quoting(f"{_meaning(response, told, settings, purpose)} (HTTP {status})", told, settings)
+    read_only = status == 403 and told.startswith(_READ_ONLY)
+    return RefusedError(said, unknown_commit=status == 422, read_only=read_only)
 
 
 def seconds_to_wait(response: HttpResponse) -> float | None:
@@ -50,7 +88,7 @@ def seconds_to_wait(response: HttpResponse) -> float | None:
     return asked
 
 
-def _meaning(response: HttpResponse, told: str, settings: GitHubSettings) -> str:
+def _meaning(response: HttpResponse, told: str, settings: GitHubSettings, purpose: Purpose) -> str:
     match response.status:
         case 401:
             return "GitHub doesn't know the token in GITHUB_TOKEN: it is wrong, or has expired"
@@ -58,12 +96,13 @@ def _meaning(response: HttpResponse, told: str, settings: GitHubSettings) -> str
             return f"GitHub takes no more requests{_until(response)}; the next report posts what is left"
         case 403:
             return (
-                f"the token may not write commit statuses of {settings.repository}: a workflow needs "
-                '`permissions: {statuses: write}`, any other token the permission "Commit statuses: write"'
+                f"the token may not write {purpose.things} of {settings.repository}: a workflow needs "
+                f"`permissions: {{{purpose.permission}}}`, any other token the permission "
+                f'"{purpose.named}"'
             )
         case 404:
             return (
-                f"GitHub shows this token no repository {settings.repository} with that commit: check "
+                f"GitHub shows this token no repository {settings.repository} {purpose.place}: check "
                 "`github.repository` in reconciler.yaml, and what the token may write to"
             )
         case 422:
@@ -75,10 +114,10 @@ def _meaning(response: HttpResponse, told: str, settings: GitHubSettings) -> str
     return f"what answers at {settings.api_url} doesn't answer as GitHub does"
 
 
-def _rejected(told: str) -> str:
+def _rejected(told: str, purpose: Purpose) -> str:
     if "maximum number of statuses" in told:
         return "GitHub takes no more than 1,000 statuses for one commit and context (HTTP 422)"
-    return "GitHub refused the status (HTTP 422)"
+    return f"GitHub refused {purpose.one} (HTTP 422)"
 
 
 def _is_limited(response: HttpResponse) -> bool:

@@ -14,6 +14,7 @@ from reconciler.errors import InvalidError
 DEFAULT_API_URL = "https://api.github.com"
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
+_EACH = {"jobs": True, "summary": False}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -25,19 +26,21 @@ class GitHubSettings:
         repository: `owner/name`.
         api_url: Without a slash at its end.
         token: "" where there is none; left out of the text form.
+        each: Whether each job has a status of its own; None leaves it to how many they are.
     """
 
     repository: str
     api_url: str
     token: str = field(repr=False)
+    each: bool | None = None
 
 
 def github_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str]) -> GitHubSettings | None:
     """The settings from `github` of `reconciler.yaml` and from the environment; None where nothing is posted.
 
-    Something is posted where `github` is there, even empty, or inside GitHub Actions. There the API's address
-    is the one that Actions gives: the file may come from a pull request, and must not send the run's token
-    elsewhere.
+    Something is posted where `github` is there, even empty, or inside GitHub Actions. The API's address is
+    the one that the environment gives, as Actions does: the file may be somebody else's, and must not send the
+    token elsewhere.
 
     Args:
         config: `github`; None where the file has none.
@@ -51,10 +54,11 @@ def github_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str]
         return None
     written = config or {}
     given_url = environ.get("GITHUB_API_URL")
-    api_url = (in_actions and given_url) or written.get("apiUrl") or given_url or DEFAULT_API_URL
+    api_url = given_url or written.get("apiUrl") or DEFAULT_API_URL
     repository = written.get("repository") or environ.get("GITHUB_REPOSITORY") or ""
     token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or ""
-    return GitHubSettings(_repository(repository), _api_url(api_url), token.strip())
+    each = _EACH.get(written.get("statuses") or "")
+    return GitHubSettings(_repository(repository), _api_url(api_url), token.strip(), each)
 
 
 def _repository(name: str) -> str:

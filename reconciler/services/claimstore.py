@@ -165,10 +165,9 @@ class ObjectClaims:
         request = _fresh(
             objects.list(bucket=self._bucket, prefix=name, maxResults=1, fields=f"kind,items({_FIELDS})")
         )
-        dates: list[str] = []
-        request.add_response_callback(lambda response: dates.append(response.get("date", "")))
-        first = _first(execute(request))
-        return (first if first is not None and first.get("name") == name else None), _time(dates[-1])
+        listed, now = answered_at(request)
+        first = _first(listed)
+        return (first if first is not None and first.get("name") == name else None), now
 
     def _insert(self, name: str, entry: str, said: JsonObject, generation: int) -> int | None:
         """Write an object in one request; its new generation, None where another one is there."""
@@ -281,6 +280,14 @@ class ObjectClaims:
                 f"`{self._command}` prints the commands that give it"
             )
         return error.hint or "nothing is submitted without its claim: try again when Cloud Storage answers"
+
+
+def answered_at(request: Any) -> tuple[JsonObject, datetime]:
+    """What Cloud Storage answers, and when it did by its own clock, in UTC."""
+    dates: list[str] = []
+    request.add_response_callback(lambda response: dates.append(response.get("date", "")))
+    answer: JsonObject = execute(request)
+    return answer, _time(dates[-1])
 
 
 def _fresh(request: Any) -> Any:

@@ -14,9 +14,12 @@ from reconciler.config import Environment
 from reconciler.engines.base import Endpoint
 from reconciler.errors import ServiceError
 from reconciler.inert import one_line
+from reconciler.redaction import without_credentials
 from reconciler.transport import RetryingReads, UrllibTransport
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+_MAX_SAID = 500
 
 
 def google_endpoint(environment: Environment, credentials: DefaultCredentials) -> Endpoint:
@@ -136,7 +139,7 @@ def _told() -> Iterator[None]:
     except (GoogleAuthError, OSError) as error:
         said = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
         raise ServiceError(
-            f"no usable Google credentials: {one_line(said)}",
+            f"no usable Google credentials: {one_line(without_credentials(said)[:_MAX_SAID])}",
             hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
         ) from None
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -6,6 +6,8 @@ The only module that knows the service's package; everything else reaches it thr
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -41,6 +43,7 @@ _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 2.0
+_SECRET_NAME = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
 
 def home_of(root: Path, environ: Mapping[str, str]) -> Path:
@@ -192,6 +195,7 @@ class EmbeddedService:
                 stdout=log,
                 stderr=log,
                 cwd=self._home,
+                env=_without_secrets(os.environ),
                 start_new_session=True,
             )
         deadline = time.monotonic() + _STARTS_WITHIN
@@ -202,6 +206,11 @@ class EmbeddedService:
 
     def _see_log(self) -> str:
         return f"see {self._home / 'service.log'}"
+
+
+def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for the service, which outlives this process; jobs can read those of every process."""
+    return {name: value for name, value in environ.items() if not _SECRET_NAME.search(name)}
 
 
 class _StoppedService:

@@ -137,13 +137,30 @@ class Submitter:
             found = self._claims.read(id).found
             if found is None or found.claim.state is ClaimState.BOUND:
                 return found.claim if found else None
-            mine = [job for job in self._listed(found.claim) if job.labels.get(TRY) in found.claim.tries]
+            mine = self._made(found.claim)
             held = replace(found.claim, state=ClaimState.HELD, given_up=True)
             settled = bound(found.claim, elder(mine)) if mine else held
             written = self._put(replace(settled, owner=self._owner), found.generation)
             if written:
                 return written.claim
         raise _contended(id)
+
+    def conclude(self, id: ClaimId) -> None:
+        """Write down that nothing came of a submission that nobody goes on with, once nothing can."""
+        read = self._claims.read(id)
+        ripe = self._ripe(read.found.claim) if read.found else None
+        if read.found is None or ripe is None or read.now <= ripe:
+            return
+        claim = read.found.claim
+        if claim.state is ClaimState.PENDING and not self._made(claim):
+            self._clock.sleep(self._bounds.look_again)
+            if not self._made(claim):
+                said = "no job came of it, and nothing asked for it any more"
+                self._put(replace(claim, state=ClaimState.REJECTED, error=said), read.found.generation)
+
+    def _made(self, claim: Claim) -> list[ActualJob]:
+        """The jobs that the claim's recorded requests made."""
+        return [job for job in self._listed(claim) if job.labels.get(TRY) in claim.tries]
 
     def _rounds(
         self, order: Order, step: Callable[[Versioned | None, datetime], Settlement | None]

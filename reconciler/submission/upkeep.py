@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.job import ActualJob
+from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, attempt_of, labels_digest
 from reconciler.plan import DesiredJob
 from reconciler.repair import elder, kept, made
@@ -39,6 +39,21 @@ def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -
     made_ = [run for run in runs if made(claim, run)]
     # A wanted job is compared first. What nobody wants any more is what its mark says.
     return bound(wished, elder(made_)) if made_ and job is None else wished
+
+
+def is_left(claim: Claim, job: DesiredJob | None, known: Mapping[ClaimId, Claim]) -> bool:
+    """Whether nothing goes on with a submission whose outcome isn't known.
+
+    Args:
+        claim: Its claim.
+        job: The wanted job of this content, None where nothing wants it any more.
+        known: Every claim.
+    """
+    before = known.get(ClaimId(claim.id.key, claim.id.attempt - 1))
+    # An attempt is called for by the failure of the one before, which may turn out to be none.
+    is_called_for = claim.id.attempt == 1 or (before is not None and before.ended is State.FAILED)
+    is_wanted = job is not None and not job.manifest.reconcile.suspend
+    return claim.state is ClaimState.PENDING and not (is_wanted and is_called_for)
 
 
 def _wished(claim: Claim, job: DesiredJob) -> Claim:

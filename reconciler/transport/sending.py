@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -25,6 +26,7 @@ CONNECT_TIMEOUT = 10.0
 MAX_BODY = 64 * 1024 * 1024
 
 _CHUNK = 64 * 1024
+_SHORT = 8  # characters of what is no credential, or none of use
 _TOO_LATE = "it took too long"
 _ADDRESS = re.compile(r"[!-~]+")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -128,7 +130,7 @@ class UrllibTransport:
         try:
             with _shut_after(left, connection.sock, expired):
                 _write(connection, request, headers)
-                response = _read(connection.getresponse(), self._max_body)
+                response = _unquoting(_read(connection.getresponse(), self._max_body), headers)
         except Exception as error:
             why = _TOO_LATE if expired.is_set() else _why(error)
             raise NoAnswerError(f"no whole answer from {_origin(urlsplit(request.url))}: {why}") from None
@@ -255,6 +257,14 @@ def _read(response: HTTPResponse, max_body: int) -> HttpResponse:
     # By name, as a header that comes several times (Cloud Storage's x-goog-hash) is joined only then.
     headers = {name.lower(): response.headers[name] for name in response.headers}
     return HttpResponse(response.status, headers, bytes(body))
+
+
+def _unquoting(response: HttpResponse, headers: Mapping[str, str]) -> HttpResponse:
+    """An error without the request's credential: servers and proxies repeat headers, and errors are shown."""
+    credential = headers.get("authorization", "").rpartition(" ")[2].encode("latin-1")
+    if response.status < 300 or len(credential) < _SHORT:
+        return response
+    return replace(response, body=response.body.replace(credential, b"***"))
 
 
 def _why(error: BaseException) -> str:

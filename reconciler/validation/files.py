@@ -20,6 +20,11 @@ from reconciler.validation.load import MAX_FILE_BYTES, too_large
 MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")
 
+# O_PATH: a folder that may be passed through need not be one that may be listed.
+_OPEN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+# Not blocking, because a pipe may have taken the file's place.
+_OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class ManifestFile:
@@ -55,10 +60,12 @@ def find_manifests(root: Path, paths: Iterable[Path]) -> tuple[list[ManifestFile
 
 
 def read_file(real: Path, path: str) -> bytes | Problem:
-    """A regular file's bytes, at most as many as a file may have; `path` is what a problem calls it."""
+    """A regular file's bytes, at most as many as a file may have; `path` is what a problem calls it.
+
+    `real` is absolute and without links; one that took a place on the way since then isn't followed.
+    """
     try:
-        # Not blocking, because a pipe may have taken the file's place since.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _opened(real)
     except OSError as error:
         return _unreadable(path, error)
     try:
@@ -76,12 +83,32 @@ def read_file(real: Path, path: str) -> bytes | Problem:
     return data if len(data) <= MAX_FILE_BYTES else too_large(path)
 
 
+def _opened(real: Path) -> int:
+    """A descriptor of the file, opened name by name from the root."""
+    root, *folders, name = real.parts
+    above = os.open(root, _OPEN_FOLDER)
+    try:
+        for folder in folders:
+            below = os.open(folder, _OPEN_FOLDER, dir_fd=above)
+            os.close(above)
+            above = below
+        return os.open(name, _OPEN_FILE, dir_fd=above)
+    finally:
+        os.close(above)
+
+
 def real_path(path: Path) -> Path:
     """An absolute path without links; of links that lead in a circle, the path itself."""
     try:
         return path.resolve()
     except (OSError, RuntimeError):
         return path.absolute()
+
+
+def leads_out(path: str) -> Problem:
+    """The problem of a link to something outside, which isn't read."""
+    message = "this link leads out of the repository"
+    return Problem(path, 1, 1, "", message, "put what it leads to here, or remove it")
 
 
 def file_mode(path: Path) -> int:
@@ -190,8 +217,7 @@ class _Walk:
             self.files.setdefault(real, ManifestFile(shown, real))
 
     def _leads_out(self, place: Path, shown: str) -> None:
-        message = "this link leads out of the repository"
-        self._tell(place, Problem(shown, 1, 1, "", message, "put what it leads to here, or remove it"))
+        self._tell(place, leads_out(shown))
 
     def _tell(self, place: Path, problem: Problem) -> None:
         # A byte that isn't UTF-8 is half a character here, which can't be printed.

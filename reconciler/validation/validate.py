@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,18 @@ from reconciler.manifest import Manifest, Reconcile
 from reconciler.validation.checks import domain_findings, python_modules
 from reconciler.validation.envelope import schema_of
 from reconciler.validation.explain import findings
-from reconciler.validation.files import ManifestFile, find_manifests, read_file, real_path
+from reconciler.validation.files import ManifestFile, find_manifests, leads_out, read_file, real_path
 from reconciler.validation.findings import Finding, Keys
 from reconciler.validation.load import Document, load_documents
 from reconciler.validation.packages import PackageFolder, hidden_folders, is_below_any, package_folder
+from reconciler.validation.secrets import secrets
 
 MAX_TOTAL_BYTES = 200 * 1024 * 1024
 MAX_TOTAL_ALIASED = 1_000_000
 """How many values aliases may stand for in all: with them few bytes are many values, and much work."""
+
+PackageOf = Callable[[Path, str], PackageFolder]
+"""Finds the folder that `package.path` of a manifest's file means."""
 
 _NAME: Keys = ("metadata", "name")
 _PACKAGE: Keys = ("package", "path")
@@ -33,36 +37,46 @@ class Validation:
         manifests: The valid documents, sorted by file and line.
         problems: Sorted, without repeats, at most 100 a file and then how many more; none if all is valid.
         files: How many files were looked at; those in packages don't count.
+        invalid: The base names of documents that aren't valid, as far as they can be read, '-' as '_'.
     """
 
     manifests: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
     files: int
+    invalid: frozenset[str] = frozenset()
 
 
-def validate(root: Path, paths: Sequence[Path], filled: frozenset[str] = frozenset()) -> Validation:
+def validate(
+    root: Path,
+    paths: Sequence[Path],
+    filled: frozenset[str] = frozenset(),
+    package_of: PackageOf = package_folder,
+) -> Validation:
     """Check all manifests below `paths`.
 
     Args:
         root: The repository's root, which packages have to be inside.
         paths: Files and folders, relative to the working directory.
         filled: The fields that an environment's defaults give where a manifest leaves them out.
+        package_of: Finds the packages' folders; called once for each manifest, before anything in one is
+            looked at.
 
     Raises:
         UsageError: A path isn't there.
     """
     files, obstacles = find_manifests(root, paths)
-    loaded = _load_all(files, filled)
+    loaded = _load_all(files, filled, package_of)
     hidden = hidden_folders(job.package for file in loaded for job in file.jobs if job.package)
     seen = [file for file in loaded if not is_below_any(file.real, hidden)]
     problems = [part.problem for part in obstacles if not is_below_any(part.place, hidden)]
     for file in seen:
         _check_file(file, real_path(root))
         problems += file.problems
-    jobs = [job for file in seen for job in file.jobs if not isinstance(job.schema, Finding)]
+    jobs = [job for file in seen for job in file.checked if not isinstance(job.schema, Finding)]
     problems += _repeated_names(jobs)
     manifests = tuple(_manifest(job) for job in jobs if job.is_valid)
-    return Validation(manifests, tuple(capped(problems)), len(seen))
+    invalid = {job.base_name for file in seen for job in file.jobs if job.base_name and not job.is_valid}
+    return Validation(manifests, tuple(capped(problems)), len(seen), frozenset(invalid))
 
 
 def load_and_check(file: Path, schema: Mapping[str, Any], path: str) -> tuple[Any, list[Problem]]:
@@ -77,10 +91,13 @@ def load_and_check(file: Path, schema: Mapping[str, Any], path: str) -> tuple[An
         The document's value, None for an empty file and where there are problems; and the problems, as in
         `Validation`.
     """
-    data = read_file(file, path)
+    real = real_path(file)
+    data = read_file(real, path) if real.is_relative_to(real_path(file.parent)) else leads_out(path)
     if isinstance(data, Problem):
         return None, [data]
     documents, problems = load_documents(data, path)
+    if found := secrets(data, documents, path):
+        return None, capped(found)
     for document in documents[1:]:
         message = "the file holds a second document"
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
@@ -109,13 +126,25 @@ class _Job:
 
 @dataclass(slots=True)
 class _File:
+    """A file that may hold manifests, as far as it could be read.
+
+    Attributes:
+        has_secrets: Whether its problems are the secrets in it; any other one might quote them.
+    """
+
     path: str
     real: Path
     jobs: list[_Job] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    has_secrets: bool = False
+
+    @property
+    def checked(self) -> list[_Job]:
+        """The documents that are looked at any further."""
+        return [] if self.has_secrets else self.jobs
 
 
-def _load_all(files: Iterable[ManifestFile], filled: frozenset[str]) -> list[_File]:
+def _load_all(files: Iterable[ManifestFile], filled: frozenset[str], package_of: PackageOf) -> list[_File]:
     loaded: list[_File] = []
     size = aliased = 0
     for file in files:
@@ -123,7 +152,7 @@ def _load_all(files: Iterable[ManifestFile], filled: frozenset[str]) -> list[_Fi
         if isinstance(data, Problem):
             loaded.append(_File(file.path, file.real, problems=[data]))
             continue
-        entry = _load(file, data, filled)
+        entry = _load(file, data, filled, package_of)
         loaded.append(entry)
         size += len(data)
         aliased += sum(job.document.aliased for job in entry.jobs)
@@ -140,24 +169,26 @@ def _load_all(files: Iterable[ManifestFile], filled: frozenset[str]) -> list[_Fi
     return loaded
 
 
-def _load(file: ManifestFile, data: bytes, filled: frozenset[str]) -> _File:
+def _load(file: ManifestFile, data: bytes, filled: frozenset[str], package_of: PackageOf) -> _File:
     documents, problems = load_documents(data, file.path)
     if not documents and not problems:
         hint = "write a job, or remove the file"
         problems.append(Problem(file.path, 1, 1, "", "the file holds no job", hint))
-    return _File(file.path, file.real, [_job(file, document, filled) for document in documents], problems)
+    found = secrets(data, documents, file.path)
+    jobs = [_job(file, document, filled, package_of) for document in documents]
+    return _File(file.path, file.real, jobs, found or problems, has_secrets=bool(found))
 
 
-def _job(file: ManifestFile, document: Document, filled: frozenset[str]) -> _Job:
+def _job(file: ManifestFile, document: Document, filled: frozenset[str], package_of: PackageOf) -> _Job:
     schema = schema_of(document.value, filled)
     written = _text_at(document, _PACKAGE) if not isinstance(schema, Finding) else ""
-    package = package_folder(file.real, written) if written else None
+    package = package_of(file.real, written) if written else None
     return _Job(file.path, document, schema, package)
 
 
 def _check_file(file: _File, root: Path) -> None:
     """Add the problems of each document; ends early where they are too many to be told."""
-    for job in file.jobs:
+    for job in file.checked:
         if len(file.problems) >= MAX_COUNTED_PER_FILE:
             return
         if isinstance(job.schema, Finding):

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 OPERATIONS = {
-    "/repos/{owner}/{repo}/statuses/{sha}": "post",
-    "/repos/{owner}/{repo}/commits/{ref}/statuses": "get",
+    "/repos/{owner}/{repo}/statuses/{sha}": ("post",),
+    "/repos/{owner}/{repo}/commits/{ref}/statuses": ("get",),
+    "/repos/{owner}/{repo}/issues/{issue_number}/comments": ("get", "post"),
+    "/repos/{owner}/{repo}/issues/comments/{comment_id}": ("patch",),
+    "/user": ("get",),
 }
 # What the description says to readers rather than to validators.
 TOLD = ("description", "example", "examples", "externalDocs", "summary", "tags", "title")
@@ -33,8 +36,8 @@ ERRORS = {
 def trim(whole: dict[str, Any]) -> dict[str, Any]:
     """The description of the used operations, the parts they refer to, and the overlay."""
     paths = {
-        path: {method: with_errors(quiet(whole["paths"][path][method]))}
-        for path, method in OPERATIONS.items()
+        path: {method: with_errors(quiet(whole["paths"][path][method])) for method in methods}
+        for path, methods in OPERATIONS.items()
     }
     trimmed: dict[str, Any] = {
         "openapi": whole["openapi"],
@@ -87,6 +90,8 @@ def add_references(trimmed: dict[str, Any], whole: dict[str, Any]) -> None:
         of_kind = trimmed["components"].setdefault(kind, {})
         if name not in of_kind:
             of_kind[name] = quiet(whole["components"][kind][name])
+            if kind == "responses":
+                of_kind[name]["description"] = "Response"
             missing |= references(of_kind[name])
 
 
@@ -142,7 +147,13 @@ def overlay(trimmed: dict[str, Any]) -> None:
     body["additionalProperties"] = False
     body["properties"]["description"] |= {"maxLength": 140, "pattern": r"^[\u0001-\uffff]*$"}
     body["properties"]["target_url"]["pattern"] = "^https?://"
-    for name in ("status", "basic-error", "nullable-simple-user"):
+    comments = trimmed["paths"]["/repos/{owner}/{repo}/issues/{issue_number}/comments"]["post"]
+    comment = trimmed["paths"]["/repos/{owner}/{repo}/issues/comments/{comment_id}"]["patch"]
+    for operation in (comments, comment):
+        body = operation["requestBody"]["content"]["application/json"]["schema"]
+        body["additionalProperties"] = False
+        body["properties"]["body"] |= {"minLength": 1, "maxLength": 65_536}
+    for name in ("status", "basic-error", "nullable-simple-user", "issue-comment", "public-user"):
         trimmed["components"]["schemas"][name]["additionalProperties"] = False
 
 

@@ -33,6 +33,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "claim": ("test_claim", "test_claim_limits"),
     "submission.observation": ("test_observation", "test_unlisted_jobs", "test_apply"),
     "submission.upkeep": ("test_claim_upkeep", "test_apply"),
+    "planning.proposing": ("test_proposing",),
     "planning.outcome": ("test_outcome", "test_outcome_rows"),
     "redaction": ("test_redaction", "test_jobapi"),
     "submission.submitter": (

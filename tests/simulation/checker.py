@@ -13,10 +13,11 @@ from reconciler.labels import SOURCE, TRY
 from reconciler.naming import label_of
 from reconciler.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.planning.outcome import Outcome
+from reconciler.reporters.contexts import ROLL_UP
 
 from .github import Statuses
 from .model import OURS, Job, Request, ours
-from .scenario import Repository
+from .scenario import Commit, Repository
 from .store import Claims
 from .world import World
 
@@ -137,7 +138,7 @@ class Checker:
             old, new = _MARK.search(there["description"]), _MARK.search(status["description"])
             if old and new and old[1] == new[1]:
                 self._wrong("I3", f"{who} posted {status['description']!r} over {there['description']!r}")
-        if status["state"] != "success":
+        if status["state"] != "success" or "/" not in status["context"]:
             return
         mark = _MARK.search(status["description"])
         runs = [job for job in self._world.jobs if mark and job.job_name.endswith("_" + mark[1])]
@@ -172,6 +173,8 @@ class Checker:
             if not job.manifest.reconcile.suspend:
                 self._settled(job, plan)
                 self._told(job, plan)
+        for commit in self._repository.history:
+            self._verdict(commit)
         self._findings(plan)
         if self._beyond:
             self._kept()
@@ -193,8 +196,10 @@ class Checker:
         claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
         if not claims and not self._beside(job, plan):
             self._wrong("I2", f"{job.job_name} is wanted, and has no claim")
+        failed = {claim.id.attempt for claim in claims if claim.ended is State.FAILED}
         # A further attempt may be wanted no more before it came to anything.
-        for claim in (claim for claim in claims if claim.id.attempt <= job.manifest.reconcile.attempts):
+        called_for = [c for c in claims if c.id.attempt == 1 or c.id.attempt - 1 in failed]
+        for claim in (c for c in called_for if c.id.attempt <= job.manifest.reconcile.attempts):
             if claim.state is ClaimState.HELD and not self._may_be_held(claim):
                 self._wrong("I2", f"{claim.job_name} is held without a cause: {claim.error}")
             elif claim.state not in (ClaimState.BOUND, ClaimState.HELD):
@@ -231,6 +236,25 @@ class Checker:
         expected = "error" if blocked or self._twice(claims) else _SHOWN.get(bound.state, "pending")
         if shown is None or shown["state"] != expected:
             self._wrong("I3", f"{bound.job_name} is {bound.state}, and its commit shows {shown}")
+
+    def _verdict(self, commit: Commit) -> None:
+        """A commit that anything was told of has a verdict, and none that says that it is still to come."""
+        shown = self._statuses.last(commit.sha, ROLL_UP)
+        if shown is None:
+            if any(self._statuses.newest_first(later.sha) for later in self._before(commit)):
+                self._wrong("I3", f"commit {commit.sha[:7]} was applied or passed over, and has no verdict")
+            return
+        if shown["state"] == "pending":
+            self._wrong("I3", f"nothing runs, and commit {commit.sha[:7]} shows {shown['description']!r}")
+        wanted = [job for job in commit.jobs if not job.manifest.reconcile.suspend]
+        succeeded = {job.slot[0] for job in self._world.jobs if job.state is State.SUCCEEDED}
+        missing = [job.job_name for job in wanted if label_of(job.identity) not in succeeded]
+        if shown["state"] == "success" and missing:
+            self._wrong("I3", f"commit {commit.sha[:7]} is green, and {missing[0]} has not succeeded")
+
+    def _before(self, commit: Commit) -> list[Commit]:
+        history = self._repository.history
+        return history[: history.index(commit)]
 
     def _twice(self, claims: Iterable[Claim]) -> bool:
         """Whether an attempt of theirs has two jobs that can still be seen."""

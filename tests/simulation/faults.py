@@ -43,6 +43,8 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "GitHub away": (50,),
     "status not posted": (50,),
     "status posted, answer lost": (26,),
+    "commit record not reached": (50,),
+    "commit record written, answer lost": (26, 50),
     "clock jumped": (32,),
     "machine suspended": (32,),
     "another installation": (52,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from reconciler.apply import PATIENCE, Applier
 from reconciler.cli.apply import WAITING_PATIENCE
@@ -15,23 +16,26 @@ from reconciler.manifest import JsonObject
 from reconciler.plan import Action, DesiredJob, Plan, Target
 from reconciler.planning.brakes import check_brakes
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.outcome import Outcome
+from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
 from reconciler.ports import Bounds, Ports
-from reconciler.report import statuses
+from reconciler.report import open_record, report
+from reconciler.reporters.contexts import Contexts
 from reconciler.reporters.github import GitHubReporter
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.submission.observation import Observed, observe
+from reconciler.verdicts import View
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import FencePort, JobsPort
 from .model import OURS
 from .process import Process
 from .scenario import Commit, Repository
-from .store import Claims, StorePort
+from .store import Claims, Records, RecordsPort, StorePort
 from .world import World
 
 TARGET = Target("prod", "local", "acme-ml", "us-central1")
+CONTEXTS = Contexts("prod")
 LIMITS = Limits(submissions=20)
 PAUSE = 15.0
 _ENDS = (Action.NONE, Action.BLOCKED)
@@ -52,6 +56,7 @@ class Outside:
     claims: Claims
     repository: Repository
     statuses: Statuses
+    records: Records
     bounds: Bounds
     repairs: bool = True
     draining: bool = False
@@ -65,6 +70,8 @@ class Outside:
             self.world.trace(process.name, _said(plan))
             ports.claims.found()
             applier = Applier(ports, body_of, commit=commit.sha, patience=self._patience(), pause=PAUSE)
+            records = RecordsPort(process, self.world, self.records)
+            open_record(records, commit.sha, plan, partial(self.repository.passed_over, commit))
             outcomes = list(applier.run(plan))
             for outcome in outcomes:
                 said = outcome.error or outcome.state
@@ -80,7 +87,9 @@ class Outside:
         return plan
 
     def _plan(self, commit: Commit, ports: Ports) -> Plan:
-        observed = observe(ports)
+        return self._plan_of(commit, ports, observe(ports))
+
+    def _plan_of(self, commit: Commit, ports: Ports, observed: Observed) -> Plan:
         before = predecessors(commit.jobs, observed.runs, observed.known)
         specs = {
             run.resource: ports.jobs.read(run.api_version, run.kind, run.resource).spec for run in before
@@ -101,13 +110,17 @@ class Outside:
         return self.world.rng.choice((PATIENCE, PATIENCE, WAITING_PATIENCE))
 
     def _report(self, process: Process, commit: Commit, observed: Observed, outcomes: list[Outcome]) -> None:
-        problems = {o.change.desired.job_name: o.error for o in outcomes if o.change.desired and o.error}
-        by_commit = statuses(TARGET.environment, commit.jobs, observed, commit.sha, problems)
+        problems = {
+            o.change.desired.manifest.name: o.error
+            for o in outcomes
+            if o.change.desired and o.error and o.status is not Status.APPLIED
+        }
+        plan = self._plan_of(commit, self._ports(process), observed)
+        view = View(CONTEXTS, commit.sha, observed, plan, problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
         reporter = GitHubReporter(transport, settings, sleep=process.sleep, chance=self.world.rng.random)
-        for sha, wanted in sorted(by_commit.items()):
-            reporter.report(sha, wanted)
+        report(RecordsPort(process, self.world, self.records), reporter, view)
 
     def _ports(self, process: Process) -> Ports:
         return Ports(

@@ -18,7 +18,7 @@ from .nemesis import Nemesis
 from .passes import Outside, is_busy, reconcile
 from .process import Process
 from .scenario import Repository
-from .store import Claims
+from .store import Claims, Records
 from .world import World
 
 GUARDS = ("fence", "claim", "settle", "audit", "try", "genesis")
@@ -86,6 +86,7 @@ class Simulation:
             self._claims,
             self._repository,
             self._statuses,
+            Records(),
             bounds=unsettled if without == "settle" else bounds,
             repairs=without != "audit",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -34,11 +34,13 @@ class Repository:
     Attributes:
         head: Its newest commit.
         asked: The identity of each content that a commit ever asked for.
+        history: All of its commits, the oldest first.
     """
 
     def __init__(self, rng: random.Random, manifests: int) -> None:
         self._rng = rng
         self._number = 0
+        self.history: list[Commit] = []
         self._jobs: dict[str, DesiredJob] = {}
         self._older: dict[str, list[DesiredJob]] = {}
         for name in rng.sample(NAMES, manifests):
@@ -61,10 +63,19 @@ class Repository:
         self.head = self._commit()
         return said
 
+    def passed_over(self, head: Commit, known: Collection[str]) -> list[str]:
+        """The commits from the newest known one to `head`, without both."""
+        names = [commit.sha for commit in self.history]
+        here = names.index(head.sha)
+        last = max((n for n, name in enumerate(names[:here]) if name in known), default=here)
+        return names[last + 1 : here]
+
     def _commit(self) -> Commit:
         self._number += 1
         sha = hashlib.sha1(str(self._number).encode()).hexdigest()
-        return Commit(sha, tuple(self._jobs[name] for name in sorted(self._jobs)))
+        commit = Commit(sha, tuple(self._jobs[name] for name in sorted(self._jobs)))
+        self.history.append(commit)
+        return commit
 
     def _put(self, name: str, content: str, reconcile: Reconcile) -> None:
         if name in self._jobs:

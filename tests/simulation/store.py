@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from reconciler.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.commitrecord import CommitRecord, record_json, record_of
 from reconciler.errors import ServiceError
-from reconciler.ports import ClaimRead, Versioned
+from reconciler.ports import ClaimRead, Versioned, VersionedRecord
 
 from .process import Process
 from .world import World
@@ -138,6 +139,78 @@ class StorePort:
 
     def _now(self) -> datetime:
         return self._world.time(self._world.now).replace(microsecond=0)
+
+
+class Records:
+    """What is owed to commits, as the service keeps it."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, VersionedRecord] = {}
+        self._generation = 0
+
+    def all(self) -> dict[str, VersionedRecord]:
+        """Every record as it is."""
+        return dict(self._objects)
+
+    def put(self, record: CommitRecord, generation: int) -> bool:
+        """The compare-and-set, which is one step."""
+        if not self._is(record.sha, generation):
+            return False
+        self._generation += 1
+        kept = record_of(json.loads(json.dumps(record_json(record))))
+        self._objects[record.sha] = VersionedRecord(kept, self._generation)
+        return True
+
+    def remove(self, sha: str, generation: int) -> None:
+        """The same for a deletion."""
+        if self._is(sha, generation):
+            self._objects.pop(sha, None)
+
+    def _is(self, sha: str, generation: int) -> bool:
+        found = self._objects.get(sha)
+        return (found.generation if found else 0) == generation
+
+
+class RecordsPort:
+    """The records as one reconciler reaches them."""
+
+    def __init__(self, process: Process, world: World, records: Records) -> None:
+        self._process = process
+        self._world = world
+        self._records = records
+
+    def all(self) -> Mapping[str, VersionedRecord]:
+        """Every record."""
+        self._reached("list records")
+        found = self._records.all()
+        self._process.turn(f"listed {len(found)} records")
+        return found
+
+    def write(self, record: CommitRecord, generation: int) -> bool:
+        """One compare-and-set, whose answer may be lost."""
+        said = f"record {record.sha[:7]}{', closed' if record.closed else ''}"
+        self._reached(f"write {said}")
+        written = self._records.put(record, generation)
+        self._process.turn(f"{'wrote' if written else 'did not write'} {said}")
+        if written and self._world.faults.happens("commit record written, answer lost"):
+            raise ServiceError("the store of records doesn't answer")
+        return written
+
+    def remove(self, sha: str, generation: int) -> None:
+        """One deletion."""
+        self._reached(f"remove record {sha[:7]}")
+        self._records.remove(sha, generation)
+        self._process.turn(f"removed record {sha[:7]}")
+
+    def now(self) -> datetime:
+        """The store's time in whole seconds."""
+        return self._world.time(self._world.now).replace(microsecond=0)
+
+    def _reached(self, doing: str) -> None:
+        self._process.turn(doing)
+        away = self._world.now < self._world.store_away_until
+        if away or self._world.faults.happens("commit record not reached"):
+            raise ServiceError("the store of records doesn't answer")
 
 
 def _short(id: ClaimId) -> str:

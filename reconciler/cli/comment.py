@@ -1,0 +1,102 @@
+"""`reconciler report --comment`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from reconciler.cli.context import context_of
+from reconciler.cli.output import tell
+from reconciler.config import LOCAL
+from reconciler.errors import ExitCode, InvalidError, UsageError
+from reconciler.reporters.api import GitHubApi
+from reconciler.reporters.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
+from reconciler.reporters.refusal import RefusedError
+from reconciler.reporters.settings import github_settings
+from reconciler.transport import UrllibTransport
+
+_MAX_EVENT = 32 * 1024 * 1024
+_HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
+_UNAUTHORIZED = "there is no token in GITHUB_TOKEN: no comment is written"
+_READ_ONLY = (
+    "this run's token may not write comments, as on a pull request from a fork, so none is written; "
+    "elsewhere it needs `permissions: {pull-requests: write}`"
+)
+
+
+def run_comment(arguments: argparse.Namespace) -> ExitCode:
+    """Make the comment of this run's pull request say what the file says; not where the token can't write."""
+    environment, github = _configured(arguments)
+    said = _text(arguments.comment, environment)
+    number = pull_request(os.environ)
+    settings = github_settings(github, os.environ)
+    if settings is None:
+        tell("no GitHub repository is configured: nothing to post", arguments.log_format)
+        return ExitCode.DONE
+    if not settings.token:
+        tell(_UNAUTHORIZED, arguments.log_format)
+        return ExitCode.DONE
+    try:
+        with closing(UrllibTransport()) as transport:
+            kept = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, said)
+    except RefusedError as refusal:
+        tell(
+            _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}",
+            arguments.log_format,
+        )
+        return ExitCode.DONE if refusal.read_only else ExitCode.FAILED
+    print(f"Comment on pull request {number}: {kept}.")
+    return ExitCode.DONE
+
+
+def _configured(arguments: argparse.Namespace) -> tuple[str, Mapping[str, Any] | None]:
+    """The environment's name, and the `github` settings."""
+    try:
+        context = context_of(arguments)
+    except InvalidError:
+        # Just that is what the comment says then.
+        return arguments.env or LOCAL, None
+    return context.environment.name, context.config.github
+
+
+def pull_request(environ: Mapping[str, str]) -> int:
+    """The number of the pull request that a GitHub Actions run is about; raises UsageError."""
+    if environ.get("GITHUB_EVENT_NAME") != "pull_request":
+        hint = "use it in a workflow on `pull_request`"
+        raise UsageError("this is no run for a pull request: there is nothing to comment on", hint=hint)
+    match _event(environ.get("GITHUB_EVENT_PATH", "")):
+        case {"pull_request": {"number": int(number)}} if number > 0 and number is not True:
+            return number
+    raise UsageError(
+        "the event in GITHUB_EVENT_PATH names no pull request", hint="GitHub Actions sets the variable"
+    )
+
+
+def _event(path: str) -> Any:
+    try:
+        with Path(path).open("rb") as file:
+            return json.loads(file.read(_MAX_EVENT))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _text(path: Path, environment: str) -> str:
+    """The file's text, as long as a comment takes it; raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            # No character of a text that fits has more than four bytes.
+            said = file.read(4 * MAX_COMMENT + 1).decode()
+    except OSError as error:
+        raise UsageError(f"can't read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} isn't UTF-8 text", hint=_HINT) from None
+    if "\0" in said or not said.strip():
+        raise UsageError(f"{path} is empty or no text", hint=_HINT)
+    if not fits(comment_body(environment, said)):
+        raise UsageError(f"{path} is longer than the {MAX_COMMENT:,} characters of a comment", hint=_HINT)
+    return said

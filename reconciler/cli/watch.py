@@ -1,0 +1,88 @@
+"""`reconciler watch`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from reconciler.config import find_root, load_config
+from reconciler.errors import ExitCode, InvalidError, UsageError
+from reconciler.events import events
+from reconciler.reporters.settings import DEFAULT_API_URL
+from reconciler.services.embedded import home_of, prepare_home
+from reconciler.watching.files import Files
+from reconciler.watching.listener import Health, Page, address_of, listening
+from reconciler.watching.loop import Loop
+from reconciler.watching.metrics import CONTENT_TYPE, Metrics
+from reconciler.watching.remote import Clone, checked_branch, checked_url
+from reconciler.watching.sources import RemoteBranch, Source, WorkTree
+from reconciler.watching.telling import Teller
+from reconciler.watching.timing import LONGEST_BACKOFF
+from reconciler.watching.wakes import Wakes
+
+DEFAULT_BRANCH = "main"
+DEFAULT_INTERVAL = 60.0
+PASS_TAKES = 600.0
+"""Seconds after which a pass that hasn't ended counts as stuck: more than its pacing and its patience."""
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Go round until a signal asks for the end."""
+    level = logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+    metrics = Metrics()
+    teller = Teller(events(arguments.log_format, level), metrics)
+    health = Health(max(arguments.resync, LONGEST_BACKOFF) + PASS_TAKES)
+    wakes = Wakes()
+    address = address_of(arguments.listen) if arguments.listen else None
+    with ExitStack() as resources:
+        # The first to begin and the last to end: a second signal ends the process at any time.
+        resources.enter_context(wakes.by_signals())
+        source = resources.enter_context(_source(arguments, wakes, teller))
+        if address:
+            pages = {"/healthz": health.page, "/metrics": lambda: Page(200, metrics.text(), CONTENT_TYPE)}
+            teller.listening(resources.enter_context(listening(address, pages)))
+        Loop(source, wakes, teller, health, arguments.resync, random.random).run()
+    return ExitCode.DONE
+
+
+@contextmanager
+def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iterator[Source]:
+    root = find_root(Path.cwd())
+    home = home_of(root, os.environ)
+    if arguments.remote is None:
+        _check_local(arguments, root)
+        files = Files([home], wakes.change)
+        try:
+            yield WorkTree(root, os.environ, arguments.env, files, wakes, teller)
+        finally:
+            files.close()
+        return
+    # The branch's reconciler.yaml must not say where the operator's token goes; the environment wins over it.
+    os.environ["GITHUB_API_URL"] = os.environ.get("GITHUB_API_URL") or DEFAULT_API_URL
+    url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
+    prepare_home(home)
+    clone = Clone(home, url, branch, os.environ)
+    clone.open()
+    try:
+        # What is checked out lies below the home, and must not have one of its own.
+        environ = {**os.environ, "RECONCILER_HOME": str(home)}
+        interval = arguments.interval or DEFAULT_INTERVAL
+        yield RemoteBranch(clone, environ, arguments.env, interval, wakes, teller, random.random)
+    finally:
+        clone.close()
+
+
+def _check_local(arguments: argparse.Namespace, root: Path) -> None:
+    """Raise UsageError for what can't become right by an edit of the manifests."""
+    if arguments.branch or arguments.interval:
+        raise UsageError("--branch and --interval are of a remote", hint="name it with --remote URL")
+    try:
+        config = load_config(root)
+    except InvalidError:
+        return  # it is told with the first pass, and may be mended
+    config.environment(arguments.env)

@@ -1,0 +1,171 @@
+"""One pass over an environment: decided, carried out, and told to the commits that asked for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from reconciler.apply import Applier
+from reconciler.commit import passed_over
+from reconciler.desired import Desired
+from reconciler.errors import InvalidError, ReconcilerError, RefusedError
+from reconciler.plan import Plan
+from reconciler.planning.brakes import check_brakes
+from reconciler.planning.outcome import Outcome, Status
+from reconciler.reconcile import accelerator_hours, plan_of
+from reconciler.report import open_record, report
+from reconciler.reporters.contexts import contexts_of
+from reconciler.reporters.github import Failed, GitHubReporter
+from reconciler.reporters.settings import github_settings
+from reconciler.reporters.status import plain_status
+from reconciler.session import Session
+from reconciler.submission.observation import Observed, observe
+from reconciler.transport import UrllibTransport
+from reconciler.verdicts import View
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a pass left things.
+
+    Attributes:
+        observed: What there is now; None where the service can't be asked.
+        problems: What couldn't be kept or told, a sentence for each.
+        unposted: How many commit statuses couldn't be posted.
+    """
+
+    observed: Observed | None
+    problems: tuple[str, ...] = ()
+    unposted: int = 0
+
+
+def brake(session: Session, plan: Plan, reviewed: str | None = None) -> None:
+    """Raise RefusedError where the plan isn't the reviewed one, or does more than the limits allow."""
+    check_brakes(plan, accelerator_hours(plan), session.environment.limits, reviewed)
+
+
+def carry_out(session: Session, applier: Applier, plan: Plan) -> list[Outcome]:
+    """Do what the plan says; what failed is among the outcomes."""
+    if session.is_local:
+        # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
+        session.ports.claims.found()
+    if applier.commit and github_settings(session.config.github, os.environ):
+        skipped = partial(passed_over, session.config.root, applier.commit)
+        open_record(session.commits, applier.commit, plan, skipped)
+    return list(applier.run(plan))
+
+
+def settle(
+    session: Session, applier: Applier, desired: Desired, plan: Plan, outcomes: Sequence[Outcome]
+) -> Settled:
+    """Keep what is seen now, in claims and on the commits; that it can't be kept is no failure of the jobs.
+
+    What isn't kept now is kept by the next pass.
+    """
+    problems = {
+        outcome.change.desired.manifest.name: outcome.error
+        for outcome in outcomes
+        if outcome.change.desired and outcome.error and outcome.status is not Status.APPLIED
+    }
+    observed = None
+    try:
+        observed = observe(session.ports)
+        not_kept = applier.upkeep(desired.jobs, observed)
+        failed = tell_commits(session, desired, observed, applier.commit, plan.whole, problems)
+    except ReconcilerError as error:
+        return Settled(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
+    return Settled(observed, (*not_kept, *unposted(failed)), len(failed))
+
+
+def refused(session: Session, applier: Applier, desired: Desired, plan: Plan, error: RefusedError) -> Settled:
+    """What a pass does that a brake stops: all but what the plan says, and its commit is told why."""
+    settled = settle(session, applier, desired, plan, [])
+    failed = tell_stop(session, applier.commit, f"refused: {error.message}")
+    problems = (*settled.problems, *unposted(failed))
+    return replace(settled, problems=problems, unposted=settled.unposted + len(failed))
+
+
+def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
+    """What is told where the manifests can't be used: how earlier commits' jobs stand, and to this one why.
+
+    Returns:
+        What couldn't be told, a sentence for each.
+    """
+    files = len({problem.path for problem in error.problems})
+    count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
+    said = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
+    try:
+        failed = tell_commits(session, Desired((), {}), observe(session.ports), "", whole=False)
+        return unposted([*failed, *tell_stop(session, commit, said)])
+    except ReconcilerError as other:
+        return [other.message]
+
+
+def untold(session: Session, commit: str) -> list[str]:
+    """Why commits aren't told of what is done now; nothing where they are, or where they needn't be."""
+    if commit or github_settings(session.config.github, os.environ) is None:
+        return []
+    return [
+        "the work tree isn't exactly a commit (see `git status`): no commit is told of the jobs that are "
+        "submitted from it"
+    ]
+
+
+def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
+    """Tell a commit that it isn't applied, and why; what couldn't be posted."""
+    settings = github_settings(session.config.github, os.environ)
+    if settings is None or not commit:
+        return []
+    context = contexts_of(session.config, session.environment.name).roll_up
+    outcomes = GitHubReporter(UrllibTransport(), settings).report(
+        commit, [plain_status("error", context, said)]
+    )
+    return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+
+
+def tell_commits(
+    session: Session,
+    desired: Desired,
+    observed: Observed,
+    commit: str,
+    whole: bool = True,
+    problems: Mapping[str, str] | None = None,
+) -> list[Failed]:
+    """Tell the commits how their jobs stand, where GitHub is configured; what couldn't be posted.
+
+    Args:
+        session: The environment.
+        desired: The wanted jobs.
+        observed: What there is.
+        commit: The commit that is checked out, "" for none.
+        whole: Whether `desired` is all that the repository wants.
+        problems: By base name, why a job wasn't submitted.
+
+    Raises:
+        ServiceError: The service can't be asked any more.
+    """
+    github = session.config.github
+    settings = github_settings(github, os.environ)
+    if settings is None:
+        return []
+    view = View(
+        contexts=contexts_of(session.config, session.environment.name),
+        commit=commit,
+        observed=observed,
+        plan=plan_of(session, desired, observed, whole=whole),
+        problems=problems or {},
+        each=settings.each,
+    )
+    return report(session.commits, GitHubReporter(UrllibTransport(), settings), view)
+
+
+def unposted(failed: Sequence[Failed]) -> list[str]:
+    """Which commit statuses couldn't be posted, in sentences; those of one reason in one."""
+    lines = []
+    for message in sorted({one.message for one in failed}):
+        contexts = [one.status.context for one in failed if one.message == message]
+        more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
+        lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
+    return lines

@@ -1,0 +1,1 @@
+"""The loop: what `watch` does between two passes, and what it tells."""

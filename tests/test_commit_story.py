@@ -1,0 +1,255 @@
+"""From a commit to its checks: a real git repository, real trainings, and what GitHub shows in the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from github import Auth, Github
+from github_server import GitHubServer, secondary_limit
+from repository import Repository, Result
+
+TOKEN = "ghs_a-token-of-the-story"
+JOB, ALL, DRIFT = "reconciler/local/", "reconciler", "reconciler drift"
+
+
+@dataclass
+class Story:
+    """A repository on GitHub; a push is what GitHub knows of."""
+
+    repository: Repository
+    github: GitHubServer
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_REPOSITORY": self.github.repository,
+            "GITHUB_API_URL": self.github.url,
+            "GITHUB_TOKEN": TOKEN,
+        }
+
+    def run(self, *arguments: str, **environ: str) -> Result:
+        return self.repository.run(*arguments, **{**self.environ, **environ})
+
+    def push(self, message: str) -> str:
+        """Commit everything, and let GitHub have it."""
+        self.repository.git("add", "-A")
+        self.repository.git("commit", "-q", "--allow-empty", "-m", message)
+        sha = self.repository.git("rev-parse", "HEAD")
+        self.github.commits.add(sha)
+        return sha
+
+    def shown(self, sha: str) -> dict[str, str]:
+        """The newest state of each context, as another's client reads it."""
+        newest: dict[str, str] = {}
+        for status in self.client.get_repo(self.github.repository).get_commit(sha).get_statuses():
+            newest.setdefault(status.context, status.state)
+        return newest
+
+    @cached_property
+    def client(self) -> Github:
+        auth = Auth.Token(TOKEN)
+        return Github(base_url=self.github.url, auth=auth, lazy=True, retry=None, seconds_between_requests=0)
+
+    def said(self, sha: str, context: str) -> str:
+        """The description of the newest status."""
+        of_context = [s for s in self.github.statuses.get(sha, []) if s["context"] == context]
+        return str(of_context[0]["description"])
+
+
+@pytest.fixture
+def story(repository: Repository) -> Iterator[Story]:
+    repository.git("init", "-q", "-b", "main")
+    with GitHubServer(tokens={TOKEN: "write"}).running() as github:
+        yield Story(repository, github)
+        assert github.violations == []
+
+
+@pytest.mark.fault(29)
+def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Path) -> None:
+    repository = story.repository
+    repository.job("census", args=["--epochs=1"], reconcile="{onChange: cancel}")
+    first = story.push("the first job")
+    assert story.run("apply", "--wait").code == 0
+    green = {ALL: "success", f"{JOB}census": "success", DRIFT: "success"}
+    assert story.shown(first) == green
+    assert story.said(first, ALL) == "1 job succeeded · update 3"
+
+    # A pull request: its plan asks nobody, and one comment shows it.
+    repository.git("switch", "-q", "-c", "more-epochs")
+    repository.job("census", args=["--epochs=2"], reconcile="{onChange: cancel}")
+    head = story.push("more epochs")
+    story.github.comments[7] = []
+    before = len(story.github.requests)
+    planned = story.run(
+        "plan", "--base", "main", "--format", "markdown", "--output-dir", str(tmp_path / "plan"), CI="true"
+    )
+    assert planned.code == 0, planned.err
+    assert "--epochs=2" in planned.out
+    assert len(story.github.requests) == before
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": head}}}))
+    commented = story.run(
+        "report",
+        "--comment",
+        str(tmp_path / "plan" / "comment.md"),
+        GITHUB_EVENT_NAME="pull_request",
+        GITHUB_EVENT_PATH=str(event),
+    )
+    assert commented.code == 0, commented.err
+    (comment,) = story.client.get_repo("acme/models").get_issue(7).get_comments()
+    assert "census" in comment.body
+
+    # Merged, it runs; the commit before keeps its verdict.
+    repository.git("switch", "-q", "main")
+    repository.git("merge", "-q", "--no-ff", "-m", "merge", "more-epochs")
+    merged = repository.git("rev-parse", "HEAD")
+    story.github.commits.add(merged)
+    repository.hold.touch()
+    assert story.run("apply").code == 0
+    assert story.shown(merged) == {ALL: "pending", f"{JOB}census": "pending", DRIFT: "success"}
+    assert story.shown(first) == green
+    assert head not in story.github.statuses
+
+    # A commit that supersedes it: the run is cancelled, and the commit that asked for it is told.
+    repository.job("census", args=["--epochs=3"], reconcile="{onChange: cancel}")
+    superseding = story.push("even more epochs")
+    assert story.run("apply").code == 0
+    assert story.run("report").code == 0
+    assert story.shown(merged) == {ALL: "error", f"{JOB}census": "error", DRIFT: "success"}
+    assert story.said(merged, f"{JOB}census").startswith("superseded, cancelled")
+    assert story.shown(superseding)[ALL] == "pending"
+
+    # A person cancels by hand: an error, and drift; nothing is run again for it.
+    assert story.run("cancel", "census").code == 0
+    assert story.run("report").code == 0
+    assert story.shown(superseding) == {ALL: "error", f"{JOB}census": "error", DRIFT: "failure"}
+    assert story.said(superseding, DRIFT).startswith("1 finding: cancelled-outside census_")
+
+    # A manifest is deleted, another one is new.
+    (repository.root / "jobs" / "census.yaml").unlink()
+    repository.job("trees", args=["--depth=1"])
+    repository.hold.unlink()
+    replacing = story.push("trees instead")
+    assert story.run("apply", "--wait").code == 0
+    assert story.shown(replacing) == {ALL: "success", f"{JOB}trees": "success", DRIFT: "success"}
+
+    # Five quick pushes: the runs of those in the middle are replaced by newer ones.
+    repository.hold.touch()
+    pushed = []
+    for depth in range(2, 7):
+        repository.job("trees", args=[f"--depth={depth}"])
+        pushed.append(story.push(f"depth {depth}"))
+        if depth == 2:
+            assert story.run("apply").code == 0
+    repository.hold.unlink()
+    assert story.run("apply", "--wait").code == 0
+    assert story.run("apply").code == 0
+    quick, *dropped, last = pushed
+    assert story.shown(quick)[ALL] == "success", "onChange is keep: its run went on"
+    assert story.shown(last) == {ALL: "success", f"{JOB}trees": "success", DRIFT: "success"}
+    for sha in dropped:
+        assert story.shown(sha) == {ALL: "error"}
+        assert story.said(sha, ALL) == f"superseded by {last[:7]} before it was applied"
+    # In the end nothing is owed: a look without news posts nothing.
+    posted = len(story.github.posted())
+    assert story.run("report").code == 0
+    assert len(story.github.posted()) == posted
+
+
+@pytest.mark.fault(28, 50)
+def test_what_could_not_be_posted_is_posted_later(story: Story) -> None:
+    """GitHub takes no requests while a job ends, and a commit isn't pushed yet when its job does."""
+    story.repository.job("census")
+    pushed = story.push("a job")
+    story.github.commits.clear()
+    story.github.queued = [secondary_limit(retry_after=3600)] * 10
+    away = story.run("apply", "--wait")
+    assert away.code == 0, "the jobs did what they should"
+    assert "takes no more requests" in away.err
+    story.github.queued.clear()
+    unknown = story.run("report")
+    assert unknown.code == 0
+    assert "push it first" in unknown.err
+    assert story.github.statuses == {}
+    story.repository.job("trees")
+    later = story.push("another job")
+    story.github.commits.add(pushed)
+    assert story.run("apply", "--wait").code == 0
+    for sha in (pushed, later):
+        assert story.shown(sha)[ALL] == "success"
+    assert story.shown(pushed)[f"{JOB}census"] == "success"
+    assert f"{JOB}census" not in story.shown(later), "the first commit asked for it"
+
+
+@pytest.mark.fault(28)
+def test_in_a_pull_request_the_head_is_told_and_not_the_merge_that_nobody_sees(
+    story: Story, tmp_path: Path
+) -> None:
+    story.repository.job("census")
+    head = story.push("a job")
+    merge = story.push("what Actions checks out")
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": head}}}))
+    environ = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": str(event), "GITHUB_SHA": merge}
+    assert story.run("apply", "--wait", **environ).code == 0
+    assert story.shown(head)[ALL] == "success"
+    assert merge not in story.github.statuses
+
+
+def test_from_a_dirty_tree_nothing_is_posted(story: Story) -> None:
+    story.repository.job("census")
+    story.push("a job")
+    story.repository.job("census", args=["--epochs=9"])
+    applied = story.run("apply", "--wait")
+    assert applied.code == 0
+    assert "the work tree isn't exactly a commit" in applied.err
+    assert story.run("report").code == 0
+    assert story.github.statuses == {}
+
+
+def test_a_commit_that_can_not_be_applied_is_told_why_and_the_others_how_their_jobs_ended(
+    story: Story,
+) -> None:
+    story.repository.hold.touch()
+    story.repository.job("census")
+    running = story.push("a job that takes long")
+    assert story.run("apply").code == 0
+    settings = story.repository.root / "reconciler.yaml"
+    good = settings.read_text()
+    settings.write_text(good + "limits: {submissions: 0}\n")
+    story.repository.job("trees")
+    refused = story.push("more than is allowed")
+    assert story.run("apply").code == 4
+    assert story.shown(refused)[ALL] == "error"
+    assert story.said(refused, ALL).startswith("refused: ")
+    settings.write_text(good)
+    story.repository.write("jobs/broken.yaml", "kind: CustomJob\n")
+    broken = story.push("not even valid")
+    story.repository.hold.unlink()
+    # It follows until the job has ended.
+    assert story.run("logs", "census", "--follow").code == 0
+    for command in ("apply", "report"):
+        assert story.run(command).code == 3
+    assert story.shown(broken) == {ALL: "error"}
+    assert "see `reconciler validate`" in story.said(broken, ALL)
+    assert story.shown(running)[ALL] == "success"
+
+
+def test_a_commit_without_jobs_is_green_and_the_settings_leave_out_single_jobs(story: Story) -> None:
+    (story.repository.root / "jobs").mkdir()
+    story.repository.write("jobs/.gitkeep", "")
+    empty = story.push("nothing yet")
+    assert story.run("apply").code == 0
+    assert story.shown(empty) == {ALL: "success", DRIFT: "success"}
+    settings = story.repository.root / "reconciler.yaml"
+    settings.write_text(settings.read_text() + "github: {statuses: summary}\n")
+    story.repository.job("census")
+    asked = story.push("a job")
+    assert story.run("apply", "--wait").code == 0
+    assert story.shown(asked) == {ALL: "success", DRIFT: "success"}

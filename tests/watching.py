@@ -1,0 +1,114 @@
+"""`reconciler watch` as a process, and what it tells."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import urllib3
+from prometheus_client.parser import text_string_to_metric_families
+from repository import Repository
+
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+class Watch:
+    """The process; each line of its stderr is an event."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+    def told(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """The events of that name that have these fields."""
+        return [e for e in self.events if e["event"] == event and fields.items() <= e.items()]
+
+    def awaits(self, event: str, count: int = 1, **fields: Any) -> dict[str, Any]:
+        """The newest event of that name with these fields, once there are so many."""
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: len(self.told(event, **fields)) >= count or self.process.poll() is not None, PATIENCE
+            )
+        assert found, self.lines
+        assert len(self.told(event, **fields)) >= count, self.lines
+        return self.told(event, **fields)[-1]
+
+    def awaits_rest(self) -> None:
+        """Until it has made two more passes: what happened before now has been seen."""
+        self.awaits("pass", len(self.told("pass")) + 2)
+
+    def get(self, path: str, **headers: str) -> tuple[int, str]:
+        """What its listener answers."""
+        url = self.awaits("listening")["url"]
+        answer = urllib3.request("GET", f"{url}{path}", headers=headers, retries=False)
+        return answer.status, answer.data.decode()
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample, by its name and the values of its labels."""
+        families = text_string_to_metric_families(self.get("/metrics")[1])
+        return {
+            " ".join([sample.name, *sample.labels.values()]): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code after a signal; a traceback fails the test."""
+        self.process.send_signal(number)
+        return self.end_of()
+
+    def end_of(self) -> int:
+        """Its exit code, once it ends by itself."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.read() == ""
+        assert not any("Traceback" in line for line in self.lines), "".join(self.lines)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
+
+
+@contextmanager
+def watching(repository: Repository, *arguments: str, **environ: str) -> Iterator[Watch]:
+    """`reconciler watch` with every event told, as JSON."""
+    watch = Watch(repository.start("watch", "--log-format", "json", "-v", *arguments, **environ))
+    try:
+        yield watch
+    finally:
+        watch.close()
