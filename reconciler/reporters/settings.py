@@ -39,8 +39,8 @@ def github_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str]
     """The settings from `github` of `reconciler.yaml` and from the environment; None where nothing is posted.
 
     Something is posted where `github` is there, even empty, or inside GitHub Actions. The API's address is
-    the one that the environment gives, as Actions does: the file may be somebody else's, and must not send the
-    token elsewhere.
+    the one that the environment gives, as Actions does: the file may be somebody else's, and must not send
+    the token elsewhere.
 
     Args:
         config: `github`; None where the file has none.
