@@ -25,19 +25,27 @@ def proposal_text(proposal: Proposal, *, verbose: bool = False) -> str:
     shown = [found for found in proposal.changes if verbose or found.edit is not Edit.UNCHANGED]
     head = f"Plan for {target_text(proposal.target)} against {proposal.base[:_SHOWN_OF_SHA]}"
     above = [*_settings(proposal)]
-    if not shown and not above and not proposal.base_problems:
+    if not shown and not above and not proposal.base_problems and not proposal.problems:
         return f"{head}: no job differs, {len(proposal.changes)} unchanged{_moved(proposal)}."
     lines = [one_line(head), "", *above]
     if not proposal.changes and proposal.problems:
-        return "\n".join(lines).rstrip()
+        return "\n".join([*lines, _problems(proposal)])
     for found in shown:
         lines += _lines(found)
     lines += [""] if shown else []
     lines.append(f"{_counted(proposal)}{_hours(proposal)}.")
+    if proposal.problems:
+        lines.append(_problems(proposal))
     if proposal.base_problems:
         told = "1 problem" if proposal.base_problems == 1 else f"{proposal.base_problems} problems"
         lines.append(f"The manifests that are compared with have {told}: jobs of invalid ones count as new.")
     return "\n".join([*lines, _UNASKED])
+
+
+def _problems(proposal: Proposal) -> str:
+    files = len({problem.path for problem in proposal.problems})
+    told = "1 problem" if len(proposal.problems) == 1 else f"{len(proposal.problems)} problems"
+    return f"{told} in {files} file{'' if files == 1 else 's'}: what can't be read isn't counted above."
 
 
 def _settings(proposal: Proposal) -> Iterator[str]:

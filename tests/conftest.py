@@ -52,9 +52,19 @@ def wheelhouse() -> Path:
     return WHEELHOUSE
 
 
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Where all repositories of a run keep the environments that jobs share: building one takes seconds."""
+    base = tmp_path_factory.getbasetemp()
+    # The workers' folders are below one that is the run's.
+    shared = (base if worker_id == "master" else base.parent) / "environments"
+    shared.mkdir(exist_ok=True)
+    return shared
+
+
 @pytest.fixture
-def repository(tmp_path: Path, wheelhouse: Path) -> Iterator[Repository]:
+def repository(tmp_path: Path, wheelhouse: Path, environments: Path) -> Iterator[Repository]:
     """A user's repository with a trainer and no manifest yet."""
-    made = Repository(tmp_path / "repository")
+    made = Repository(tmp_path / "repository", environments)
     yield made
     made.stop()

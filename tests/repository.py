@@ -68,11 +68,19 @@ class Result:
 
 
 class Repository:
-    """One repository below a temporary folder; its embedded service is ended at the end."""
+    """One repository below a temporary folder; its embedded service is ended at the end.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: Its folder.
+        environments: Where the service keeps the environments that jobs share, so that each is built once for
+            many repositories; None for the service's own.
+    """
+
+    def __init__(self, root: Path, environments: Path | None = None) -> None:
         self.root = root
+        self._environments = environments
         self.home = root / ".reconciler"
+        self._is_ready_for_jobs = False
         self.starts = root.parent / "starts.txt"
         self.hold = root.parent / "hold"
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -96,6 +104,7 @@ class Repository:
             hold=self.hold,
             reconcile=f"reconcile: {reconcile}" if reconcile else "",
         )
+        self._is_ready_for_jobs = True
         return self.write(f"jobs/{name}.yaml", text)
 
     def git(self, *arguments: str) -> str:
@@ -116,6 +125,8 @@ class Repository:
 
     def start(self, *arguments: str, program: str = "", **environ: str) -> subprocess.Popen[str]:
         """`reconciler …` as a process that goes on; `program` is a file that stands in for the command."""
+        if arguments[:1] in (("apply",), ("serve",), ("watch",)):
+            self._share_environments()
         command = [program] if program else ["-m", "reconciler"]
         return subprocess.Popen(
             [sys.executable, *command, *arguments],
@@ -126,6 +137,12 @@ class Repository:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def _share_environments(self) -> None:
+        link = self.home / "environments"
+        if self._environments and self._is_ready_for_jobs and not link.exists():
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(self._environments)
 
     def run(self, *arguments: str, **environ: str) -> Result:
         """`reconciler …` to its end; a traceback fails the test, whatever the exit code."""

@@ -163,6 +163,8 @@ def test_invalid_manifests_are_told_after_the_output(repo: Repository, tmp_path:
     ]
     assert "jobs/census.yaml:13:21:" in done.err
     assert "replicaCount" in (tmp_path / "out" / "plan.md").read_text()
+    text = repo.run("plan", "--base", "HEAD")
+    assert "2 problems in 2 files: what can't be read isn't counted above." in text.out
 
 
 def test_code_that_cant_be_staged_is_a_problem_of_its_job_alone(repo: Repository) -> None:

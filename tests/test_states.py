@@ -73,10 +73,10 @@ def test_a_word_that_nobody_knows_is_no_end(word: str) -> None:
         if word in VERTEX or word in ML:
             continue
         assert job.state is State.RUNNING
-        assert status_of("local", "census", job).state == "pending"
+        assert status_of("reconciler/local/census", job).state == "pending"
 
 
 @pytest.mark.parametrize("word", sorted({*VERTEX, *ML}))
 def test_a_commit_is_green_only_for_a_success_that_was_seen(word: str) -> None:
     job = vertex(word) if word in VERTEX else ml(word)
-    assert (status_of("local", "census", job).state == "success") == (word in ENDED)
+    assert (status_of("reconciler/local/census", job).state == "success") == (word in ENDED)
