@@ -76,11 +76,13 @@ class Repository:
             many repositories; None for the service's own.
     """
 
+    _environments: Path | None = None
+    _is_ready_for_jobs = False
+
     def __init__(self, root: Path, environments: Path | None = None) -> None:
         self.root = root
         self._environments = environments
         self.home = root / ".reconciler"
-        self._is_ready_for_jobs = False
         self.starts = root.parent / "starts.txt"
         self.hold = root.parent / "hold"
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
