@@ -38,6 +38,7 @@ class CommitRecord:
         superseded_by: The commit that was applied in its place; "" where it was applied itself.
         closed: Whether nothing is owed to it any more.
         told: A digest of what it was told last, as long as that isn't final; "" for nothing.
+        seen: Since when all that it is owed was seen on it; None where it wasn't.
         applied: The commits that were applied before it, the last ones, oldest first.
     """
 
@@ -49,6 +50,7 @@ class CommitRecord:
     superseded_by: str = ""
     closed: bool = False
     told: str = ""
+    seen: datetime | None = None
     applied: tuple[str, ...] = ()
 
 
@@ -66,6 +68,7 @@ def record_json(record: CommitRecord) -> dict[str, Any]:
         "supersededBy": record.superseded_by,
         "closed": record.closed,
         "told": record.told,
+        "seen": record.seen.isoformat() if record.seen else None,
         "applied": list(record.applied),
     }
 
@@ -88,6 +91,7 @@ def record_of(said: Any) -> CommitRecord:
             superseded_by=_text(said["supersededBy"]),
             closed=said["closed"] is True,
             told=_text(said["told"]),
+            seen=checked(datetime.fromisoformat(said["seen"])) if said["seen"] else None,
             applied=tuple(_text(sha) for sha in said["applied"]),
         )
     except (KeyError, TypeError, AttributeError) as error:

@@ -33,6 +33,10 @@ TRIES = 5
 MOST_APPLIED = 20
 """Applied commits that the newest record keeps: of two branches, say, each with its own way to its head."""
 
+LINGERING = timedelta(days=1)
+"""How long a record stays open after all was seen: a reporter that stood still between reading what is there
+and posting may still post older news over it, and GitHub has no compare-and-swap."""
+
 PATIENCE = timedelta(days=30)
 """How long a commit that GitHub doesn't know may still be pushed."""
 
@@ -82,9 +86,9 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
 def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
     """Post what is news to every commit that something is owed to; what couldn't be posted.
 
-    A record is closed by the look that finds every status of it as it has to be: what a slower reporter with
-    older news posts over it is so put right by the next one. Of the closed records only the newest stays, by
-    which it is known what was applied last.
+    A record is closed by a look that finds every status of it as it has to be, a day after the first one that
+    did: what a slower reporter with older news posts over it is so put right by the next one. Of the closed
+    records only the newest stays, by which it is known what was applied last.
 
     Raises:
         ServiceError: The records can't be read or written.
@@ -102,12 +106,21 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
     failed, unsettled = _post(reporter, _by_commit(view, [told for _, told in owed]))
     missing = {one.sha for one in failed}
     for found, told in owed:
-        if told.final and unsettled.isdisjoint(told.by_commit):
-            store.write(replace(found.record, closed=True, told=""), found.generation)
-        elif not told.final and missing.isdisjoint(told.by_commit):
+        if told.final:
+            _cross_off(store, found, in_place=unsettled.isdisjoint(told.by_commit))
+        elif missing.isdisjoint(told.by_commit):
             store.write(replace(found.record, told=told.digest), found.generation)
     _tidy(store, {one.sha for one in failed if one.unknown_commit})
     return failed
+
+
+def _cross_off(store: CommitStore, found: VersionedRecord, *, in_place: bool) -> None:
+    """Close a record once all of it has been in place for long enough."""
+    record, now = found.record, store.now()
+    if in_place and record.seen and now - record.seen > LINGERING:
+        store.write(replace(record, closed=True, told="", seen=None), found.generation)
+    elif in_place != (record.seen is not None):
+        store.write(replace(record, told="", seen=now if in_place else None), found.generation)
 
 
 def _in_turn(records: Iterable[VersionedRecord]) -> list[VersionedRecord]:

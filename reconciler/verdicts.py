@@ -229,6 +229,7 @@ def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) ->
         superseded_by="",
         closed=False,
         told="" if before.closed else before.told,
+        seen=None if before.closed else before.seen,
         applied=applied,
     )
 
@@ -276,10 +277,10 @@ def _standing(
     twice = next((_twice(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
         return _problem(name, asked, context, _SUBMITTED_TWICE, twice)
-    if _is_suspended(change) and (not claimed or claimed[-1][0].state is ClaimState.REJECTED):
-        return _end(name, asked, context, "suspended", "suspended before it was submitted", claimed)
+    # What the newest commit wants isn't suspended, whatever an older checkout says.
     if superseded and (not claimed or claimed[-1][0].state is ClaimState.REJECTED):
-        return _end(name, asked, context, "superseded", "superseded before it was submitted", claimed)
+        word = "suspended" if _is_suspended(change) else "superseded"
+        return _end(name, asked, context, word, f"{word} before it was submitted", claimed)
     problem = view.problems.get(name) or _blocked(change) if change else ""
     if not claimed:
         return _unclaimed(name, asked, context, problem)

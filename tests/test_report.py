@@ -16,7 +16,7 @@ from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.plan import DesiredJob
 from reconciler.ports import Versioned
-from reconciler.report import PATIENCE, open_record, report
+from reconciler.report import LINGERING, PATIENCE, open_record, report
 from reconciler.reporters.contexts import Contexts
 from reconciler.reporters.github import Failed, GitHubReporter
 from reconciler.reporters.settings import GitHubSettings
@@ -54,6 +54,14 @@ def applied(store: Commits, commit: str, *desired: DesiredJob, skipped: tuple[st
     open_record(store, commit, plan(desired), lambda known: skipped)
 
 
+def close(store: Commits, github: GitHubServer, seen: View) -> None:
+    """Look until nothing is owed any more."""
+    for _ in range(2):
+        tell(store, github, seen)
+    store.time.sleep(LINGERING.total_seconds() + 1)
+    tell(store, github, seen)
+
+
 def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
     settings = GitHubSettings(github.repository, github.url, TOKEN)
     return report(store, GitHubReporter(UrllibTransport(), settings, sleep=lambda _: None), seen)
@@ -66,6 +74,12 @@ def test_a_record_is_closed_by_the_look_that_finds_all_of_it(store: Commits, git
     assert tell(store, github, ended) == []
     assert not store.held[FIRST].record.closed, "what was posted was not seen yet"
     posted = len(github.posted())
+    assert tell(store, github, ended) == []
+    assert not store.held[FIRST].record.closed, "a slow reporter may still post older news"
+    store.time.sleep(LINGERING.total_seconds())
+    assert tell(store, github, ended) == []
+    assert not store.held[FIRST].record.closed
+    store.time.sleep(1)
     assert tell(store, github, ended) == []
     assert store.held[FIRST].record.closed
     assert len(github.posted()) == posted
@@ -83,12 +97,24 @@ def test_older_news_of_a_slower_reporter_change_nothing(store: Commits, github: 
     assert not store.held[FIRST].record.closed, "who knows less closes nothing"
 
 
+@pytest.mark.fault(26)
+def test_older_news_that_were_posted_late_are_put_right(store: Commits, github: GitHubServer) -> None:
+    """Between reading what is there and posting, a reporter can stand still for an hour."""
+    applied(store, FIRST, JOB)
+    ended = view(FIRST, (JOB, State.SUCCEEDED))
+    for _ in range(2):
+        tell(store, github, ended)
+    said = "0 of 1 job succeeded, 1 running · update 2"
+    github.add(FIRST, context="reconciler", state="pending", description=said)
+    tell(store, github, ended)
+    assert github.states(FIRST, "reconciler") == ["success", "pending", "success"]
+
+
 @pytest.mark.fault(29)
 def test_commits_that_were_passed_over_are_told_once(store: Commits, github: GitHubServer) -> None:
     applied(store, FIRST, JOB)
     applied(store, THIRD, JOB, skipped=(SECOND,))
-    for _ in range(3):
-        tell(store, github, view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST))
+    close(store, github, view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST))
     assert github.states(SECOND, "reconciler") == ["error"]
     assert github.states(FIRST, "reconciler") == github.states(THIRD, "reconciler") == ["success"]
     assert github.states(FIRST, "reconciler/prod/census") == ["success"]
@@ -114,8 +140,7 @@ def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, gith
     asked: list[set[str]] = []
     for commit in (FIRST, SECOND, THIRD):
         open_record(store, commit, plan([JOB]), lambda known: asked.append(set(known)) or ())
-        for _ in range(2):
-            tell(store, github, view(commit, (JOB, State.SUCCEEDED), asked=FIRST))
+        close(store, github, view(commit, (JOB, State.SUCCEEDED), asked=FIRST))
     assert store.held.keys() == {THIRD}
     assert asked == [set(), {FIRST}, {FIRST, SECOND}]
 
@@ -123,8 +148,7 @@ def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, gith
 def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:
     github.add(SECOND, context="reconciler", state="success", description="no jobs")
     applied(store, THIRD, JOB, skipped=(SECOND,))
-    for _ in range(2):
-        tell(store, github, view(THIRD, (JOB, State.SUCCEEDED)))
+    close(store, github, view(THIRD, (JOB, State.SUCCEEDED)))
     assert github.states(SECOND, "reconciler") == ["success"]
     assert SECOND not in store.held
 
@@ -163,8 +187,7 @@ def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
 ) -> None:
     applied(store, FIRST, JOB)
     good = view(FIRST, (JOB, State.SUCCEEDED))
-    for _ in range(2):
-        tell(store, github, good)
+    close(store, github, good)
     (run,) = good.observed.runs
     second: ActualJob = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
     twice = replace(good, observed=replace(good.observed, runs=(run, second)))
@@ -234,8 +257,7 @@ def test_an_apply_without_news_writes_nothing(store: Commits, github: GitHubServ
     applied(store, FIRST, JOB)
     assert store.held[FIRST].generation == generation
     ended = view(FIRST, (JOB, State.SUCCEEDED))
-    for _ in range(2):
-        tell(store, github, ended)
+    close(store, github, ended)
     generation = store.held[FIRST].generation
     open_record(store, FIRST, ended.plan, lambda known: ())
     assert store.held[FIRST].generation == generation

@@ -407,6 +407,12 @@ class TestSuperseded:
         found = telling(view_of([], [], [suspended]), same, record_of(number=2))
         assert found.by_commit[ASKED][0].description == "suspended before it was submitted"
 
+    def test_an_older_checkout_calls_nothing_newer_suspended(self) -> None:
+        suspended = wanted(suspend=True)
+        view = view_of([], [], [suspended], commit=ASKED)
+        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        assert (single.state, single.over) == ("pending", Over.NOTHING)
+
 
 class TestManyJobs:
     """Above a number of jobs, or by the settings, there is the verdict alone."""
