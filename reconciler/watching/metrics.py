@@ -23,7 +23,7 @@ from reconciler.watching.turn import Result
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # When a counter was made is a figure of its own otherwise, which nobody asks for.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
 
 _OPEN = (ClaimState.PENDING, ClaimState.HELD)
 
