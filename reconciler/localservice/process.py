@@ -53,13 +53,14 @@ def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS)
     _log_to(home / address.LOG)
     try:
         service = _Service(home, lock)
+        # Before anybody can know of the service: who reads its address may end it at once.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, service.on_signal)
         service.begin()
     except (DatabaseError, OSError) as error:
         _log.error("can't start: %s", error)
         sys.stderr.write(f"The embedded training service can't start in {home}: {error}\n")
         return 1
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, service.on_signal)
     return service.run(stay=stay, idle_seconds=idle_seconds)
 
 
