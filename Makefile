@@ -27,10 +27,10 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos simulate mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test chaos kills simulate mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training service
 	@echo "Training every job under jobs/. The first run also installs scikit-learn for them: a minute or two."
@@ -41,11 +41,18 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 	@echo "A second plan finds nothing to do:"
 	$(ALONE) $(BIN)/reconciler plan --detailed-exitcode
 
-test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node  ## run all tests
+demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker or Podman; BASE=image
+	@$(ALONE) $(if $(BASE),BASE=$(BASE)) $(BIN)/python tests/demo_container.py
+
+test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
 chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments; KILLS=200 SEED=1
 	CHAOS_KILLS=$(KILLS) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/test_chaos.py
+
+kills: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill the embedded service and what it runs at random moments; KILLS=100 SEED=1
+	SERVICE_KILLS=$(if $(filter file,$(origin KILLS)),100,$(KILLS)) SERVICE_SEED=$(or $(SEED),1) \
+		$(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/localservice/test_kills.py
 
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
@@ -105,6 +112,13 @@ $(STAMPS)/wheelhouse: $(STAMPS)/dev tests/wheelhouse.txt
 	$(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt --wheel-dir $(WHEELHOUSE).new
 	rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).new $(WHEELHOUSE)
 	@touch $@
+
+# Without it the proof of distributed training is skipped; continuous integration skips nothing.
+$(STAMPS)/torch: $(STAMPS)/venv tests/torch.txt tests/torch-constraints.txt
+	@rm -rf $(VENV)/torch && \
+	$(PIP) wheel --quiet --only-binary :all: --constraint tests/torch-constraints.txt --requirement tests/torch.txt \
+		--wheel-dir $(VENV)/torch/new && mv $(VENV)/torch/new $(VENV)/torch/wheels && touch $@ || \
+		echo "make: there is no build of PyTorch for CPUs here: the proof of distributed training is skipped" >&2
 
 # Without it, and without npm, the tests that need Node are skipped; continuous integration skips none.
 $(STAMPS)/node: $(STAMPS)/venv tests/node/package.json

@@ -61,10 +61,32 @@ class ActualJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Trials:
+    """The trials of a tuning job.
+
+    Attributes:
+        begun: Those that the service has begun to run, by their ids.
+        planned: How many there are at most; they are counted from 1.
+        goes_on: Whether they are counted on from the last of an earlier job, which they are added to.
+    """
+
+    begun: frozenset[str]
+    planned: int
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One line of a job's log, as Cloud Logging's `LogEntry` gives it: time (RFC 3339), severity, text."""
+    """One line of a job's log, as Cloud Logging's `LogEntry` gives it: time (RFC 3339), severity, text.
+
+    Attributes:
+        replica: The replica's task name; "service" for the training service's own words.
+        trial: The trial's id, "" for none.
+    """
 
     timestamp: str
     severity: str
     text: str
     insert_id: str = ""
+    replica: str = ""
+    trial: str = ""

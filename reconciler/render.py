@@ -139,8 +139,10 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
         line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
         lines.append(line + (f": {short_error(outcome.error)}" if outcome.error else ""))
     counts = [f"{number} {status}" for status, number in told.items() if number]
-    failed = sum(outcome.state is State.FAILED for outcome in outcomes)
-    counts += [f"{counted(failed, 'job')} FAILED"] if failed else []
+    for state in (State.FAILED, State.CANCELLED):
+        # A job that apply itself was to cancel counts as applied.
+        ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
+        counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
     return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
 
 

@@ -42,6 +42,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    monkeypatch.setenv("PIP_COMPILE", "0")  # half of an installation's time, for what is imported once
 
 
 @pytest.fixture(scope="session")

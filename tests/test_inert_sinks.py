@@ -81,20 +81,12 @@ SINKS: dict[str, Callable[[str], object]] = {
     "a message": lambda text: tell(text, "text", text),
     "events": lambda text: events("text").info(text, job=text, error=text),
     "events as JSON": lambda text: events("json").info(text, job=text, error=text),
-    "a log": lambda text: logs._print(Log(text), None),  # type: ignore[arg-type]
+    "a log": lambda text: logs._print(
+        [LogEntry(*[text] * 6)], lambda entry: f"{entry.trial} {entry.replica} "
+    ),
     "a table": lambda text: live_table(text),
     "init": lambda text: init._print_claims(Prepared("b", "f/", text, True, 2, (), ()), "acme"),
 }
-
-
-class Log:
-    """A job's log of one entry."""
-
-    def __init__(self, text: str) -> None:
-        self._entry = LogEntry(text, text, text, text)
-
-    def entries(self, since: str) -> list[LogEntry]:
-        return [self._entry]
 
 
 def live_table(text: str) -> None:
@@ -150,9 +142,7 @@ def test_annotations_are_one_command_each(text: str) -> None:
 def test_a_log_keeps_its_order_and_words(capsys: pytest.CaptureFixture[str]) -> None:
     """Each line is inert by itself, so that nothing has to be told to stop listening to commands."""
     stamp = datetime(2026, 11, 21, tzinfo=UTC).isoformat()
-    log: Any = Log("")
-    log._entry = LogEntry(stamp, "INFO", "step 1\n::error::owned\nstep 2", "1")
-    logs._print(log, None)
+    logs._print([LogEntry(stamp, "INFO", "step 1\n::error::owned\nstep 2", "1")], lambda entry: "")
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.endswith("step 1")
     assert second.endswith("INFO    \\x3a:error::owned")

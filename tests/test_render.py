@@ -111,6 +111,18 @@ def test_annotations_stay_within_what_github_keeps() -> None:
     assert "21 more problems" in lines[-1]
 
 
+def test_outcomes_count_the_jobs_that_did_not_succeed() -> None:
+    stopped = replace(CHANGE, action=Action.CANCEL)
+    outcomes = [
+        Outcome(CHANGE, Status.APPLIED, state=State.FAILED),
+        Outcome(CHANGE, Status.APPLIED, state=State.CANCELLED),
+        Outcome(CHANGE, Status.APPLIED, state=State.SUCCEEDED),
+        Outcome(stopped, Status.APPLIED, state=State.CANCELLED),
+    ]
+    last = outcomes_text(outcomes).splitlines()[-1]
+    assert last == "Apply: 4 applied, 1 job FAILED, 1 job CANCELLED."
+
+
 nasty = st.text(st.characters() | st.sampled_from("`|<>@#:*_[]\n\r\x1b\u202e%"), max_size=30)
 
 

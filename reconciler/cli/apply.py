@@ -132,12 +132,14 @@ def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
 
 
 def _ends(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
-    """What is to be told of the awaited jobs that failed, and of those whose end wasn't seen."""
+    """What is to be told of the awaited jobs that didn't succeed, and of those whose end wasn't seen."""
     attempts = {key: job.manifest.reconcile.attempts for job in desired.jobs for key in keys_of(job)}
     failed = [job for job in ended if job.state is State.FAILED]
+    cancelled = [job for job in ended if job.state is State.CANCELLED]
     unseen = {job.resource for job in jobs} - {job.resource for job in ended}
     return [
         *(_failure(job, attempts.get(job.labels.get(KEY, ""), 1)) for job in failed),
+        *(f"{job.job_name} was cancelled" for job in cancelled),
         *(f"the end of {resource} was not seen" for resource in sorted(unseen)),
     ]
 

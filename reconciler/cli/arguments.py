@@ -159,6 +159,34 @@ def _seconds(text: str) -> float:
 def _logs(parser: argparse.ArgumentParser) -> None:
     _name(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
+    parser.add_argument(
+        "--replica",
+        metavar="REPLICA",
+        help="one replica alone, such as workerpool1-0 or worker-replica-0; the service's own words: service",
+    )
+    parser.add_argument("--trial", type=_trial, metavar="N", help="one trial of a tuning job alone, from 1")
+
+
+def _trial(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f'not a number of a trial, counted from 1: "{text}"')
+    return int(text)
+
+
+def _tensorboard(parser: argparse.ArgumentParser) -> None:
+    _name(parser)
+    parser.add_argument(
+        "--port",
+        type=_port,
+        metavar="N",
+        help="on this machine (TensorBoard's own choice: 6006, or a later one)",
+    )
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f'not a port, 0 to 65535: "{text}"')
+    return int(text)
 
 
 def _name(parser: argparse.ArgumentParser) -> None:
@@ -224,12 +252,21 @@ def _report(parser: argparse.ArgumentParser) -> None:
 _PLAN_EXAMPLES = """reconciler plan --detailed-exitcode
   reconciler plan --base origin/main --format markdown"""
 
+_LOGS_EXAMPLES = """reconciler logs census-income --follow
+  reconciler logs census-tuned --trial 3 --replica workerpool0-0"""
+
 _COMMANDS = (
     _Spec("validate", "check manifests, offline", "reconciler validate jobs/", _validate),
     _Spec("plan", "show what apply would do, and the drift", _PLAN_EXAMPLES, _plan),
     _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", "reconciler status census-income", _status),
-    _Spec("logs", "show a job's log", "reconciler logs census-income --follow", _logs),
+    _Spec("logs", "show a job's log", _LOGS_EXAMPLES, _logs),
+    _Spec(
+        "tensorboard",
+        "open TensorBoard on what a job logs for it",
+        "reconciler tensorboard census-income --port 6006",
+        _tensorboard,
+    ),
     _Spec("cancel", "stop a run, and say how it really ended", "reconciler cancel census-income", _name),
     _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
     _Spec(

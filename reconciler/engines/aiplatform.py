@@ -13,16 +13,18 @@ from reconciler.engines.base import (
     DEFAULT_TIMEOUT,
     Connection,
     about,
+    count_of,
     execute,
     hours,
     labels_of,
     part_of,
+    parts_of,
     text_of,
     unknown,
     with_headers,
 )
 from reconciler.engines.listing import listing
-from reconciler.job import ActualJob, State
+from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
@@ -46,6 +48,10 @@ _STATES = {
     "JOB_STATE_EXPIRED": State.FAILED,
     "JOB_STATE_PARTIALLY_SUCCEEDED": State.FAILED,
 }
+
+
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: chosen, but not run yet.
+_UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
 
 
 class AiPlatformEngine:
@@ -92,6 +98,36 @@ class AiPlatformEngine:
         job_spec = {name: value for name, value in spec.items() if name != "encryptionSpec"}
         encryption = {"encryptionSpec": spec["encryptionSpec"]} if "encryptionSpec" in spec else {}
         return {**head, "jobSpec": job_spec, **encryption}
+
+    @staticmethod
+    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+        """The replicas of each worker pool."""
+        pools = parts_of(spec if kind == "CustomJob" else part_of(spec, "trialJobSpec"), "workerPoolSpecs")
+        # An empty pool keeps the place of one that isn't there; else one replica is the default.
+        counts = (count_of(pool, "replicaCount", 1) if pool else 0 for pool in pools)
+        return {f"workerpool{number}-": count for number, count in enumerate(counts) if count}
+
+    @staticmethod
+    def trials(job: ActualJob) -> Trials | None:
+        """The trials in the resource of a tuning job."""
+        if job.kind == "CustomJob":
+            return None
+        trials = parts_of(job.body, "trials")
+        begun = (text_of(trial, "id") for trial in trials if text_of(trial, "state") not in _UNBEGUN_TRIALS)
+        return Trials(frozenset(begun), count_of(job.body, "maxTrialCount"))
+
+    @staticmethod
+    def log_directory(kind: str, spec: JsonObject) -> str:
+        """What AIP_TENSORBOARD_LOG_DIR says; for tuning, the folder that each trial's one is in."""
+        job_spec = spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
+        base = text_of(part_of(job_spec, "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+        return f"{base}/logs" if base and kind == "CustomJob" else base
+
+    @staticmethod
+    def log_directory_field(kind: str) -> str:
+        """`outputUriPrefix`."""
+        below = "" if kind == "CustomJob" else "trialJobSpec."
+        return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
         """The jobs of both kinds with these labels."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from reconciler import schemas
 from reconciler.errors import NotFoundError, ServiceError
 from reconciler.inert import one_line
-from reconciler.job import ActualJob
+from reconciler.job import ActualJob, Trials
 from reconciler.manifest import JsonObject
 from reconciler.transport import ClientHttp, HttpResponse, NoAnswerError, Transport, retry_after
 
@@ -207,6 +207,21 @@ def part_of(resource: JsonObject, name: str) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
+def parts_of(resource: JsonObject, name: str) -> list[JsonObject]:
+    """The objects in a list within an answer, an empty object in the place of anything else."""
+    value = resource.get(name)
+    return [part if isinstance(part, dict) else {} for part in value] if isinstance(value, list) else []
+
+
+def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
+    """A count of an answer, which writes long ones as text; the default where it is none."""
+    value = resource.get(name, default)
+    try:
+        return int(value) if isinstance(value, int | str) else default
+    except ValueError:
+        return default
+
+
 def labels_of(resource: JsonObject) -> Mapping[str, str]:
     """The labels of a resource."""
     return {name: value for name, value in part_of(resource, "labels").items() if isinstance(value, str)}
@@ -280,6 +295,22 @@ class Engine(Protocol):
     @staticmethod
     def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
         """The request body of a create."""
+
+    @staticmethod
+    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+        """How many replicas a run has, by what their names in its log begin with: {"workerpool0-": 1}."""
+
+    @staticmethod
+    def trials(job: ActualJob) -> Trials | None:
+        """The trials of a job as it was read; None for one that has none."""
+
+    @staticmethod
+    def log_directory(kind: str, spec: JsonObject) -> str:
+        """The folder (gs://…) that TensorBoard shows all runs of the job from; "" where it names none."""
+
+    @staticmethod
+    def log_directory_field(kind: str) -> str:
+        """The field of a manifest that names that folder: "spec.…"."""
 
     def jobs(self, labels: Mapping[str, str]) -> Sequence[ActualJob]:
         """All jobs of all kinds that carry these labels, without their specs; complete, or ServiceError."""

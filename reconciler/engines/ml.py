@@ -15,16 +15,18 @@ from reconciler.engines.base import (
     DEFAULT_TIMEOUT,
     Connection,
     about,
+    count_of,
     execute,
     hours,
     labels_of,
     part_of,
+    parts_of,
     text_of,
     unknown,
     with_headers,
 )
 from reconciler.engines.listing import listing
-from reconciler.job import ActualJob, State
+from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
@@ -47,6 +49,13 @@ _LEGACY = {
     "complex_model_l_v100": 8,
     "cloud_tpu": 1,
 }
+
+
+# What the log calls the replicas of each role beside the master; how many the tiers have that aren't CUSTOM:
+# https://cloud.google.com/ai-platform/training/docs/machine-types#scale_tiers.
+_TASKS = {"worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
+_TIERS = {"STANDARD_1": {"worker": 4, "ps": 3}, "PREMIUM_1": {"worker": 19, "ps": 11}}
+_UNBEGUN = ("", "STATE_UNSPECIFIED", "QUEUED")
 
 
 class MlEngine:
@@ -100,6 +109,39 @@ class MlEngine:
     def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
         """A `Job` resource."""
         return {"jobId": job_name, "trainingInput": spec["trainingInput"], "labels": dict(labels)}
+
+    @staticmethod
+    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+        """The replicas of each role; what a scale tier has is said in its documentation."""
+        training = part_of(spec, "trainingInput")
+        counts = _TIERS.get(text_of(training, "scaleTier")) or {
+            name: count_of(training, f"{role}Count") for role, name in _TASKS.items()
+        }
+        return {
+            "master-replica-": 1,
+            **{f"{name}-replica-": count for name, count in counts.items() if count},
+        }
+
+    @staticmethod
+    def trials(job: ActualJob) -> Trials | None:
+        """The trials in the output of a tuning job."""
+        tuning = part_of(part_of(job.body, "trainingInput"), "hyperparameters")
+        if not tuning:
+            return None
+        trials = parts_of(part_of(job.body, "trainingOutput"), "trials")
+        begun = (text_of(trial, "trialId") for trial in trials if text_of(trial, "state") not in _UNBEGUN)
+        goes_on = bool(text_of(tuning, "resumePreviousJobId"))
+        return Trials(frozenset(begun), count_of(tuning, "maxTrials", 1), goes_on)
+
+    @staticmethod
+    def log_directory(kind: str, spec: JsonObject) -> str:
+        """`jobDir`, which has a folder of its own for each trial."""
+        return text_of(part_of(spec, "trainingInput"), "jobDir")
+
+    @staticmethod
+    def log_directory_field(kind: str) -> str:
+        """`jobDir`."""
+        return "spec.trainingInput.jobDir"
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
         """The jobs with these labels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,9 +17,12 @@ from reconciler.localservice.records import (
     JobRecord,
     JobState,
     JsonObject,
+    TrialRecord,
     number_of,
 )
 from reconciler.localservice.training_api import Training, page_size
+from reconciler.localservice.tuning.resources import vertex_trials
+from reconciler.localservice.tuning.study import is_tuning
 
 DEFAULT_PAGE = 100
 LARGEST_PAGE = 1000
@@ -70,18 +73,24 @@ class AiPlatformApi:
         project, location = _place(call)
         job_id = str(secrets.randbelow(8 * 10**18) + 10**18)
         return resource(
-            self._training.create(kind.collection, project, location, job_id, call.body, call.reach.until)
+            self._training.create(kind.collection, project, location, job_id, call.body, call.reach.until), ()
         )
 
     def _get(self, kind: _Kind, call: Call) -> JsonObject:
-        return resource(self._named(kind, call))
+        job = self._named(kind, call)
+        return resource(job, self._trials(job))
 
     def _list(self, kind: _Kind, call: Call) -> JsonObject:
         selects = filters.compiled(filters.parse(call.text("filter")), _field)
         jobs = partial(self._before, kind, *_place(call))
         found, token = self._training.page(call, jobs, selects, page_size(call, DEFAULT_PAGE, LARGEST_PAGE))
         mask = field_masks.parse_paths(call.text("readMask")) if call.text("readMask") else {}
-        answer: JsonObject = {kind.collection: [field_masks.select(resource(job), mask) for job in found]}
+        # Trials are most of a job: they aren't even read where nobody wants them.
+        wanted = not mask or "trials" in mask or "*" in mask
+        jobs_told = [
+            field_masks.select(resource(job, self._trials(job) if wanted else ()), mask) for job in found
+        ]
+        answer: JsonObject = {kind.collection: jobs_told}
         return {name: value for name, value in (answer | {"nextPageToken": token}).items() if value}
 
     def _before(self, kind: _Kind, project: str, location: str, before: int) -> Iterator[JobRecord]:
@@ -101,6 +110,9 @@ class AiPlatformApi:
         self._training.delete(job)
         return _deletion(job, self._training.store.now())
 
+    def _trials(self, job: JobRecord) -> Sequence[TrialRecord]:
+        return self._training.store.trials(job.id) if is_tuning(job) else ()
+
     def _named(self, kind: _Kind, call: Call) -> JobRecord:
         job_id = call.path[f"{kind.collection}Id"]
         project, location = _place(call)
@@ -116,13 +128,15 @@ def name_of(job: JobRecord) -> str:
     return f"projects/{number_of(job.project)}/locations/{job.location}/{job.collection}/{job.job_id}"
 
 
-def resource(job: JobRecord) -> JsonObject:
+def resource(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
     """The job as the API gives it."""
+    told = vertex_trials(job, trials) if trials else []
     times = {"startTime": job.start_time, "endTime": job.end_time}
     error = {"code": job.error_code, "message": job.error_message}
     return {
         "name": name_of(job),
         **job.body,
+        **({"trials": told} if told else {}),
         "state": STATES[job.state],
         "createTime": job.create_time,
         **{name: time for name, time in times.items() if time},

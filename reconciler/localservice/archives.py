@@ -54,6 +54,14 @@ def needs(archive: Path) -> Needs:
     return found
 
 
+def mentions(archive: Path, text: bytes) -> bool:
+    """Whether a Python file in the archive holds this text; False where it can't be read."""
+    try:
+        return any(text in content for _name, content in _files(archive))
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
+        return False
+
+
 def builds_with_setuptools(archive: Path) -> bool:
     """Whether setuptools and wheel are all that building the archive needs; True where it doesn't say."""
     try:
@@ -72,6 +80,11 @@ def requires_others(wheel: Path) -> bool:
     with zipfile.ZipFile(wheel) as file:
         metadata = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
         return any("\nRequires-Dist:" in file.read(name).decode("utf-8", "replace") for name in metadata)
+
+
+def distribution_of(wheel: Path) -> str:
+    """The normalised name of a wheel's distribution."""
+    return normalised(wheel.name.partition("-")[0])
 
 
 def normalised(distribution: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -36,8 +36,23 @@ CREATE TABLE IF NOT EXISTS runs (
     run_id TEXT PRIMARY KEY,
     job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     number INTEGER NOT NULL,
+    trial INTEGER NOT NULL DEFAULT 0,
     UNIQUE (job, number)
 );
+CREATE TABLE IF NOT EXISTS trials (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    parameters TEXT NOT NULL,
+    state TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    start_time TEXT NOT NULL,
+    end_time TEXT NOT NULL,
+    measurements TEXT NOT NULL,
+    final TEXT NOT NULL,
+    stopped_early INTEGER NOT NULL,
+    message TEXT NOT NULL,
+    PRIMARY KEY (job, number)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS buckets (
     name TEXT PRIMARY KEY,
@@ -69,6 +84,8 @@ CREATE TABLE IF NOT EXISTS announced (
     PRIMARY KEY (bucket, name, inode)
 ) WITHOUT ROWID;
 """
+# Runs of before version 3: their jobs had no trials.
+_BEFORE_TRIALS = "ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0;"
 
 
 class DatabaseError(Exception):
@@ -163,4 +180,7 @@ def prepare(connection: sqlite3.Connection) -> None:
             f"state.db has format {found}, this version knows {SCHEMA_VERSION}: a newer version wrote it"
         )
     if found < SCHEMA_VERSION:
-        connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;")
+        columns = {row["name"] for row in connection.execute("PRAGMA table_info(runs)")}
+        older = _BEFORE_TRIALS if columns and "trial" not in columns else ""
+        statements = f"{_SCHEMA}{older}PRAGMA user_version = {SCHEMA_VERSION};"
+        connection.executescript(f"BEGIN IMMEDIATE;{statements}COMMIT;")

@@ -1,9 +1,9 @@
-"""Python environments: base ones, kept by content and shared between jobs, and each job's own on top of one.
+"""Python environments in three layers: a base one, the packages' on it, and the run's own on both.
 
-A base environment holds the framework. It is built once, under a lock that the installer inherits, and counts
-only when its marker is there: an installer that is killed leaves nothing that is trusted. A job's own
-environment sees the base one's packages after its own, and what the trainer's packages bring goes into it, so
-the base one never changes.
+A base environment holds the framework. On it lies what a job's packages bring: kept by their content, so that
+jobs, trials and retries with the same packages install nothing. Both are shared and never change. The run's
+own environment is on top: it has copies of the job's packages, because a trainer may write next to its
+modules, and takes what a trainer installs while it runs.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
-from reconciler.localservice import archives
+from reconciler.localservice import archives, kept_folders
+from reconciler.localservice.archives import normalised
+from reconciler.localservice.kept_folders import Kept
 from reconciler.localservice.pythons import Python
-from reconciler.localservice.run_folder import locked, remove
+from reconciler.localservice.run_folder import remove
 from reconciler.localservice.run_log import INFO
 
-_COMPLETE = "complete"
 _BUILD_TOOLS = ("setuptools", "wheel")
 # Building these takes compilers and many minutes: no wheel means no such version for this Python.
 _NEVER_BUILT = (
@@ -30,6 +33,13 @@ _NEVER_BUILT = (
 )
 _NOT_FOUND = ("No matching distribution found", "ResolutionImpossible")
 _TAIL = 2000
+_MOST_BASES = 10
+_MOST_LAYERS = 50
+_PACKAGES = "packages.json"
+_BUILT = "built"
+_HEAD = 1024
+_LONGEST_FIRST_LINE = 126
+_LAYER = "-"  # in a layer's name, between its base's and its own
 
 
 class InstallError(Exception):
@@ -68,10 +78,23 @@ class Base:
     Attributes:
         path: Its folder.
         python: What it is made with.
+        made: Tells it from one that is made later under the same name.
+        lock: A descriptor; as long as it is open, the environment stays.
     """
 
     path: Path
     python: Python
+    made: str = ""
+    lock: int = field(default=-1, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A job's packages with what they require, on a base environment; `lock` as there."""
+
+    path: Path
+    base: Base
+    lock: int = field(default=-1, compare=False)
 
 
 def base_environment(
@@ -80,82 +103,149 @@ def base_environment(
     """The base environment with these requirements, built where it isn't there.
 
     Args:
-        folder: Where base environments are kept.
+        folder: Where environments are kept.
         constraints: Versions that hold for what the requirements bring with them.
 
     Raises:
         NoDistributionError: This Python has no wheels of something.
         InstallError: pip failed otherwise.
     """
-    wanted = sorted({*_BUILD_TOOLS, *requirements})
-    base = Base(folder / _key(python, wanted, sorted(constraints)), python)
-    folder.mkdir(parents=True, exist_ok=True)
-    while not _complete(base.path):
-        try:
-            with locked(base.path.with_suffix(".lock")) as lock:
-                if not _complete(base.path):
-                    _build(base, wanted, sorted(constraints), shell, lock)
-        except BlockingIOError:
-            shell.pause()  # another run builds it
-    return base
+    wanted, limits = sorted({*_BUILD_TOOLS, *requirements}), sorted(constraints)
+    path = folder / _key(python, wanted, limits)
+
+    def make(lock: int) -> None:
+        _build(Base(path, python), wanted, limits, shell, lock)
+
+    found = _kept(path, make, shell, _MOST_BASES, lambda name: _LAYER not in name)
+    return Base(path, python, found.made, found.lock)
 
 
-def job_environment(path: Path, base: Base, shell: Shell) -> Path:
-    """Make a job's own environment that sees the base one's packages; returns its Python.
+def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: Shell) -> Layer:
+    """The packages on this base environment, installed where nobody has yet: one after the other, in order.
+
+    Args:
+        folder: Where environments are kept.
+        packages: The archives, each in a folder of its own.
+
+    Raises:
+        InstallError: A package can't be installed.
+    """
+    path = folder / f"{base.path.name}{_LAYER}{_key_of_packages(base, packages)}"
+
+    def make(lock: int) -> None:
+        python = job_environment(path, base, shell, (lock,))
+        for archive in packages:
+            install_package(python, archive, archive.parent / _BUILT, shell, (lock,))
+        names = [archives.distribution_of(_wheel_of(archive)) for archive in packages]
+        (path / _PACKAGES).write_text(json.dumps(names), "utf-8")
+
+    def is_layer(name: str) -> bool:
+        return _LAYER in name
+
+    return Layer(path, base, _kept(path, make, shell, _MOST_LAYERS, is_layer).lock)
+
+
+def run_environment(path: Path, layer: Layer) -> Path:
+    """Make a run's own environment, in which a trainer may change whatever it likes; returns its Python.
+
+    It costs no process: what `venv` has made for the layer is made again by hand, and so are the programs
+    of the two environments below, which would run their own Python and so not see what is in this one.
+    """
+    base = layer.base
+    site = _site_packages(path, base.python)
+    site.mkdir(parents=True)
+    (path / "bin").mkdir()
+    for name in ("pyvenv.cfg", "lib64"):
+        if (layer.path / name).exists():
+            shutil.copy2(layer.path / name, path / name, follow_symlinks=False)
+    for python in (layer.path / "bin").glob("python*"):
+        shutil.copy2(python, path / "bin" / python.name, follow_symlinks=False)
+    (site / "reconciler-layer.pth").write_text(_seeing(_site_packages(layer.path, base.python)), "utf-8")
+    names = json.loads((layer.path / _PACKAGES).read_text("utf-8"))
+    for file in _files_of(names, _site_packages(layer.path, base.python)):
+        copy = path / file.relative_to(layer.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy)  # with its time: else what was compiled of it doesn't count
+    for below in (base.path, layer.path):
+        for program in sorted((below / "bin").iterdir()):
+            _adopt(program, below, path)
+    return path / "bin" / "python"
+
+
+def job_environment(path: Path, base: Base, shell: Shell, keep: Sequence[int] = ()) -> Path:
+    """Make an environment that sees the base one's packages after its own; returns its Python.
+
+    Args:
+        keep: Descriptors that whatever is started inherits.
 
     Raises:
         InstallError: It can't be made.
     """
-    made = shell.run([str(base.python.path), "-I", "-m", "venv", "--without-pip", str(path)])
+    command = [str(base.python.path), "-I", "-m", "venv", "--without-pip", str(path)]
+    made = shell.run(command, keep=keep)
     if made.code != 0:
         raise InstallError(
             f"No Python environment could be made with {base.python.path}: {_tail(made.output)}"
         )
-    # As a site folder, not as a mere path: its own .pth files count too.
-    line = f"import site; site.addsitedir({str(_site_packages(base.path, base.python))!r})\n"
-    (_site_packages(path, base.python) / "reconciler-base.pth").write_text(line)
+    pth = _site_packages(path, base.python) / "reconciler-base.pth"
+    pth.write_text(_seeing(_site_packages(base.path, base.python)), "utf-8")
     return path / "bin" / "python"
 
 
-def install_package(python: Path, archive: Path, builds: Path, shell: Shell) -> None:
+def install_package(
+    python: Path, archive: Path, builds: Path, shell: Shell, keep: Sequence[int] = ()
+) -> None:
     """Install a trainer's package as the cloud does: alone, over whatever is there; then what it requires.
 
     Both steps are tried twice. A source distribution is built once, for both.
 
     Args:
-        python: The job environment's Python.
+        python: The environment's Python.
         builds: Where the built wheel goes.
+        keep: Descriptors that whatever is started inherits.
 
     Raises:
         InstallError: Building or installing failed, the second time too.
     """
-    wheel = archive if archive.suffix == ".whl" else _built(python, archive, builds, shell)
-    _tried_twice(_pip(python, "install", "--force-reinstall", "--no-deps", str(wheel)), archive.name, shell)
+
+    def pip(command: str, *arguments: str) -> None:
+        line = _pip(python, command, *arguments)
+        done = shell.run(line, keep=keep)
+        if done.code != 0:
+            done = shell.run(line, keep=keep)
+        if done.code != 0:
+            raise InstallError(f"The package {archive.name} could not be installed: {_tail(done.output)}")
+
+    if archive.suffix != ".whl":
+        remove(builds)
+        builds.mkdir(parents=True)
+        isolation = ["--no-build-isolation"] if archives.builds_with_setuptools(archive) else []
+        pip("wheel", "--no-deps", *isolation, "--wheel-dir", str(builds), str(archive))
+    wheel = _wheel_of(archive, builds)
+    pip("install", "--force-reinstall", "--no-deps", str(wheel))
     if archives.requires_others(wheel):
-        _tried_twice(_pip(python, "install", str(wheel)), archive.name, shell)
+        pip("install", str(wheel))
 
 
-def _built(python: Path, archive: Path, builds: Path, shell: Shell) -> Path:
-    remove(builds)
-    builds.mkdir(parents=True)
-    isolation = ["--no-build-isolation"] if archives.builds_with_setuptools(archive) else []
-    command = _pip(python, "wheel", "--no-deps", *isolation, "--wheel-dir", str(builds), str(archive))
-    _tried_twice(command, archive.name, shell)
-    return next(builds.glob("*.whl"))
+def _kept(
+    path: Path, make: Callable[[int], None], shell: Shell, most: int, belongs: Callable[[str], bool]
+) -> Kept:
+    """The environment; where one had to be made, those that nobody needs any more go."""
+    made = []
 
+    def noted(lock: int) -> None:
+        made.append(path)
+        make(lock)
 
-def _tried_twice(command: Sequence[str], name: str, shell: Shell) -> None:
-    done = shell.run(command)
-    if done.code != 0:
-        done = shell.run(command)
-    if done.code != 0:
-        raise InstallError(f"The package {name} could not be installed: {_tail(done.output)}")
+    found = kept_folders.kept(path, noted, shell.pause)
+    if made:
+        kept_folders.remove_unused(path.parent, most, belongs)
+    return found
 
 
 def _build(
     base: Base, requirements: Sequence[str], constraints: Sequence[str], shell: Shell, lock: int
 ) -> None:
-    remove(base.path)
     made = shell.run([str(base.python.path), "-I", "-m", "venv", str(base.path)], keep=(lock,))
     if made.code != 0:
         raise InstallError(
@@ -168,19 +258,59 @@ def _build(
     options = ["--prefer-binary", "--only-binary", _NEVER_BUILT, "--constraint", str(limits)]
     done = shell.run(_pip(python, "install", *options, *requirements), keep=(lock,))
     if done.code != 0:
-        remove(base.path)
         error = NoDistributionError if any(text in done.output for text in _NOT_FOUND) else InstallError
         raise error(f"{', '.join(requirements)} could not be installed: {_tail(done.output)}")
-    os.sync()  # the marker must not outlive what it stands for when the power fails
-    (base.path / _COMPLETE).touch()
 
 
-def _complete(base: Path) -> bool:
-    return (base / _COMPLETE).exists()
+def _seeing(site_packages: Path) -> str:
+    """A .pth file's line. As a site folder, not as a mere path: its own .pth files count too."""
+    return f"import site; site.addsitedir({str(site_packages)!r})\n"
+
+
+def _files_of(names: Sequence[str], site_packages: Path) -> Iterator[Path]:
+    """The installed files of these distributions, without the programs in `bin`."""
+    environment = site_packages.parents[2]
+    for distribution in metadata.distributions(path=[str(site_packages)]):
+        if normalised(distribution.metadata["Name"] or "") in names:
+            for file in distribution.files or ():
+                path = Path(os.path.normpath(site_packages / file))
+                inside = path.is_relative_to(environment) and path.parent != environment / "bin"
+                if inside and path.is_file():
+                    yield path
+
+
+def _adopt(program: Path, environment: Path, path: Path) -> None:
+    """Make a program of an environment run the Python of the one in `path` instead."""
+    own, new = (str(folder / "bin" / "python").encode() for folder in (environment, path))
+    with suppress(OSError), program.open("rb") as file:
+        head = file.read(_HEAD)
+        if not head.startswith(b"#!") or own not in head:
+            return
+        text = (head + file.read()).replace(own, new, 1)
+        first, _, rest = text.partition(b"\n")
+        if (
+            len(first) > _LONGEST_FIRST_LINE
+        ):  # what the system cuts off: a shell finds the Python, as pip does
+            text = b"#!/bin/sh\n'''exec' \"" + first[2:] + b'" "$0" "$@"\n\' \'\'\'\n' + rest
+        (path / "bin" / program.name).write_bytes(text)
+        shutil.copymode(program, path / "bin" / program.name)
+
+
+def _wheel_of(archive: Path, builds: Path | None = None) -> Path:
+    """The archive itself, or the wheel that was built of it."""
+    return archive if archive.suffix == ".whl" else next((builds or archive.parent / _BUILT).glob("*.whl"))
 
 
 def _key(python: Python, requirements: Sequence[str], constraints: Sequence[str]) -> str:
     content = [str(python.path.resolve()), python.version, list(requirements), list(constraints)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def _key_of_packages(base: Base, packages: Sequence[Path]) -> str:
+    content = [base.made]
+    for archive in packages:
+        with archive.open("rb") as file:
+            content += [archive.name, hashlib.file_digest(file, "sha256").hexdigest()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
@@ -193,4 +323,7 @@ def _site_packages(environment: Path, python: Python) -> Path:
 
 
 def _tail(output: str) -> str:
-    return re.sub(r"\n{2,}", "\n", output.strip())[-_TAIL:]
+    """The end of what pip has said, from its first error on, where it names one."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    errors = next((number for number, line in enumerate(lines) if line.startswith("ERROR:")), 0)
+    return "\n".join(lines[errors:])[-_TAIL:]

@@ -12,14 +12,19 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class Tail:
-    """The last lines that a program has printed, as far as an error message holds them."""
+    """The end of what a program has printed: by default as much as an error message holds.
 
-    def __init__(self) -> None:
+    Attributes:
+        limit: Characters that are kept.
+    """
+
+    def __init__(self, limit: int = _TAIL) -> None:
+        self._limit = limit
         self._text = ""
 
     def add(self, lines: list[str]) -> None:
         """Take in lines."""
-        self._text = (self._text + "".join(f"{line}\n" for line in lines[-_TAIL:]))[-_TAIL:]
+        self._text = (self._text + "".join(f"{line}\n" for line in lines[-self._limit :]))[-self._limit :]
 
     def text(self) -> str:
         """The end of them, from the traceback on where there is one."""

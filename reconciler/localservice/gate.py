@@ -3,6 +3,7 @@
 With a token that expires everything is served but what is the service's own, and the making of tokens.
 
 A job reaches storage without the token, by an unguessable URL of its own: /jobs/SECRET/storage/v1/…
+There it also finds what Compute Engine would tell it, /jobs/SECRET/computeMetadata/v1/….
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from dataclasses import replace
 from typing import Protocol
 
+from reconciler.localservice import metadata_server
 from reconciler.localservice.application import STORAGE_PATHS, Application, answered
 from reconciler.localservice.message import ApiError, Request, Response, not_found
 from reconciler.localservice.reach import EVERYTHING, Reach, of_job
@@ -59,6 +61,9 @@ class Gate:
     def _of_job(self, request: Request, secret: str) -> Response:
         _check_sender(request)
         reach = self._reach(secret)
+        if metadata_server.is_asked(request):
+            job = self._store.of_secret(secret)
+            return metadata_server.answer(request, job.project if job else "")
         if not request.path.startswith(STORAGE_PATHS):
             raise not_found("Method not found.")
         return self._application.handle(request, reach)

@@ -1,4 +1,4 @@
-"""From a job as it was sent to what is run for it: the module, its arguments and its environment variables.
+"""From a job as it was sent to what is run for it: programs, their arguments and their environment variables.
 
 Nothing here touches the machine.
 """
@@ -6,37 +6,51 @@ Nothing here touches the machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reconciler.localservice import variables
+from reconciler.localservice import accelerators, metadata_server, reach, variables
+from reconciler.localservice.cluster import Pool, Replica, job_spec_of, pools_of, replicas_of
 from reconciler.localservice.codes import Code
 from reconciler.localservice.frameworks import find_image, find_override, how_to_override
-from reconciler.localservice.machines import cpus_of, has_tpu
-from reconciler.localservice.records import CUSTOM_JOBS, ML_JOBS, JobRecord, JsonObject, number_of
-from reconciler.localservice.run_spec import RunSpec
+from reconciler.localservice.machines import Machine
+from reconciler.localservice.records import (
+    ML_JOBS,
+    JobRecord,
+    JsonObject,
+    TrialRecord,
+    number_of,
+)
+from reconciler.localservice.run_spec import ContainerTask, PythonTask, ReplicaSpec, RunSpec
+from reconciler.localservice.tuning.study import DEFAULT_TAG, as_argument
 
+MOST_REPLICAS = 200  # of one run: each is a process, and is told where all the others are
 _WEEK = "604800s"
+_DAY = "86400s"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What the job finds on this machine.
+    """What a run finds on this machine.
 
     Attributes:
         storage_url: Cloud Storage's API for this job alone.
         buckets: The folder of the buckets' folders, absolute.
-        cpus: How many this machine has.
-        port: A free one on loopback, for what the replicas say to each other.
+        machine: What this machine has.
+        ports: As many free ones on loopback as `ports_wanted`: PyTorch's, then one for each replica.
+        gpus: The GPUs that are this run's, as CUDA_VISIBLE_DEVICES names them.
+        reserved: What no job may touch: "bucket", or "bucket/the beginning of names".
     """
 
     storage_url: str
     buckets: Path
-    cpus: int
-    port: int
+    machine: Machine
+    ports: tuple[int, ...]
+    gpus: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +61,93 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What both APIs say of a job's only replica, in one form."""
+def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunSpec | Refusal:
+    """What to run for this job, or why nothing can be run for it.
 
-    replica: str
-    module: str
-    args: tuple[str, ...]
-    packages: tuple[str, ...]
-    image: str
-    machine_type: str
-    accelerator: str
-    outputs: tuple[str, ...]
-    time_limit: str
-    time_limit_field: str
-    python: str = ""
-    env: tuple[tuple[str, str], ...] = ()
-    cloud_env: Mapping[str, str] = field(default_factory=dict)
+    Args:
+        trial: The trial to run of a job that has trials.
+    """
+    pools = pools_of(job)
+    refusal = _too_many(pools) or next(
+        (found for pool in pools if (found := _refusal(pool, job.images))), None
+    )
+    if refusal is not None or not pools:
+        return refusal or Refusal(Code.INVALID_ARGUMENT, "The job has no primary replica.")
+    number = trial.number if trial else 0
+    pools = tuple(_with_arguments(pool, _arguments(job, trial), job.images) for pool in pools)
+    replicas = replicas_of(pools, here.ports[1:])
+    gpus = accelerators.dealt(replicas, here.gpus)
+    scheduling = _scheduling(job)
+    limit = "maxRunningTime" if job.collection == ML_JOBS else "timeout"
+    spec = RunSpec(
+        replicas=tuple(
+            _replica(job, here, replicas, rank, gpus[rank], number) for rank in range(len(replicas))
+        ),
+        output_buckets=tuple(filter(None, [bucket_of(_output(job))])),
+        buckets=reach.of_job(job.body, here.reserved).places(),
+        time_limit=seconds(scheduling.get(limit, _WEEK)),
+        time_limit_field=f"scheduling.{limit}",
+        warnings=accelerators.warnings(pools, here.gpus),
+        trial=number,
+        metrics=_metrics(job) if trial else (),
+        restarts=may_be_retried(job),
+        restarts_together=scheduling.get("restartJobOnWorkerRestart", False),
+    )
+    return _with_null(spec) or spec
 
 
-def launch(job: JobRecord, here: Here) -> RunSpec | Refusal:
-    """What to run for this job, or why nothing can be run for it."""
-    if job.collection == CUSTOM_JOBS:
-        task = _custom_job(job, here)
-    elif job.collection == ML_JOBS:
-        task = _ml_job(job, here)
+def ports_wanted(job: JobRecord) -> int:
+    """How many ports a run of this job needs; of one that `launch` refuses, no more than others may need."""
+    return 1 + min(MOST_REPLICAS, sum(pool.size for pool in pools_of(job)))
+
+
+def demand(job: JobRecord, whole: Machine) -> Machine:
+    """What the job asks for, at most the whole machine: all its replicas, and the trials it runs at once."""
+    pools, trials = pools_of(job), parallel_trials(job, whole)
+    machines = [(pool.machine or replace(whole, gpus=pool.gpus), pool.size * trials) for pool in pools]
+    return Machine(
+        cpus=min(whole.cpus, sum(machine.cpus * times for machine, times in machines)),
+        memory=min(whole.memory, sum(machine.memory * times for machine, times in machines)),
+        gpus=min(whole.gpus, sum(machine.gpus * times for machine, times in machines)),
+    )
+
+
+def parallel_trials(job: JobRecord, whole: Machine) -> int:
+    """How many of the job's trials run at once: as many as it wishes, if there is a CPU for each replica.
+
+    And, where there are GPUs, as many as there are for each that asks for some.
+    """
+    if job.collection == ML_JOBS:
+        wish = job.body.get("trainingInput", {}).get("hyperparameters", {}).get("maxParallelTrials", 1)
     else:
-        return _not_here("hyper-parameter tuning")
-    if isinstance(task, Refusal):
-        return task
-    return _missing(task, job.images) or _spec(job, task, here)
+        wish = job.body.get("parallelTrialCount", 1)
+    pools = pools_of(job)
+    gpus = sum(pool.size * pool.gpus for pool in pools) if whole.gpus else 0
+    room = min(
+        whole.cpus // max(1, sum(pool.size for pool in pools)), whole.gpus // gpus if gpus else int(wish)
+    )
+    return max(1, min(int(wish), room))
 
 
 def max_wait(job: JobRecord) -> float | None:
     """Seconds that a job may wait until it is RUNNING, None where it may wait for ever."""
-    text = job.body.get("trainingInput", {}).get("scheduling", {}).get("maxWaitTime")
-    return None if text is None else seconds(text)
+    scheduling = _scheduling(job)
+    if job.collection == ML_JOBS:
+        text = scheduling.get("maxWaitTime")
+        return None if text is None else seconds(text)
+    if scheduling.get("strategy") != "FLEX_START":
+        return None
+    return seconds(scheduling.get("maxWaitDuration", _DAY)) or None
 
 
 def may_be_retried(job: JobRecord) -> bool:
-    """Whether a run that was lost with its machine is started again."""
-    return not job.body.get("jobSpec", {}).get("scheduling", {}).get("disableRetries", False)
+    """Whether what was lost with its machine, or was ended by SIGTERM, is started again."""
+    return not _scheduling(job).get("disableRetries", False)
+
+
+def priority(job: JobRecord) -> int:
+    """Jobs with a higher one are started first; Vertex AI's are all alike."""
+    return int(_scheduling(job).get("priority", 0)) if job.collection == ML_JOBS else 0
 
 
 def seconds(duration: str) -> float:
@@ -95,159 +155,160 @@ def seconds(duration: str) -> float:
     return float(duration.removesuffix("s"))
 
 
-def _not_here(what: str) -> Refusal:
-    return Refusal(Code.UNIMPLEMENTED, f"The embedded training service doesn't run {what}.")
-
-
-_SEVERAL = "jobs of several replicas"
-_CONTAINERS = "containers: give the job a pythonPackageSpec instead"
-_TPUS = "jobs on TPUs: this machine has none"
-
-
-def _custom_job(job: JobRecord, here: Here) -> _Task | Refusal:
-    spec: JsonObject = job.body.get("jobSpec", {})
-    first, *others = [dict(pool) for pool in spec.get("workerPoolSpecs", [])] or [{}]
-    package = first.get("pythonPackageSpec")
-    machine = first.get("machineSpec", {})
-    if (
-        any(int(pool.get("replicaCount", 1)) for pool in others if pool)
-        or int(first.get("replicaCount", 1)) > 1
-    ):
-        return _not_here(_SEVERAL)
-    if package is None:
-        return _not_here(_CONTAINERS)
-    if has_tpu(machine.get("machineType", ""), machine.get("acceleratorType", "")):
-        return _not_here(_TPUS)
-    output = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "")
-    return _Task(
-        replica="workerpool0-0",
-        module=package.get("pythonModule", ""),
-        args=tuple(package.get("args", ())),
-        packages=tuple(package.get("packageUris", ())),
-        image=package.get("executorImageUri", ""),
-        machine_type=machine.get("machineType", ""),
-        accelerator=machine.get("acceleratorType", ""),
-        outputs=(output,),
-        time_limit=spec.get("scheduling", {}).get("timeout", _WEEK),
-        time_limit_field="scheduling.timeout",
-        env=tuple((entry["name"], entry.get("value", "")) for entry in package.get("env", ())),
-        cloud_env={
-            **variables.output_folders(output),
-            "CLOUD_ML_REGION": job.location,
-            "CLUSTER_SPEC": variables.cluster_spec(spec, here.port),
-        },
-    )
-
-
-def _ml_job(job: JobRecord, here: Here) -> _Task | Refusal:
-    given: JsonObject = job.body.get("trainingInput", {})
-    master = given.get("masterConfig", {})
-    accelerator = master.get("acceleratorConfig", {}).get("type", "")
-    tier = given.get("scaleTier", "BASIC")
-    refused = _refusal_of_ml(given, tier, master)
-    if refused is not None:
-        return refused
-    machine, accelerator = _ML_TIERS.get(tier, (given.get("masterType", ""), accelerator))
-    if has_tpu(machine, accelerator):
-        return _not_here(_TPUS)
-    job_dir = given.get("jobDir", "")
-    runtime = given.get("runtimeVersion", "")
-    return _Task(
-        replica="master 0",
-        module=given.get("pythonModule", ""),
-        args=(*given.get("args", ()), *(("--job-dir", job_dir) if job_dir else ())),
-        packages=tuple(given.get("packageUris", ())),
-        image=runtime,
-        machine_type=machine,
-        accelerator=accelerator,
-        outputs=(job_dir,),
-        time_limit=given.get("scheduling", {}).get("maxRunningTime", _WEEK),
-        time_limit_field="scheduling.maxRunningTime",
-        python=given.get("pythonVersion", ""),
-        cloud_env={
-            "CLOUD_ML_REGION": given.get("region", ""),
-            "TF_CONFIG": variables.tf_config(given, here.port),
-        },
-    )
-
-
-# The tiers of one machine that name it themselves: machine, accelerator.
-_ML_TIERS = {
-    "BASIC": ("n1-standard-4", ""),
-    "BASIC_GPU": ("n1-standard-8", "NVIDIA_TESLA_K80"),
-    "BASIC_TPU": ("cloud_tpu", ""),
-}
-
-
-def _refusal_of_ml(given: JsonObject, tier: str, master: JsonObject) -> Refusal | None:
-    counts = ("workerCount", "parameterServerCount", "evaluatorCount")
-    if "hyperparameters" in given:
-        return _not_here("hyper-parameter tuning")
-    if tier in ("STANDARD_1", "PREMIUM_1") or any(int(given.get(name, 0)) for name in counts):
-        return _not_here(_SEVERAL)
-    if master.get("imageUri"):
-        return _not_here("containers: give the job a runtimeVersion instead of masterConfig.imageUri")
-    return None
-
-
-def _missing(task: _Task, images: Mapping[str, Any]) -> Refusal | None:
-    if not task.module:
-        return Refusal(Code.INVALID_ARGUMENT, "The job names no pythonModule to run.")
-    if not task.image:
-        return Refusal(
-            Code.INVALID_ARGUMENT, "The job names no executorImageUri or runtimeVersion to run in."
-        )
-    for name, value in task.env:
-        if not _VARIABLE.fullmatch(name) or "\0" in value:
-            message = f"The environment variable {name!r} has a name or a value that none can have."
-            return Refusal(Code.INVALID_ARGUMENT, message)
-    if find_image(task.image) is None and find_override(task.image, images) is None:
-        return Refusal(
-            Code.UNIMPLEMENTED,
-            f"The embedded training service doesn't know {task.image}. "
-            f"Say in reconciler.yaml what to run it as: {how_to_override(task.image)}",
-        )
-    return None
-
-
-def _spec(job: JobRecord, task: _Task, here: Here) -> RunSpec:
-    override = find_override(task.image, job.images)
-    cpus = min(here.cpus, cpus_of(task.machine_type) or here.cpus)
-    env = {
-        "CLOUD_ML_PROJECT_ID": number_of(job.project),
-        "CLOUD_ML_JOB_ID": job.job_id,
-        "CLOUD_ML_JOB": variables.told_job(task.module, task.packages, task.args),
-        **variables.for_pytorch(here.port),
-        "OMP_NUM_THREADS": str(cpus),
-        "STORAGE_EMULATOR_HOST": here.storage_url,
-        "RECONCILER_GCS_DIR": str(here.buckets),
-        **task.cloud_env,
-    }
-    return RunSpec(
-        replica=task.replica,
-        image=task.image,
-        override=None if override is None else asdict(override),
-        python=task.python,
-        packages=task.packages,
-        module=task.module,
-        args=task.args,
-        env=variables.with_users(env, task.env),
-        output_buckets=tuple(bucket for uri in task.outputs if (bucket := bucket_of(uri))),
-        time_limit=seconds(task.time_limit),
-        time_limit_field=task.time_limit_field,
-        warnings=_warnings(task),
-    )
-
-
-def _warnings(task: _Task) -> tuple[str, ...]:
-    image = find_image(task.image)
-    if not task.accelerator and not (image and image.on_accelerators):
-        return ()
-    what = task.accelerator or f"The image {task.image}"
-    return (f"{what} asks for accelerators: the job runs on the CPU here.",)
-
-
 def bucket_of(uri: str) -> str:
     """The bucket in a gs:// URI, "" where there is none."""
     match = re.match(r"gs://([^/]+)", uri)
     return match[1] if match else ""
+
+
+def _scheduling(job: JobRecord) -> JsonObject:
+    spec = job.body.get("trainingInput", {}) if job.collection == ML_JOBS else job_spec_of(job)
+    found: JsonObject = spec.get("scheduling", {})
+    return found
+
+
+def _output(job: JobRecord) -> str:
+    if job.collection == ML_JOBS:
+        return str(job.body.get("trainingInput", {}).get("jobDir", ""))
+    return str(job_spec_of(job).get("baseOutputDirectory", {}).get("outputUriPrefix", ""))
+
+
+def _metrics(job: JobRecord) -> tuple[str, ...]:
+    if job.collection == ML_JOBS:
+        tuned = job.body.get("trainingInput", {}).get("hyperparameters", {})
+        return (tuned.get("hyperparameterMetricTag") or DEFAULT_TAG,)
+    return tuple(metric["metricId"] for metric in job.body.get("studySpec", {}).get("metrics", []))
+
+
+def _arguments(job: JobRecord, trial: TrialRecord | None) -> tuple[str, ...]:
+    """What follows the job's own arguments: a trial's parameters, and the job-dir (ml)."""
+    parameters = trial.parameters.items() if trial else ()
+    words = [word for name, value in parameters for word in (f"--{name}", as_argument(value))]
+    if job.collection == ML_JOBS and (job_dir := _output(job)):
+        # Each trial has a folder of its own in it; without trials it is passed on as it was written.
+        words += ["--job-dir", f"{job_dir.rstrip('/')}/{trial.number}" if trial else job_dir]
+    return tuple(words)
+
+
+def _with_arguments(pool: Pool, words: tuple[str, ...], images: Mapping[str, Any]) -> Pool:
+    task = pool.task
+    if isinstance(task, ContainerTask):
+        return replace(pool, task=replace(task, args=(*task.args, *words)))
+    override = find_override(task.image, images)
+    known = None if override is None else asdict(override)
+    return replace(pool, task=replace(task, args=(*task.args, *words), override=known))
+
+
+def _too_many(pools: Sequence[Pool]) -> Refusal | None:
+    wanted = sum(pool.size for pool in pools)
+    if wanted <= MOST_REPLICAS:
+        return None
+    return Refusal(
+        Code.UNIMPLEMENTED,
+        f"The job has {wanted} replicas: the embedded training service runs {MOST_REPLICAS} at most.",
+    )
+
+
+def _with_null(spec: RunSpec) -> Refusal | None:
+    """Why programs can't be started as the job says it: the system ends a word where it has a NUL."""
+    for replica in spec.replicas:
+        task = replica.task
+        if isinstance(task, ContainerTask):
+            words = (task.image, *task.command, *task.args)
+        else:
+            words = (task.image, task.python, *task.packages, task.module, *task.args)
+        for word in (*words, *(f"{name}={value}" for name, value in replica.env.items())):
+            if "\0" in word:
+                message = f"Nothing can be started with {word!r}: there is a NUL character in it."
+                return Refusal(Code.INVALID_ARGUMENT, message)
+    return None
+
+
+def _refusal(pool: Pool, images: Mapping[str, Any]) -> Refusal | None:
+    if pool.on_tpu:
+        message = "The embedded training service doesn't run jobs on TPUs: this machine has none."
+        return Refusal(Code.UNIMPLEMENTED, message)
+    for name, value in pool.env:
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            message = f"The environment variable {name!r} has a name or a value that none can have."
+            return Refusal(Code.INVALID_ARGUMENT, message)
+    if isinstance(pool.task, ContainerTask):
+        missing = "" if pool.task.image else "imageUri of its container"
+    else:
+        missing = "" if pool.task.module else "pythonModule to run"
+        missing = missing or ("" if pool.task.image else "executorImageUri or runtimeVersion to run in")
+    if missing:
+        return Refusal(Code.INVALID_ARGUMENT, f"The job names no {missing}.")
+    image = pool.task.image
+    if (
+        isinstance(pool.task, PythonTask)
+        and find_image(image) is None
+        and find_override(image, images) is None
+    ):
+        return Refusal(
+            Code.UNIMPLEMENTED,
+            f"The embedded training service doesn't know {image}. "
+            f"Say in reconciler.yaml what to run it as: {how_to_override(image)}",
+        )
+    return None
+
+
+def _replica(
+    job: JobRecord, here: Here, replicas: Sequence[Replica], rank: int, gpus: tuple[str, ...], trial: int
+) -> ReplicaSpec:
+    own = replicas[rank]
+    task = own.pool.task
+    machine = own.pool.machine or here.machine
+    # All that runs at once shares this machine's CPUs.
+    share = here.machine.cpus // (len(replicas) * parallel_trials(job, here.machine))
+    env = {
+        "CLOUD_ML_PROJECT_ID": number_of(job.project),
+        "CLOUD_ML_JOB_ID": job.job_id,
+        "CLOUD_ML_JOB": _told_job(task),
+        **variables.told_trial(trial, _metrics(job)),
+        **variables.for_pytorch(here.ports[0], rank, len(replicas)),
+        "OMP_NUM_THREADS": str(max(1, min(machine.cpus, share))),
+        # Also where the job asks for none: others' GPUs are others'.
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        **metadata_server.variables(here.storage_url),
+        "RECONCILER_GCS_DIR": str(here.buckets),
+        **_of_api(job, replicas, own, trial),
+    }
+    return ReplicaSpec(
+        name=own.name,
+        task_name=own.task_name,
+        role=own.pool.role,
+        task=task,
+        env=variables.with_users(env, own.pool.env),
+        cpus=min(machine.cpus, here.machine.cpus),
+        memory=min(machine.memory, here.machine.memory),
+    )
+
+
+def _told_job(task: PythonTask | ContainerTask) -> str:
+    if isinstance(task, ContainerTask):
+        return variables.told_job("", (), task.args)
+    return variables.told_job(task.module, task.packages, task.args)
+
+
+def _of_api(job: JobRecord, replicas: Sequence[Replica], own: Replica, trial: int) -> dict[str, str]:
+    """The variables that are another matter in each of the two APIs."""
+    if job.collection == ML_JOBS:
+        given: JsonObject = job.body.get("trainingInput", {})
+        told, primary = variables.snake_case(given), variables.primary_of_ml(given)
+        found = {
+            "CLOUD_ML_REGION": given.get("region", ""),
+            "TF_CONFIG": variables.tf_config(replicas, own, primary, told, trial),
+        }
+        if isinstance(own.pool.task, ContainerTask):
+            found["CLUSTER_SPEC"] = variables.cluster_spec(replicas, own, told, trial)
+        return found
+    spec = job_spec_of(job)
+    found = {
+        **variables.output_folders(_output(job), trial),
+        "CLOUD_ML_REGION": job.location,
+        "CLUSTER_SPEC": variables.cluster_spec(replicas, own, spec, trial),
+    }
+    if len(replicas) > 1:
+        found["TF_CONFIG"] = variables.tf_config(replicas, own, "chief", spec, trial)
+    return found

@@ -1,6 +1,9 @@
 """Cloud Logging's entries.list, as far as a training job's log needs it.
 
-A job's entries have the resource type "ml_job" and the label job_id, for both training APIs, as in the cloud.
+A job's entries have the resource type "ml_job", for both training APIs, as in the cloud: its labels `job_id`
+and `task_name` name the job and the replica ("service" for the service's own words), the entry's own label
+`ml.googleapis.com/trial_id` the trial. Sources: the page "Monitor and debug training with logs", what the
+Cloud SDK's `stream-logs` reads, and entries that people published.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from pathlib import Path
 from reconciler.localservice import filters, job_logs
 from reconciler.localservice.calls import Call, Handler
 from reconciler.localservice.filters import Filter
-from reconciler.localservice.job_logs import Line, Position
+from reconciler.localservice.job_logs import Line, LogFile
 from reconciler.localservice.message import invalid
 from reconciler.localservice.paging import Pages
-from reconciler.localservice.records import ML_JOBS, JobRecord, JsonObject
+from reconciler.localservice.records import JobRecord, JsonObject
 from reconciler.localservice.run_folder import run_folder
 from reconciler.localservice.store import Store
 
@@ -31,7 +34,8 @@ _ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
 # Cloud Logging's way to say that there is more to look through.
 _MAX_SCANNED = 20_000
 _PARENT = re.compile(r"projects/([^/]+)")
-_END = Position(2**31, 2**62)
+_SERVICE = "service"
+_TRIAL = "ml.googleapis.com/trial_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +45,40 @@ class _Entry:
 
     @property
     def task(self) -> str:
-        return "master-replica-0" if self.job.collection == ML_JOBS else "workerpool0-0"
+        return self.line.replica or _SERVICE
 
     @property
     def log_name(self) -> str:
-        return f"projects/{self.job.project}/logs/{self.task}"
+        name = self.line.replica or f"ml.googleapis.com%2F{self.job.job_id}"
+        return f"projects/{self.job.project}/logs/{name}"
 
     @property
-    def labels(self) -> dict[str, str]:
+    def resource_labels(self) -> dict[str, str]:
         return {"project_id": self.job.project, "job_id": self.job.job_id, "task_name": self.task}
 
     @property
+    def labels(self) -> dict[str, str]:
+        return {
+            "ml.googleapis.com/job_id": self.job.job_id,
+            "ml.googleapis.com/job_id/log_area": "root",
+            _TRIAL: _trial(self.line.file),
+            "ml.googleapis.com/trial_type": "",
+        }
+
+    @property
+    def severity(self) -> str:
+        return self.line.severity if self.line.severity in SEVERITIES else "DEFAULT"
+
+    @property
+    def payload(self) -> JsonObject:
+        if not self.line.replica:
+            return {"textPayload": self.line.text}
+        attrs = {"tag": self.task}
+        return {"jsonPayload": {"message": self.line.text, "levelname": self.severity, "attrs": attrs}}
+
+    @property
     def insert_id(self) -> str:
-        return f"{self.line.start.run:06d}-{self.line.start.offset:016x}"
+        return f"{self.line.file.run:06d}-{self.line.start:016x}"
 
 
 class LoggingApi:
@@ -77,12 +102,19 @@ class LoggingApi:
             return {}
         query = [call.method.id, job.id, call.body.get("filter", ""), newest_first]
         token = call.body.get("pageToken", "")
-        start = Position(*self._pages.position(token, query)) if token else None
-        entries = (_Entry(job, line) for line in self._lines(job, start, _since(found), newest_first))
-        page, following = _page(entries, selects, _size(call), newest_first)
+        files = self._files(job, found)
+        place = dict(self._pages.position(token, query)) if token else None
+        if newest_first:
+            place = job_logs.end_of(files) if place is None else place
+            lines = job_logs.backwards(files, place, _since(found))
+        else:
+            place = place or {}
+            lines = job_logs.forwards(files, place, _since(found))
+        entries = (_Entry(job, line) for line in lines)
+        page, following = _page(entries, selects, _size(call), place, newest_first)
         answer: JsonObject = {"entries": [_resource(entry) for entry in page]} if page else {}
-        if following:
-            answer["nextPageToken"] = self._pages.token([following.run, following.offset], query)
+        if following is not None:
+            answer["nextPageToken"] = self._pages.token([*following.items()], query)
         return answer
 
     def _job(self, parents: list[str], found: Filter) -> JobRecord | None:
@@ -95,25 +127,28 @@ class LoggingApi:
         jobs = (self._store.newest_named(project[1], ids[0]) for project in projects if project)
         return next((job for job in jobs if job), None)
 
-    def _lines(
-        self, job: JobRecord, start: Position | None, since: datetime | None, newest_first: bool
-    ) -> Iterator[Line]:
-        runs = [(run.number, run_folder(self._home, run.run_id).log) for run in self._store.runs(job.id)]
-        if newest_first:
-            return job_logs.backwards(runs, start or _END, since)
-        return job_logs.forwards(runs, start or Position(0, 0), since)
+    def _files(self, job: JobRecord, found: Filter) -> list[LogFile]:
+        """The files of the job's runs; of one trial alone, where the filter asks for no other."""
+        runs = self._store.runs(job.id)
+        files = [LogFile(run.number, run.trial, run_folder(self._home, run.run_id).log) for run in runs]
+        wanted = {each.value for each in filters.conjuncts(found) if _is_trial(each)}
+        return [file for file in files if wanted <= {_trial(file)}]
 
 
 def _page(
-    entries: Iterator[_Entry], selects: filters.Predicate[_Entry], size: int, newest_first: bool
-) -> tuple[list[_Entry], Position | None]:
-    """The selected entries, and where to go on; None where all has been looked through."""
+    entries: Iterator[_Entry],
+    selects: filters.Predicate[_Entry],
+    size: int,
+    place: job_logs.Place,
+    newest_first: bool,
+) -> tuple[list[_Entry], job_logs.Place | None]:
+    """The selected entries from a place on, and where to go on; None where all has been looked through."""
     page: list[_Entry] = []
-    following: Position | None = None
+    reached = dict(place)
     for scanned, entry in enumerate(entries):
         if len(page) == size or scanned == _MAX_SCANNED:
-            return page, following
-        following = entry.line.start if newest_first else entry.line.end
+            return page, reached
+        reached[entry.line.file.run] = entry.line.start if newest_first else entry.line.end
         if selects(entry):
             page.append(entry)
     return page, None
@@ -123,11 +158,12 @@ def _resource(entry: _Entry) -> JsonObject:
     return {
         "insertId": entry.insert_id,
         "logName": entry.log_name,
-        "resource": {"type": "ml_job", "labels": entry.labels},
+        "resource": {"type": "ml_job", "labels": entry.resource_labels},
+        "labels": entry.labels,
         "timestamp": entry.line.time,
         "receiveTimestamp": entry.line.time,
-        "severity": entry.line.severity if entry.line.severity in SEVERITIES else "DEFAULT",
-        "jsonPayload": {"message": entry.line.text},
+        "severity": entry.severity,
+        **entry.payload,
     }
 
 
@@ -136,6 +172,8 @@ def _field(path: tuple[str, ...]) -> filters.Field[_Entry] | None:
         case ("resource", "type"):
             return filters.text_field(lambda _: "ml_job", "=", "!=")
         case ("resource", "labels", key):
+            return filters.map_field(lambda entry: entry.resource_labels, key)
+        case ("labels", key):
             return filters.map_field(lambda entry: entry.labels, key)
         case ("logName",):
             return filters.text_field(lambda entry: entry.log_name, "=", "!=", ":")
@@ -156,6 +194,15 @@ def _rank_named(severity: str) -> int:
     if severity.upper() not in SEVERITIES:
         raise ValueError("is no severity.")
     return SEVERITIES.index(severity.upper())
+
+
+def _trial(file: LogFile) -> str:
+    """The trial's label, which is empty outside of trials."""
+    return str(file.trial) if file.trial else ""
+
+
+def _is_trial(each: filters.Restriction) -> bool:
+    return each.field == ("labels", _TRIAL) and each.comparison == "="
 
 
 def _is_job_id(each: filters.Restriction) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from reconciler.localservice import filters, required
+from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
 from reconciler.localservice.message import ApiError, invalid, not_found, violations
-from reconciler.localservice.records import ML_JOBS, JobRecord, JobState, JsonObject
+from reconciler.localservice.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.localservice.store import AlreadyExistsError
 from reconciler.localservice.training_api import Training, page_size
+from reconciler.localservice.tuning.resources import training_output
+from reconciler.localservice.tuning.study import is_tuning
 
 DEFAULT_PAGE = 20
 LARGEST_PAGE = 100
@@ -38,23 +40,24 @@ class MlApi:
         }
 
     def _create(self, call: Call) -> JsonObject:
-        _refuse(list(required.ml_job(call.body)))
+        _refuse([*required.ml_job(call.body), *self._not_resumable(call)])
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
             project, until = _project(call), call.reach.until
-            return resource(self._training.create(ML_JOBS, project, "", body["jobId"], body, until))
+            return resource(self._training.create(ML_JOBS, project, "", body["jobId"], body, until), ())
         except AlreadyExistsError as error:
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
             raise ApiError("ALREADY_EXISTS", text) from error
 
     def _get(self, call: Call) -> JsonObject:
-        return resource(self._named(call))
+        return self._told(self._named(call))
 
     def _list(self, call: Call) -> JsonObject:
         selects = filters.compiled(filters.parse(call.text("filter")), _field)
         jobs = partial(self._before, _project(call))
         found, token = self._training.page(call, jobs, selects, page_size(call, DEFAULT_PAGE, LARGEST_PAGE))
-        answer: JsonObject = {"jobs": [resource(job) for job in found], "nextPageToken": token}
+        told = self._told if _wants_output(call) else _without_trials
+        answer: JsonObject = {"jobs": [told(job) for job in found], "nextPageToken": token}
         return {name: value for name, value in answer.items() if value}
 
     def _before(self, project: str, before: int) -> Iterator[JobRecord]:
@@ -77,7 +80,23 @@ class MlApi:
         changed = store.set_labels(job.id, call.body.get("labels", {}), only_etag=etag, at=store.now())
         if changed is None:
             raise ApiError("ABORTED", "The etag is not the job's: somebody else has changed it meanwhile.")
-        return resource(changed)
+        return self._told(changed)
+
+    def _told(self, job: JobRecord) -> JsonObject:
+        return resource(job, self._training.store.trials(job.id) if is_tuning(job) else ())
+
+    def _not_resumable(self, call: Call) -> Iterator[required.Mistake]:
+        """A tuning job goes on with the trials of one that was there before."""
+        spec = call.body.get("trainingInput", {}).get("hyperparameters", {})
+        previous = spec.get("resumePreviousJobId")
+        if not previous:
+            return
+        found = self._training.store.find(ML_JOBS, _project(call), "", previous)
+        if found is None or not is_tuning(found):
+            yield (
+                "training_input.hyperparameters.resume_previous_job_id",
+                f"There is no hyperparameter tuning job of this project with the id {previous}.",
+            )
 
     def _named(self, call: Call) -> JobRecord:
         project, job_id = _project(call), call.path["jobsId"]
@@ -89,10 +108,10 @@ class MlApi:
         return job
 
 
-def resource(job: JobRecord) -> JsonObject:
+def resource(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
     """The job as the API gives it."""
     times = {"startTime": job.start_time, "endTime": job.end_time}
-    output = {"isHyperparameterTuningJob": True} if "hyperparameters" in job.body["trainingInput"] else {}
+    output = training_output(job, trials) if is_tuning(job) else {}
     return {
         **job.body,
         "createTime": job.create_time,
@@ -102,6 +121,24 @@ def resource(job: JobRecord) -> JsonObject:
         "trainingOutput": output,
         "etag": job.etag,
     }
+
+
+def _wants_output(call: Call) -> bool:
+    """Whether a list is to hold the jobs' outputs. Trials are most of a job: where not, they aren't read."""
+    text = call.request.parameter("fields")
+    wanted = field_masks.parse(text) if text else {}
+    for name in ("jobs", "trainingOutput"):
+        if not wanted:
+            return True
+        found = wanted.get(name, wanted.get("*"))
+        if found is None:
+            return False
+        wanted = found
+    return True
+
+
+def _without_trials(job: JobRecord) -> JsonObject:
+    return resource(job, ())
 
 
 def _project(call: Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -14,7 +15,15 @@ from typing import BinaryIO
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from reconciler.localservice import archives, bucket_files, environments, frameworks, pythons, surroundings
+from reconciler.localservice import (
+    archives,
+    bucket_files,
+    environments,
+    frameworks,
+    gs_tools,
+    pythons,
+    surroundings,
+)
 from reconciler.localservice.archives import Needs
 from reconciler.localservice.codes import Code
 from reconciler.localservice.environments import Base, NoDistributionError, Outcome
@@ -25,7 +34,7 @@ from reconciler.localservice.programs import Programs
 from reconciler.localservice.pythons import Candidate
 from reconciler.localservice.run_folder import RunFolder
 from reconciler.localservice.run_log import INFO, WARNING
-from reconciler.localservice.run_spec import RunSpec
+from reconciler.localservice.run_spec import PythonTask
 
 _PYTHONS_TRIED = 3
 
@@ -43,10 +52,17 @@ class PreparationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The trainer's Python, and the folders of the programs that it finds."""
+    """What a trainer runs on.
+
+    Attributes:
+        python: Its Python.
+        programs: The folders of the programs that it finds.
+        locks: Descriptors; as long as they are open, what it runs on stays.
+    """
 
     python: Path
     programs: tuple[Path, ...]
+    locks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +81,7 @@ class Choice:
     constraints: tuple[str, ...] = ()
 
 
-def prepare(folder: RunFolder, spec: RunSpec, programs: Programs, say: Say) -> Prepared:
+def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -> Prepared:
     """Make everything ready for the trainer.
 
     Args:
@@ -77,14 +93,19 @@ def prepare(folder: RunFolder, spec: RunSpec, programs: Programs, say: Say) -> P
         Interrupted: The run was to end.
     """
     shell = _Shell(folder, programs, say)
-    packages = fetch(spec.packages, folder.service_home / "gcs", folder.packages)
-    choice = choose(spec, needs_of(packages), pythons.candidates(os.environ))
-    base = _base(choice, spec, folder.service_home / "environments", shell)
-    python = environments.job_environment(folder.environment, base, shell)
+    # Resolved, because environments know where they lie: several homes may share a folder by links to it.
+    kept = (folder.service_home / "environments").resolve()
+    name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
+    packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
+    choice = choose(task, needs_of(packages), pythons.candidates(os.environ))
+    base = _base(choice, task, kept, shell)
     for archive in packages:
         say(INFO, f"Installing {archive.name}")
-        environments.install_package(python, archive, archive.parent / "built", shell)
-    return Prepared(python, (python.parent, base.path / "bin"))
+    layer = environments.package_layer(kept, base, packages, shell)
+    python = environments.run_environment(folder.environment / name, layer)
+    gs_tools.write_launchers(folder.environment / "gs")
+    programs_found = (folder.environment / "gs", python.parent, base.path / "bin")
+    return Prepared(python, programs_found, (base.lock, layer.lock))
 
 
 def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
@@ -104,20 +125,20 @@ def needs_of(packages: Sequence[Path]) -> Needs:
     return found
 
 
-def choose(spec: RunSpec, needs: Needs, held: Sequence[Candidate]) -> Choice:
+def choose(task: PythonTask, needs: Needs, held: Sequence[Candidate]) -> Choice:
     """What a trainer with these needs runs on, of the Pythons that this machine holds.
 
     Raises:
         PreparationError: None of them will do; the message names what is wanted and what is here.
     """
-    image = frameworks.find_image(spec.image)
-    if spec.override is not None:
+    image = frameworks.find_image(task.image)
+    if task.override is not None:
         return _by_override(
-            spec.image, Override(spec.override["python"], tuple(spec.override["requirements"])), image, held
+            task.image, Override(task.override["python"], tuple(task.override["requirements"])), image, held
         )
     if image is None:
-        raise PreparationError(Code.FAILED_PRECONDITION, f"The image {spec.image} isn't known here.")
-    return _by_image(image, _asked_for(spec.python) or image.python, needs, held)
+        raise PreparationError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
+    return _by_image(image, _asked_for(task.python) or image.python, needs, held)
 
 
 def _fetched(uri: str, buckets: Path, folder: Path) -> Path:
@@ -131,10 +152,10 @@ def _fetched(uri: str, buckets: Path, folder: Path) -> Path:
     return archive
 
 
-def hint_of_missing_module(spec: RunSpec, errors: str) -> str:
+def hint_of_missing_module(task: PythonTask, errors: str) -> str:
     """What to do where a trainer has failed for a module that its image has; "" where that isn't so."""
     missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", errors)
-    image = frameworks.find_image(spec.image) if spec.override is None else None
+    image = frameworks.find_image(task.image) if task.override is None else None
     package = image.holding(missing[1]) if image and missing else None
     if package is None:
         return ""
@@ -206,7 +227,7 @@ def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> Prep
     return PreparationError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
 
 
-def _base(choice: Choice, spec: RunSpec, folder: Path, shell: _Shell) -> Base:
+def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base:
     """The base environment on the nearest Python that everything can be installed for."""
     problem = ""
     for python in islice(pythons.running(choice.fitting), _PYTHONS_TRIED):
@@ -218,13 +239,13 @@ def _base(choice: Choice, spec: RunSpec, folder: Path, shell: _Shell) -> Base:
             problem = problem or str(error)
             continue
         if python.minor != choice.wanted:
-            wanted = f"{spec.image} has Python {_text(choice.wanted)}"
+            wanted = f"{task.image} has Python {_text(choice.wanted)}"
             shell.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
     tried = ", ".join(dict.fromkeys(_text(candidate.minor) for candidate in choice.fitting))
     raise PreparationError(
         Code.FAILED_PRECONDITION,
-        problem or f"{spec.image} could run on Python {tried}, but none of these here makes environments.",
+        problem or f"{task.image} could run on Python {tried}, but none of these here makes environments.",
     )
 
 
@@ -242,11 +263,18 @@ class _Shell:
         self.say = say
 
     def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
+        done = self._tried(argv, keep)
+        # Killed by the kernel for memory, or by hand: nothing that the packages have done.
+        return self._tried(argv, keep) if done.code < 0 else done
+
+    def _tried(self, argv: Sequence[str], keep: Sequence[int]) -> Outcome:
         printed: list[str] = []
         env = surroundings.for_installer(os.environ, self._temp)
         code = self._programs.run(
             argv, env=env, cwd=self._temp, out=printed.extend, err=printed.extend, keep=keep
         )
+        if code < 0:
+            printed.append(f"The installer was killed by signal {-code}.")
         output = "\n".join(printed)
         if code != 0:
             self.say(INFO, output)

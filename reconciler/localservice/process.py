@@ -20,6 +20,7 @@ from reconciler.localservice.admin import Admin, own_version
 from reconciler.localservice.application import Application
 from reconciler.localservice.database import DatabaseError
 from reconciler.localservice.gate import Gate
+from reconciler.localservice.hardware import gpu_ids, this_machine
 from reconciler.localservice.server import Server
 from reconciler.localservice.store import Store
 from reconciler.localservice.supervisor import Supervisor
@@ -93,7 +94,11 @@ class _Service:
         self._server = Server(gate.handle, self._activity, self._former_port())
         self._address = Address(os.getpid(), self._server.url, token, own_version())
         self._supervisor = Supervisor(
-            self._store, home, storage_url=lambda job: f"{self._server.url}/jobs/{job.gcs_secret}"
+            self._store,
+            home,
+            storage_url=lambda job: f"{self._server.url}/jobs/{job.gcs_secret}",
+            machine=this_machine(),
+            gpus=gpu_ids(),
         )
 
     def stop(self) -> None:

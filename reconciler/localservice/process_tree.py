@@ -2,7 +2,7 @@
 
 On Linux the runner is a subreaper: whoever loses its parent becomes its child, so the tree below it is
 complete. Where there is no such thing, and after a runner's death, a variable in the environment of all that
-a run has started tells.
+a run has started tells, and `sessions`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 MARK = "RECONCILER_RUN"
+REPLICA = "RECONCILER_REPLICA"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -63,9 +67,54 @@ def reap() -> dict[int, int]:
 
 def descendants(run_id: str) -> list[psutil.Process]:
     """The living processes that this one has started, directly or not; `run_id` is the mark they carry."""
-    below = psutil.Process().children(recursive=True)
-    found = below if _libc is not None else [*below, *marked(run_id)]
-    return [process for process in found if _lives(process)]
+    if _libc is None:
+        found = [*psutil.Process().children(recursive=True), *marked(run_id)]
+        return [process for process in found if _lives(process)]
+    processes = []
+    for entry in _below(list(table())):
+        with suppress(psutil.Error):
+            processes.append(psutil.Process(entry.pid))
+    return processes
+
+
+def count(run_id: str) -> int:
+    """How many `descendants` there are."""
+    return len(descendants(run_id)) if _libc is None else len(_below(list(table())))
+
+
+def kill_descendants(run_id: str, reap: Callable[[], object], within: float) -> bool:
+    """Kill all that this process has started, also what starts new processes as fast as it can.
+
+    Args:
+        reap: Collects the children that have ended.
+
+    Returns:
+        Whether nothing of it lives; False after `within` seconds.
+    """
+
+    def living() -> list[psutil.Process]:
+        reap()
+        return descendants(run_id)
+
+    give_up = time.monotonic() + within
+    if _libc is not None and living():
+        _kill_below(give_up)
+    return kill_all(living, give_up - time.monotonic())
+
+
+def take_precedence() -> None:
+    """Run before everything else from now on, where this user may: else a crowd of others leaves no time."""
+    if hasattr(os, "sched_setscheduler"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def forks() -> int:
+    """A number that grows with each process that anybody starts; 0 where the system doesn't tell."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def marked(run_id: str) -> list[psutil.Process]:
@@ -73,8 +122,18 @@ def marked(run_id: str) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter()
-        if process.pid != os.getpid() and _lives(process) and _mark_of(process) == run_id
+        if process.pid != os.getpid() and _lives(process) and run_of(process) == run_id
     ]
+
+
+def run_of(process: psutil.Process) -> str | None:
+    """The run that has started this process, by its mark; None where that isn't known."""
+    return _variable_of(process, MARK)
+
+
+def replica_of(process: psutil.Process) -> str | None:
+    """The replica that has started this process, by its mark; None where that isn't known."""
+    return _variable_of(process, REPLICA)
 
 
 def is_runner(pid: int, run_id: str) -> bool:
@@ -93,14 +152,108 @@ def tell(processes: Iterable[psutil.Process], what: signal.Signals) -> None:
 
 
 def kill_all(find: Callable[[], list[psutil.Process]], within: float) -> bool:
-    """Kill what `find` finds until it finds nothing; False where that took longer than `within` seconds."""
+    """Kill what `find` finds until it finds nothing; False where that took longer than `within` seconds.
+
+    All are halted before the first is killed: none can start another meanwhile, or notice that one is gone.
+    """
     give_up = time.monotonic() + within
+    halted: set[int] = set()
     while living := find():
-        tell(living, signal.SIGKILL)
+        new = [process for process in living if process.pid not in halted]
+        what = signal.SIGSTOP if new else signal.SIGKILL
+        _tell_groups(new or living, what)
+        tell(new or living, what)
+        halted.update(process.pid for process in new)
         if time.monotonic() > give_up:
+            tell(living, signal.SIGKILL)
             return False
-        time.sleep(_PAUSE)
+        if not new:
+            time.sleep(_PAUSE)
     return True
+
+
+def _tell_groups(processes: Iterable[psutil.Process], what: signal.Signals) -> None:
+    """Send a signal to whole process groups: at one moment, so that nothing that forks is ahead of it.
+
+    All that a run has started is in sessions of its own, so their groups hold nothing else.
+    """
+    groups = set()
+    for process in processes:
+        with suppress(ProcessLookupError):
+            groups.add(os.getpgid(process.pid))
+    for group in groups - {0, os.getpgrp()}:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, what)
+
+
+class Entry(NamedTuple):
+    """A line of the system's table of processes; `start` in ticks since the machine's start."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: int
+
+
+def table() -> Iterator[Entry]:
+    """The living processes, each as it is when it is read: `/proc/PID/stat`, see proc(5)."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 plain names are quicker, and it counts here
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue  # it has ended
+            threads = int(fields[17])
+            if fields[0] not in (b"Z", b"X") or threads > 1:
+                yield Entry(int(name), *(int(fields[place]) for place in (1, 2, 3, 19)))
+
+
+def _below(table: Sequence[Entry]) -> list[Entry]:
+    """What this process has started, directly or not."""
+    children = defaultdict(list)
+    for entry in table:
+        children[entry.parent].append(entry)
+    found = list(children[os.getpid()])
+    for entry in found:  # it grows meanwhile
+        found += children[entry.pid]
+    return found
+
+
+def _kill_below(give_up: float) -> None:
+    """Halt what this process has started until there is nothing new in it, then kill it all.
+
+    Each is halted as soon as it is seen, with its process group: what forks must not win the race.
+    """
+    known: set[Entry] = set()
+    below: list[Entry] = []
+    while time.monotonic() < give_up:
+        seen, ours, groups = [], {os.getpid()}, {os.getpgrp(), 0}
+        for entry in table():
+            seen.append(entry)
+            if entry.parent in ours:
+                ours.add(entry.pid)
+                if entry not in known:
+                    _halt(entry, groups)
+        below = _below(seen)
+        for entry in below:
+            if entry.pid not in ours and entry not in known:
+                _halt(entry, groups)
+        if known.issuperset(below):
+            break
+        known.update(below)
+    for entry in below:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(entry.pid, signal.SIGKILL)
+
+
+def _halt(entry: Entry, groups: set[int]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if entry.group not in groups:
+            groups.add(entry.group)
+            os.killpg(entry.group, signal.SIGSTOP)
+        os.kill(entry.pid, signal.SIGSTOP)
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -110,8 +263,8 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _mark_of(process: psutil.Process) -> str | None:
+def _variable_of(process: psutil.Process, name: str) -> str | None:
     try:
-        return process.environ().get(MARK)
+        return process.environ().get(name)
     except (psutil.Error, OSError):
         return None

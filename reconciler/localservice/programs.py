@@ -1,4 +1,4 @@
-"""Runs one program after the other for a run: output taken in, requests to end obeyed, nothing left behind.
+"""Runs programs for a run, one after the other or side by side: output taken in, nothing left behind.
 
 One thread does it all: what a new process does between fork and exec is safe only so.
 """
@@ -10,16 +10,16 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 import psutil
 
-from reconciler.localservice import process_tree
-from reconciler.localservice.run_folder import Ending
+from reconciler.localservice import process_tree, sessions
+from reconciler.localservice.container_engines import in_container
+from reconciler.localservice.run_folder import Ending, remove
 from reconciler.localservice.run_log import LineSplitter
 
 _POLL = 0.1
@@ -46,20 +46,56 @@ class Interrupted(Exception):
         self.ending = ending
 
 
+@dataclass(eq=False, slots=True)
+class Program:
+    """One that has been started.
+
+    Attributes:
+        replica: Whose it is, "" for nobody's.
+        code: How it ended: its exit code, negative for the signal that killed it; None while it runs.
+    """
+
+    child: subprocess.Popen[bytes]
+    replica: str
+    code: int | None = field(default=None, init=False)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its session's and its process group's too."""
+        return self.child.pid
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One of the two that a program prints to."""
+
+    program: Program
+    stream: IO[bytes]
+    consumer: Consumer
+    lines: LineSplitter = field(default_factory=LineSplitter)
+
+
 class Programs:
-    """Runs programs, one at a time.
+    """Runs programs.
 
     Attributes:
         run_id: The mark that all processes carry in their environment.
+        sessions: A folder for the notes on the sessions that programs begin.
         lock: A descriptor that all processes inherit, with the lock it holds.
         asked: Tells whether the run is to end; called a few times a second.
     """
 
-    def __init__(self, run_id: str, lock: int, asked: Callable[[], Interruption | None]) -> None:
+    def __init__(
+        self, run_id: str, sessions: Path, lock: int, asked: Callable[[], Interruption | None]
+    ) -> None:
         self._run_id = run_id
+        self._sessions = sessions
         self._lock = lock
         self._asked = asked
-        self._wakeup = _wake_on_child()
+        self._running: dict[int, Program] = {}
+        self._ended: list[Program] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(_wake_on_child(), selectors.EVENT_READ, None)
         process_tree.become_subreaper()
 
     def run(
@@ -72,7 +108,7 @@ class Programs:
         err: Consumer,
         keep: Sequence[int] = (),
     ) -> int:
-        """Run a program to its end, and end what it leaves behind.
+        """Run a program to its end while no other runs, and end what it leaves behind.
 
         Args:
             out: Gets the lines of its standard output; `err` those of its standard error.
@@ -86,8 +122,93 @@ class Programs:
             OSError: The program can't be started.
         """
         self.pause(0)
-        with _started(argv, {**env, process_tree.MARK: self._run_id}, cwd, (self._lock, *keep)) as child:
-            return _Attendance(child, out, err, self).attend()
+        program = self.start(argv, env=env, cwd=cwd, out=out, err=err, keep=keep)
+        while not self.turn():
+            self.end_if_asked()
+        self.finish(program)
+        assert program.code is not None
+        return program.code
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        out: Consumer,
+        err: Consumer,
+        keep: Sequence[int] = (),
+        replica: str = "",
+        first: Callable[[], None] | None = None,
+    ) -> Program:
+        """Start a program beside those that run; `turn` tells of its end, which `finish` is to follow.
+
+        Args:
+            replica: Whose program it is: all that it starts carries that mark.
+            first: What the new process is to do before it becomes the program.
+
+        Raises:
+            OSError: The program can't be started.
+        """
+        marks = {process_tree.MARK: self._run_id, **({process_tree.REPLICA: replica} if replica else {})}
+        self._sessions.mkdir(exist_ok=True)
+        before = _before_exec(self._sessions, first)
+        child = _started(argv, {**env, **marks}, cwd, (self._lock, *keep), before)
+        program = Program(child, replica)
+        self._running[program.pid] = program
+        for stream, consumer in ((child.stdout, out), (child.stderr, err)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, _Stream(program, stream, consumer))
+        return program
+
+    def turn(self, timeout: float = _POLL) -> list[Program]:
+        """Take in what programs print, for `timeout` seconds at most; the programs that have ended since."""
+        self._take_in(0 if self._ended else timeout)
+        self._reap()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def finish(self, program: Program, *, kill: bool = True) -> None:
+        """After a program's end: take in the last of its output, and first kill what it has left behind."""
+        if kill and process_tree.kill_all(lambda: self._left_by(program), _TO_DIE):
+            sessions.forget(self._sessions, program.pid)
+        self._drain(program)
+
+    def asked(self) -> Interruption | None:
+        """Whether the run is to end."""
+        return self._asked()
+
+    def end_if_asked(self) -> None:
+        """End all programs where the run is to end, and raise Interrupted then."""
+        interruption = self._asked()
+        if interruption is not None:
+            self.end_gently(interruption.grace)
+            raise Interrupted(interruption.ending)
+
+    def end_gently(self, grace: float) -> list[Program]:
+        """End every process that was started: by SIGTERM, and by SIGKILL what lives `grace` seconds later.
+
+        With no grace, by SIGKILL alone. A request to end the run that comes meanwhile may shorten the time.
+
+        Returns:
+            The programs that have ended since `turn` told last.
+        """
+        ended: list[Program] = []
+        kill_at = time.monotonic() + grace
+        if grace:
+            # What is in a container hears of it by the engine's command.
+            process_tree.tell([each for each in self.living() if not in_container(each)], signal.SIGTERM)
+        while time.monotonic() < kill_at and self.living():
+            ended += self.turn()
+            interruption = self._asked()
+            if interruption is not None:
+                kill_at = min(kill_at, time.monotonic() + interruption.grace)
+        self.end_all()
+        self._drain()
+        ended += self._ended
+        self._ended.clear()
+        return ended
 
     def pause(self, seconds: float = _POLL) -> None:
         """Wait; raises Interrupted where the run is to end."""
@@ -99,128 +220,103 @@ class Programs:
 
     def living(self) -> list[psutil.Process]:
         """What programs have left behind, or have still running."""
+        self._reap()
         return process_tree.descendants(self._run_id)
 
     def end_all(self) -> None:
         """Kill every process that was started."""
-        process_tree.kill_all(self._left, _TO_DIE)
+        if process_tree.kill_descendants(self._run_id, self._reap, _TO_DIE):
+            remove(self._sessions)
 
-    def _left(self) -> list[psutil.Process]:
-        process_tree.reap()
-        return self.living()
+    def count(self) -> int:
+        """How many processes of the run live."""
+        return process_tree.count(self._run_id)
 
-    @property
-    def wakeup(self) -> int:
-        """A descriptor that becomes readable when a child ends."""
-        return self._wakeup
+    def _left_by(self, program: Program) -> list[psutil.Process]:
+        """What lives of an ended program: all of the run while no other runs, else what is known as its."""
+        living = self.living()
+        return [process for process in living if _is_of(program, process)] if self._running else living
 
-    def asked(self) -> Interruption | None:
-        """Whether the run is to end."""
-        return self._asked()
-
-
-class _Attendance:
-    """One program from its start to the death of the last process that it has started."""
-
-    def __init__(
-        self, child: subprocess.Popen[bytes], out: Consumer, err: Consumer, programs: Programs
-    ) -> None:
-        self._child = child
-        self._programs = programs
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(programs.wakeup, selectors.EVENT_READ, None)
-        for stream, consumer in ((child.stdout, out), (child.stderr, err)):
-            self._register(stream, consumer)
-        self._interruption: Interruption | None = None
-        self._kill_at = 0.0
-
-    def attend(self) -> int:
-        with self._selector:
-            code = self._to_exit()
-            self._to_silence()
-        self._child.returncode = code  # collected here, not by Popen
-        if self._interruption is not None:
-            raise Interrupted(self._interruption.ending)
-        return code
-
-    def _register(self, stream: IO[bytes] | None, consumer: Consumer) -> None:
-        if stream is not None:
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, (LineSplitter(), consumer))
-
-    def _to_exit(self) -> int:
-        while True:
-            self._take_in(_POLL)
-            codes = process_tree.reap()
-            if self._child.pid in codes:
-                return codes[self._child.pid]
-            self._press()
-
-    def _press(self) -> None:
-        """Ask the processes to end when the run is to end; make them, once their time is over."""
-        if self._interruption is None:
-            self._interruption = self._programs.asked()
-            if self._interruption is not None:
-                self._kill_at = time.monotonic() + self._interruption.grace
-                process_tree.tell(self._programs.living(), signal.SIGTERM)
-        elif time.monotonic() > self._kill_at:
-            process_tree.tell(self._programs.living(), signal.SIGKILL)
-
-    def _to_silence(self) -> None:
-        """After the program's end: what it has started ends as well, at once or within the grace it has."""
-        while self._interruption and time.monotonic() < self._kill_at and self._programs.living():
-            self._take_in(_POLL)
-            process_tree.reap()
-        self._programs.end_all()
-        give_up = time.monotonic() + _TO_DRAIN
-        while len(self._selector.get_map()) > 1 and time.monotonic() < give_up:
-            self._take_in(_POLL)
-        for key in self._streams():
-            self._close(key)
+    def _reap(self) -> None:
+        for pid, code in process_tree.reap().items():
+            program = self._running.pop(pid, None)
+            if program is not None:
+                program.code = program.child.returncode = code  # collected here, not by Popen
+                self._ended.append(program)
 
     def _take_in(self, timeout: float) -> None:
         for key, _events in self._selector.select(timeout):
             if key.data is None:
                 os.read(key.fd, _CHUNK)
             elif data := os.read(key.fd, _CHUNK):
-                _deliver(key, key.data[0].feed(data))
+                _deliver(key, key.data.lines.feed(data))
             else:
                 self._close(key)
 
+    def _drain(self, program: Program | None = None) -> None:
+        """Take in what a dead program has printed, or all have; a pipe that is held open isn't waited for."""
+        give_up = time.monotonic() + _TO_DRAIN
+        while self._streams(program) and time.monotonic() < give_up:
+            self._take_in(_POLL)
+        for key in self._streams(program):
+            self._close(key)
+
     def _close(self, key: selectors.SelectorKey) -> None:
         self._selector.unregister(key.fileobj)
-        _deliver(key, key.data[0].close())
+        _deliver(key, key.data.lines.close())
+        key.data.stream.close()
 
-    def _streams(self) -> list[selectors.SelectorKey]:
-        return [key for key in self._selector.get_map().values() if key.data is not None]
+    def _streams(self, program: Program | None) -> list[selectors.SelectorKey]:
+        keys = [key for key in self._selector.get_map().values() if key.data is not None]
+        return [key for key in keys if program is None or key.data.program is program]
+
+
+def _is_of(program: Program, process: psutil.Process) -> bool:
+    try:
+        return os.getsid(process.pid) == program.pid or process_tree.replica_of(process) == program.replica
+    except OSError:
+        return False
 
 
 def _deliver(key: selectors.SelectorKey, lines: list[str]) -> None:
     if lines:
-        key.data[1](lines)
+        key.data.consumer(lines)
 
 
-@contextmanager
 def _started(
-    argv: Sequence[str], env: Mapping[str, str], cwd: Path, descriptors: Sequence[int]
-) -> Iterator[subprocess.Popen[bytes]]:
-    child = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=cwd,
-        env=env,
-        start_new_session=True,
-        pass_fds=descriptors,
-        preexec_fn=process_tree.dying_with_parent(),
-    )
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    descriptors: Sequence[int],
+    before: Callable[[], None],
+) -> subprocess.Popen[bytes]:
     try:
-        yield child
-    finally:
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            pass_fds=descriptors,
+            preexec_fn=before,
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(f"{argv[0]} could not be started: {error}") from error
+
+
+def _before_exec(noted_in: Path, first: Callable[[], None] | None) -> Callable[[], None]:
+    tie = process_tree.dying_with_parent()
+
+    def before() -> None:
+        sessions.note(noted_in)
+        if first is not None:
+            first()
+        if tie is not None:
+            tie()  # last: the kernel forgets it when a process changes its capabilities
+
+    return before
 
 
 def _wake_on_child() -> int:

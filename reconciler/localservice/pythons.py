@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +22,7 @@ _PROBE = (
     "assert sys.implementation.name == 'cpython' and sys.version_info[0] == 3;"
     "print(json.dumps([sys.version_info[1], platform.python_version()]))"
 )
+_NO_ROOM = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 _NAME = re.compile(r"python3\.(\d+)")
 
 
@@ -68,12 +71,22 @@ def running(held: Iterable[Candidate]) -> Iterator[Python]:
 
 @cache
 def probe(path: Path) -> Python | None:
-    """The Python in this file; None where it doesn't run, or can't make environments."""
+    """The Python in this file; None where it doesn't run, or can't make environments.
+
+    Raises:
+        OSError: The machine has no room for another process: whether it would run isn't known.
+    """
     command = [str(path), "-I", "-c", _PROBE]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PROBE_LIMIT, stdin=subprocess.DEVNULL)
+        if done.returncode == -signal.SIGKILL:  # that is how the kernel makes room
+            raise OSError(errno.ENOMEM, "killed, for memory perhaps", str(path))
         minor, version = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        return None
+    except (subprocess.TimeoutExpired, ValueError):
         return None
     return Python(path, (3, int(minor)), str(version))
 

@@ -11,7 +11,8 @@ from datetime import datetime
 from reconciler.localservice.message import ApiError
 from reconciler.localservice.records import Json
 
-_NAMED = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
+# A word that may be a bucket's name: trainers are also told of theirs as `--bucket=NAME`, or in variables.
+_NAMED = re.compile(r"(?<![\w.-])[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?![\w-])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Reach:
         """Whether the object may be read, written or listed."""
         return self.bucket(bucket) and not f"{bucket}/{name}".startswith(tuple(_prefixes(self.reserved)))
 
+    def places(self) -> tuple[str, ...]:
+        """The buckets by their names, where not all may be seen; then what is reserved in them, as there."""
+        seen = sorted(name for name in self.buckets or () if self.bucket(name))
+        return (*seen, *(entry for entry in self.reserved if entry.partition("/")[0] in seen))
+
     def check_bucket(self, name: str) -> None:
         """Refuse a bucket that may not be seen.
 
@@ -44,7 +50,10 @@ class Reach:
             ApiError: PERMISSION_DENIED.
         """
         if not self.bucket(name):
-            raise ApiError("PERMISSION_DENIED", f"No access to the bucket {name}.")
+            told = f"No access to the bucket {name}."
+            if self.buckets is not None and name not in self.buckets:
+                told += " A job reaches the buckets that it names: in its arguments, variables or folders."
+            raise ApiError("PERMISSION_DENIED", told)
 
     def check_object(self, bucket: str, name: str) -> None:
         """Refuse an object that may not be touched.
@@ -69,7 +78,7 @@ EVERYTHING = Reach(mints=True)
 
 
 def of_job(body: Mapping[str, Json], reserved: Iterable[str]) -> Reach:
-    """What a job may touch: the buckets that its resource names as gs://BUCKET or /gcs/BUCKET."""
+    """What a job may touch: the buckets that its resource names, as gs://BUCKET or by their names alone."""
     return Reach(frozenset(_NAMED.findall(json.dumps(body))), tuple(reserved))
 
 

@@ -75,11 +75,81 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One start of a job, `number` from 1; there is a next one only after the former is known to be dead."""
+    """One start of a job or of one of its trials, `number` from 1 in the job.
+
+    There is a next one of the same trial only after the former is known to be dead.
+
+    Attributes:
+        trial: The trial's number from 1, 0 for a job without trials.
+    """
 
     run_id: str
     job: int
     number: int
+    trial: int = 0
+
+
+class TrialState(StrEnum):
+    """The states of a trial; both APIs' words for them are made from these."""
+
+    QUEUED = "QUEUED"
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"  # early stopping, or its job is being cancelled
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial can't change its state any more."""
+        return self in ENDED_TRIALS
+
+
+ENDED_TRIALS = frozenset({TrialState.SUCCEEDED, TrialState.FAILED, TrialState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a trial reported at one step.
+
+    Attributes:
+        step: The trainer's own count; 0 where it has none.
+        elapsed: Seconds since the trial began to run.
+        metrics: Values by metric id (Vertex AI) or tag (ml).
+    """
+
+    step: int
+    elapsed: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One trial of a tuning job.
+
+    Attributes:
+        job: The job's `id`.
+        number: From 1.
+        parameters: The value of each hyper-parameter that is active, by its name, in the order of the
+            specification: numbers, or strings for categories.
+        create_time, start_time, end_time: RFC 3339 in UTC, "" where not yet.
+        measurements: What it has reported, oldest first; `final` is the one that counts, once it has ended.
+        stopped_early: Whether early stopping ended it: SUCCEEDED then.
+        message: Why it ended as it did, "" for nothing to say.
+    """
+
+    job: int
+    number: int
+    parameters: Mapping[str, float | int | str]
+    create_time: str
+    state: TrialState = TrialState.QUEUED
+    start_time: str = ""
+    end_time: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    final: Measurement | None = None
+    stopped_early: bool = False
+    message: str = ""
 
 
 def number_of(project: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from reconciler.localservice.launch import seconds
 from reconciler.localservice.records import Json
+from reconciler.localservice.tuning import checks
 from reconciler.localservice.wire import snake
 
 Mistake = tuple[str, str]
@@ -22,6 +24,9 @@ _MAX_PACKAGES = 100
 _MAX_VARIABLES = 100
 _MAX_LABELS = 64
 _MAX_POOLS = 4
+_LEAST_WAIT = 1800.0
+_ML_POOLS = ("worker", "parameterServer", "evaluator")
+_OWN_COMMAND = ("containerCommand", "containerArgs")
 
 
 def custom_job(job: Message) -> Iterator[Mistake]:
@@ -33,15 +38,14 @@ def custom_job(job: Message) -> Iterator[Mistake]:
 def tuning_job(job: Message) -> Iterator[Mistake]:
     """A new hyperparameterTuningJobs resource."""
     yield from _resource(job)
-    study = job.get("studySpec", {})
-    yield from _missing(study, "study_spec.", "metrics", "parameters")
-    yield from _each(study.get("metrics", []), "study_spec.metrics", ("metricId", "goal"))
-    yield from _each(study.get("parameters", []), "study_spec.parameters", ("parameterId",))
+    yield from checks.study_spec(job.get("studySpec", {}), "study_spec")
     yield from (
         (snake(name), "Must be greater than zero.")
         for name in ("maxTrialCount", "parallelTrialCount")
         if job.get(name, 0) < 1
     )
+    if job.get("maxFailedTrialCount", 0) < 0:
+        yield "max_failed_trial_count", "Must not be negative."
     yield from _job_spec(job.get("trialJobSpec", {}), "trial_job_spec")
 
 
@@ -94,6 +98,7 @@ def _job_spec(spec: Message, path: str) -> Iterator[Mistake]:
             yield from _pool(pool, f"{path}.worker_pool_specs[{index}]")
     if pools and pools[0].get("replicaCount", "1") != "1":
         yield f"{path}.worker_pool_specs[0].replica_count", "The first worker pool has exactly one replica."
+    yield from _durations(spec.get("scheduling", {}), f"{path}.scheduling", "timeout", "maxWaitDuration")
     prefix = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "gs://")
     if not prefix.startswith("gs://"):
         yield f"{path}.base_output_directory.output_uri_prefix", "A Cloud Storage URI begins with gs://."
@@ -141,8 +146,54 @@ def _training_input(given: Message) -> Iterator[Mistake]:
     if not given.get("masterConfig", {}).get("imageUri"):
         yield from _missing(given, path + ".", "packageUris", "pythonModule", "runtimeVersion")
     yield from _packages(given, f"{path}.package_uris")
+    yield from _ml_pools(given, path)
+    yield from _ml_commands(given, path)
+    scheduling = given.get("scheduling", {})
+    yield from _durations(scheduling, f"{path}.scheduling", "maxRunningTime", "maxWaitTime")
+    if 0 <= seconds(scheduling.get("maxWaitTime", "1800s")) < _LEAST_WAIT:
+        yield f"{path}.scheduling.max_wait_time", "Must be at least 1800s."
+    if "hyperparameters" in given:
+        yield from checks.hyperparameters(given["hyperparameters"], f"{path}.hyperparameters")
     if "jobDir" in given and not given["jobDir"].startswith("gs://"):
         yield f"{path}.job_dir", "A Cloud Storage URI begins with gs://."
+
+
+def _ml_pools(given: Message, path: str) -> Iterator[Mistake]:
+    for role in _ML_POOLS:
+        count, machine = int(given.get(f"{role}Count", 0)), given.get(f"{role}Type", "")
+        told = f"{path}.{snake(role)}"
+        if count < 0:
+            yield f"{told}_count", "Must not be negative."
+        if given.get("scaleTier") != "CUSTOM":
+            yield from (
+                (f"{told}_{name}", "Only with the scale tier CUSTOM.")
+                for name, value in (("count", count), ("type", machine))
+                if value
+            )
+        elif count > 0 and not machine:
+            yield f"{told}_type", f"Required field is not set, as there is a {snake(role)}_count."
+
+
+def _ml_commands(given: Message, path: str) -> Iterator[Mistake]:
+    image = given.get("masterConfig", {}).get("imageUri")
+    for role in ("master", *_ML_POOLS):
+        config = given.get(f"{role}Config", {})
+        for name in _OWN_COMMAND:
+            if not config.get(name):
+                continue
+            told = f"{path}.{snake(role)}_config.{snake(name)}"
+            if not (config.get("imageUri") or image):  # the master's is the others' too
+                yield told, "Only with an image_uri."
+            if given.get("args"):
+                yield told, "Must not be set together with training_input.args."
+
+
+def _durations(spec: Message, path: str, *names: str) -> Iterator[Mistake]:
+    yield from (
+        (f"{path}.{snake(name)}", "Must not be negative.")
+        for name in names
+        if seconds(spec.get(name, "0s")) < 0
+    )
 
 
 def _each(items: Sequence[Message], path: str, names: Sequence[str]) -> Iterator[Mistake]:

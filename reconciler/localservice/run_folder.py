@@ -11,13 +11,16 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from reconciler.localservice.records import Measurement
 
 PREPARING = "PREPARING"
 RUNNING = "RUNNING"
@@ -84,9 +87,19 @@ class RunFolder:
         return self.path / "lock"
 
     @property
+    def sessions(self) -> Path:
+        """Notes on the sessions that the runner's programs have begun."""
+        return self.path / "sessions"
+
+    @property
     def log(self) -> Path:
-        """JSON lines: `t` the time, `s` the severity, `m` the text."""
+        """JSON lines: `t` the time, `s` the severity, `r` the replica that has printed it, `m` the text."""
         return self.path / "log.jsonl"
+
+    @property
+    def measurements(self) -> Path:
+        """What the trial's primary has reported so far, by `write_measurements`."""
+        return self.path / "measurements.json"
 
     @property
     def complaints(self) -> Path:
@@ -105,12 +118,12 @@ class RunFolder:
 
     @property
     def work(self) -> Path:
-        """The trainer's working folder."""
+        """The replicas' working folders, each with its task's name."""
         return self.path / "work"
 
     @property
     def home(self) -> Path:
-        """The trainer's home folder: as fresh as the cloud's."""
+        """The replicas' home folders, each with its task's name: as fresh as the cloud's."""
         return self.path / "home"
 
     def claim(self) -> bool:
@@ -176,13 +189,17 @@ class RunFolder:
         long.
         """
         for path in self._temps():
-            return path
+            if stat.S_IMODE(path.lstat().st_mode) & 0o777 == 0o700:
+                return path
         return Path(tempfile.mkdtemp(prefix=self._temp_prefix))
 
     def clean(self) -> None:
-        """Remove all but the record: the spec, the log, the end."""
-        for path in (self.packages, self.environment, self.work, self.home, *self._temps()):
+        """Remove all but the record: the spec, the log, the end; what can't be removed stays."""
+        for path in (self.packages, self.environment, self.work, self.home):
             remove(path)
+        with suppress(OSError):
+            for path in self._temps():
+                remove(path)
 
     @property
     def _started(self) -> Path:
@@ -205,7 +222,23 @@ class RunFolder:
         return f"reconciler-{self.run_id}-"
 
     def _temps(self) -> Iterator[Path]:
-        return Path(tempfile.gettempdir()).glob(f"{self._temp_prefix}*")
+        """This user's folders alone: anybody may put something of such a name there."""
+        for path in Path(tempfile.gettempdir()).glob(f"{self._temp_prefix}*"):
+            with suppress(OSError):
+                found = path.lstat()
+                if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                    yield path
+
+
+def write_measurements(folder: RunFolder, measurements: Sequence[Measurement]) -> None:
+    """Replace, as one act, what the trial has reported so far; oldest first."""
+    write_json(folder.measurements, {"measurements": [asdict(held) for held in measurements]})
+
+
+def read_measurements(folder: RunFolder) -> tuple[Measurement, ...]:
+    """What the trial has reported so far; nothing where it has reported nothing."""
+    found = read_json(folder.measurements) or {"measurements": []}
+    return tuple(Measurement(**held) for held in found["measurements"])
 
 
 def run_folder(home: Path, run_id: str) -> RunFolder:
@@ -279,12 +312,24 @@ def sync_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder and all that is in it, also where a program has made folders unwritable."""
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
+    """Remove a folder and all that is in it, also where a program has made folders unwritable.
+
+    What can't be removed stays: folders of another user, or too deep ones. Links aren't followed.
+    """
+    with suppress(OSError, RecursionError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        _make_removable(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_removable(path: Path) -> None:
+    with suppress(OSError):
         path.chmod(0o700)
-        for folder, below, _files in os.walk(path):
-            for name in below:
+    for folder, below, _files in os.walk(path):
+        for name in below:
+            with suppress(OSError):
                 if not (Path(folder) / name).is_symlink():
                     (Path(folder) / name).chmod(0o700)
-        shutil.rmtree(path, ignore_errors=True)

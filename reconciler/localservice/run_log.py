@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 
 from reconciler.localservice.run_folder import now
@@ -16,23 +17,39 @@ ERROR = "ERROR"
 LINE_LIMIT = 64 * 1024
 
 
+class LogFullError(Exception):
+    """The log has reached its limit: what a replica has printed was not added."""
+
+
 class RunLog:
-    """Appends to a run's log; each call's lines reach the file together, before it returns."""
+    """Appends to a run's log; each call's lines reach the file together, before it returns.
 
-    def __init__(self, path: Path) -> None:
+    Attributes:
+        limit: Bytes that the file may have with what replicas print; None for as many as there are. The
+            service's own lines are added in any case.
+    """
+
+    def __init__(self, path: Path, limit: int | None = None) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._limit = limit
+        self._size = os.fstat(self._descriptor).st_size
 
-    def write(self, severity: str, lines: Iterable[str]) -> None:
-        """Add lines.
+    def write(self, severity: str, lines: Iterable[str], replica: str = "") -> None:
+        """Add lines, of a replica or the service's own.
 
         Raises:
+            LogFullError: They would go beyond the limit.
             OSError: The disk is full, say.
         """
-        time = now()
-        entries = [json.dumps({"t": time, "s": severity, "m": line}) for line in lines]
-        data = memoryview("".join(f"{entry}\n" for entry in entries).encode())
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        label = {"t": now(), "s": severity, **({"r": replica} if replica else {})}
+        start = json.dumps(label).removesuffix("}")
+        data = "".join(f'{start}, "m": {encode_basestring_ascii(line)}}}\n' for line in lines).encode()
+        if replica and self._limit is not None and self._size + len(data) > self._limit:
+            raise LogFullError
+        self._size += len(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
 
     def close(self) -> None:
         """Close the file."""

@@ -12,13 +12,13 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from reconciler.localservice import surroundings
 from reconciler.localservice.codes import Code
-from reconciler.localservice.exits import Tail, ending_of, killer_of
+from reconciler.localservice.containers import end_containers
 from reconciler.localservice.programs import Interrupted, Interruption, Programs
 from reconciler.localservice.run_folder import (
     CANCELLED,
@@ -31,12 +31,11 @@ from reconciler.localservice.run_folder import (
     locked,
     now,
     read_json,
-    remove,
+    write_measurements,
 )
-from reconciler.localservice.run_log import ERROR, INFO, WARNING, RunLog
+from reconciler.localservice.run_log import ERROR, WARNING, RunLog
 from reconciler.localservice.run_spec import RunSpec
 
-_STARTS = 5
 _STOP_GRACE = 2.0
 
 
@@ -59,8 +58,8 @@ class _Run:
     def __init__(self, folder: RunFolder, lock: int) -> None:
         self._folder = folder
         self._spec = RunSpec.from_json(read_json(folder.spec) or {})
-        self._log = RunLog(folder.log)
-        self._programs = Programs(folder.run_id, lock, self._asked)
+        self._log = RunLog(folder.log, self._spec.log_limit)
+        self._programs = Programs(folder.run_id, folder.sessions, lock, self._asked)
         self._stop = False
         self._deadline: float | None = None
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -70,6 +69,7 @@ class _Run:
         """From the first phase to the record of the end."""
         ending = self._ending()
         self._programs.end_all()
+        end_containers(self._folder)
         if ending.state == FAILED:
             self._say_why(ending)
         if self._folder.path.exists():
@@ -88,52 +88,44 @@ class _Run:
 
     def _work(self) -> Ending:
         # Here and not above: these are slow to import, and the run's marker is to be there at once.
+        from reconciler.localservice.commands import Commands
+        from reconciler.localservice.containers import ContainerError
         from reconciler.localservice.environments import InstallError
-        from reconciler.localservice.preparation import PreparationError, prepare
+        from reconciler.localservice.preparation import PreparationError
+        from reconciler.localservice.replicas import Replicas
 
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:
             self._say(WARNING, warning)
+        commands = Commands(self._folder, self._spec, self._programs, self._say)
         try:
-            prepared = prepare(self._folder, self._spec, self._programs, self._say)
-        except PreparationError as error:
+            commands.prepare()
+            self._folder.set_phase(RUNNING)
+            self._deadline = time.monotonic() + self._spec.time_limit
+            look = self._looking(commands.metrics_file(self._spec.primary))
+            try:
+                return Replicas(self._spec, self._programs, self._log, commands, look).to_end()
+            finally:
+                look()
+        except (PreparationError, ContainerError) as error:
             return Ending(FAILED, error.code, error.message)
         except InstallError as error:
             return Ending(FAILED, Code.INVALID_ARGUMENT, str(error))
-        self._folder.set_phase(RUNNING)
-        self._deadline = time.monotonic() + self._spec.time_limit
-        return self._trained(prepared.python, prepared.programs)
 
-    def _trained(self, python: Path, programs: tuple[Path, ...]) -> Ending:
-        """Run the trainer; one that is ended by SIGTERM is started again, as the cloud does."""
-        from reconciler.localservice.preparation import hint_of_missing_module
+    def _looking(self, metrics: Path) -> Callable[[], None]:
+        """What takes over what the primary reports into its metrics file; nothing outside of trials."""
+        if not self._spec.metrics:
+            return lambda: None
+        from reconciler.localservice.tuning.measurements import ReportedMetrics
 
-        for start in range(1, _STARTS + 1):
-            errors = Tail()
-            code = self._train(python, programs, errors)
-            if killer_of(code) is not signal.SIGTERM or start == _STARTS:
-                break
-            self._say(WARNING, f"The replica {self._spec.replica} was ended by SIGTERM: it is started again.")
-        hint = hint_of_missing_module(self._spec, errors.text())
-        return ending_of(self._spec.replica, code, errors.text(), hint)
+        reported = ReportedMetrics(metrics, self._spec.metrics, time.time())
 
-    def _train(self, python: Path, programs: tuple[Path, ...], errors: Tail) -> int:
-        for path in (self._folder.work, self._folder.home):
-            remove(path)
-            path.mkdir()
-        passed_on = surroundings.for_trainer(os.environ, programs, self._folder.home, self._folder.temp())
+        def look() -> None:
+            measurements = reported.look()
+            if measurements is not None and self._folder.path.exists():
+                write_measurements(self._folder, measurements)
 
-        def err(lines: list[str]) -> None:
-            self._log.write(ERROR, lines)
-            errors.add(lines)
-
-        return self._programs.run(
-            [str(python), "-m", self._spec.module, *self._spec.args],
-            env={**passed_on, **self._spec.env},
-            cwd=self._folder.work,
-            out=lambda lines: self._log.write(INFO, lines),
-            err=err,
-        )
+        return look
 
     def _asked(self) -> Interruption | None:
         if self._stop or not self._folder.path.exists():

@@ -1,4 +1,4 @@
-"""The store: jobs, their runs, and settings. Every write is durable before it returns."""
+"""The store: jobs, their trials and runs, and settings. Every write is durable before it returns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from reconciler.localservice.database import Database
-from reconciler.localservice.records import ENDED, UNFINISHED, JobRecord, JobState, Json, RunRecord, number_of
+from reconciler.localservice.records import (
+    ENDED,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Json,
+    Measurement,
+    RunRecord,
+    TrialRecord,
+    TrialState,
+    number_of,
+)
 
 _CHUNK = 200
 
@@ -192,23 +203,49 @@ class Store:
         with self.database.writing() as connection:
             connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
 
-    def add_run(self, id: int) -> RunRecord:
-        """Remember that the job is started once more; to be called before anything is started."""
+    def add_run(self, id: int, trial: int = 0) -> RunRecord:
+        """Remember that a job, or a trial of it, is started once more; to be called before anything is."""
         with self.database.writing() as connection:
             row = connection.execute(
                 "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE job = ?", (id,)
             ).fetchone()
-            run = RunRecord(f"{id}-{row[0]}-{secrets.token_hex(4)}", id, int(row[0]))
+            run = RunRecord(f"{id}-{row[0]}-{secrets.token_hex(4)}", id, int(row[0]), trial)
             connection.execute(
-                "INSERT INTO runs (run_id, job, number) VALUES (?, ?, ?)", (run.run_id, id, run.number)
+                "INSERT INTO runs (run_id, job, number, trial) VALUES (?, ?, ?, ?)",
+                (run.run_id, id, run.number, trial),
             )
             return run
 
-    def runs(self, id: int) -> list[RunRecord]:
-        """The job's runs, first to last."""
+    def runs(self, id: int, trial: int | None = None) -> list[RunRecord]:
+        """The runs of a job and of all its trials, or of one trial alone, first to last."""
         with self.database.reading() as connection:
-            rows = connection.execute("SELECT * FROM runs WHERE job = ? ORDER BY number", (id,)).fetchall()
-        return [RunRecord(row["run_id"], row["job"], row["number"]) for row in rows]
+            rows = connection.execute(
+                "SELECT * FROM runs WHERE job = ? AND trial = coalesce(?, trial) ORDER BY number", (id, trial)
+            ).fetchall()
+        return [RunRecord(row["run_id"], row["job"], row["number"], row["trial"]) for row in rows]
+
+    def add_trial(
+        self, id: int, parameters: Mapping[str, float | int | str], *, after: int = 0
+    ) -> TrialRecord:
+        """Remember a job's next trial, QUEUED; the first one's number is the one after `after`."""
+        with self.database.writing() as connection:
+            row = connection.execute(
+                "SELECT coalesce(max(number), ?) + 1 FROM trials WHERE job = ?", (after, id)
+            ).fetchone()
+            trial = TrialRecord(id, int(row[0]), dict(parameters), create_time=self.now())
+            _write_trial(connection, trial)
+            return trial
+
+    def save_trial(self, trial: TrialRecord) -> None:
+        """Write a trial as it is now."""
+        with self.database.writing() as connection:
+            _write_trial(connection, trial)
+
+    def trials(self, id: int) -> list[TrialRecord]:
+        """The job's trials, first to last."""
+        with self.database.reading() as connection:
+            rows = connection.execute("SELECT * FROM trials WHERE job = ? ORDER BY number", (id,)).fetchall()
+        return [_trial(row) for row in rows]
 
     def setting(self, name: str) -> Json:
         """A setting's value, None where it was never set."""
@@ -242,6 +279,43 @@ class Store:
 def new_etag() -> str:
     """A version of a job's labels, never seen before; base64, as the API's type for it is bytes."""
     return base64.b64encode(secrets.token_bytes(9)).decode()
+
+
+def _write_trial(connection: sqlite3.Connection, trial: TrialRecord) -> None:
+    connection.execute(
+        "REPLACE INTO trials (job, number, parameters, state, create_time, start_time, end_time,"
+        " measurements, final, stopped_early, message) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            trial.job,
+            trial.number,
+            json.dumps(dict(trial.parameters)),
+            trial.state,
+            trial.create_time,
+            trial.start_time,
+            trial.end_time,
+            json.dumps([asdict(each) for each in trial.measurements]),
+            json.dumps(asdict(trial.final) if trial.final else None),
+            trial.stopped_early,
+            trial.message,
+        ),
+    )
+
+
+def _trial(row: sqlite3.Row) -> TrialRecord:
+    final = json.loads(row["final"])
+    return TrialRecord(
+        job=row["job"],
+        number=row["number"],
+        parameters=json.loads(row["parameters"]),
+        create_time=row["create_time"],
+        state=TrialState(row["state"]),
+        start_time=row["start_time"],
+        end_time=row["end_time"],
+        measurements=tuple(Measurement(**each) for each in json.loads(row["measurements"])),
+        final=Measurement(**final) if final else None,
+        stopped_early=bool(row["stopped_early"]),
+        message=row["message"],
+    )
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:

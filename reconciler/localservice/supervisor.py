@@ -1,53 +1,37 @@
-"""Which jobs run: starts them, watches them, cancels them, and takes up again what a crash has left.
+"""Which jobs run: admits them, follows them, cancels them, and takes up again what a crash has left.
 
-The intent to run is in the store before anything is started, and what has become of it is in the run's
-folder, so a supervisor that is killed at any moment is followed by one that finds every job again: running,
-ended, or to be started. A run whose runner died without telling an end is a machine that crashed: the job is
-started again from its beginning, as a new run, once nothing of the old one lives.
+A supervisor that is killed at any moment is followed by one that finds every job again, in the store and in
+the folders of its runs. One job's trouble is not another's: what goes wrong with a job is tried again, and
+ends that job alone where it goes wrong again and again.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from reconciler.localservice import bucket_files, process_tree, surroundings
+from reconciler.localservice.allotments import Allotments
+from reconciler.localservice.attempts import Attempts, Work
+from reconciler.localservice.capacity import Waiting, admitted
 from reconciler.localservice.codes import Code
-from reconciler.localservice.launch import Here, Refusal, launch, max_wait, may_be_retried
-from reconciler.localservice.records import JobRecord, JobState, RunRecord
-from reconciler.localservice.run_folder import (
-    CANCELLED,
-    FAILED,
-    STOPPED,
-    Ending,
-    RunFolder,
-    run_folder,
-    sync_folder,
-    write_json,
-)
-from reconciler.localservice.run_log import WARNING, RunLog
-from reconciler.localservice.run_spec import RunSpec
+from reconciler.localservice.database import DatabaseError
+from reconciler.localservice.launch import demand, max_wait, priority
+from reconciler.localservice.machines import Machine
+from reconciler.localservice.records import ML_JOBS, JobRecord, JobState
+from reconciler.localservice.run_folder import CANCELLED, FAILED, Ending
+from reconciler.localservice.runners import Runners
 from reconciler.localservice.settling import take_over_end, take_over_phase
 from reconciler.localservice.store import Store
+from reconciler.localservice.trials import TuningJobs
+from reconciler.localservice.tuning.study import is_tuning
 
-_RESTARTS = 5
-_TO_DIE = 1.0
-_STOP_POLL = 0.02
-_STOP_GENTLY = 3.0
+_TRIES = 100
+_WAITED = "The job was cancelled: it waited for longer than scheduling.{}."
 
-_CANCELLED = "The job was cancelled."
-_WAITED = "The job was cancelled: it waited for longer than scheduling.maxWaitTime."
-_LOST = "The process that ran the job was lost"
-_STOPPED_WITH_SERVICE = "The job was stopped together with the service"
+_log = logging.getLogger(__name__)
 
 
 class Supervisor:
@@ -55,7 +39,8 @@ class Supervisor:
 
     Attributes:
         storage_url: Cloud Storage's API for one job.
-        slots: How many jobs run at once; as many as this machine has CPUs by default.
+        machine: What there is for all jobs together.
+        gpus: Its GPUs' ids.
     """
 
     def __init__(
@@ -64,239 +49,133 @@ class Supervisor:
         home: Path,
         *,
         storage_url: Callable[[JobRecord], str],
-        slots: int | None = None,
+        machine: Machine,
+        gpus: Sequence[str] = (),
     ) -> None:
         self._store = store
-        self._home = home.absolute()
-        self._storage_url = storage_url
-        self._cpus = os.cpu_count() or 1
-        self._slots = slots or self._cpus
-        self._runners: dict[str, subprocess.Popen[bytes]] = {}
-        self._adopted: dict[str, int] = {}
+        self._machine = machine
+        self._runners = Runners(home.absolute())
+        self._attempts = Attempts(
+            store, home.absolute(), self._runners, Allotments(gpus), machine, storage_url
+        )
+        self._tuning = TuningJobs(store, self._attempts, machine)
+        self._demands: dict[int, Machine] = {}
+        self._failures: dict[tuple[int, str], int] = {}
 
     def recover(self) -> None:
         """Take up what a former supervisor has left: what runs, what has ended, what was lost."""
+        self._attempts.recover(self._begun())
         self._follow_all()
 
     def tick(self) -> bool:
         """Start what may start, notice what has ended, end what is to end; False with nothing left to do."""
         self._follow_all()
-        return self._start_waiting()
+        return self._admit()
 
     def stop(self) -> None:
         """End every run within five seconds, also where the home is gone; their jobs are unfinished then."""
-        give_up = time.monotonic() + _STOP_GENTLY
-        for pid in self._pids().values():
-            _signal(pid, signal.SIGTERM)
-        while (left := self._pids()) and time.monotonic() < give_up:
-            time.sleep(_STOP_POLL)
-        for run_id, pid in left.items():
-            _signal(pid, signal.SIGKILL)
-            _kill_marked(run_id)
-            run_folder(self._home, run_id).clean()
+        self._runners.stop()
+
+    def _begun(self) -> list[JobRecord]:
+        return [job for job in self._store.unfinished() if job.state is not JobState.QUEUED]
 
     def _follow_all(self) -> None:
-        for job in self._store.unfinished():
-            if job.state is not JobState.QUEUED:
-                self._follow(job)
+        for job in self._begun():
+            self._fenced(job, self._follow)
 
-    def _start_waiting(self) -> bool:
-        """Start jobs in the order of their creation, as many as there are slots; False with no job left."""
+    def _admit(self) -> bool:
+        """Let waiting jobs begin that the machine has room for; False with no job left."""
         jobs = self._store.unfinished()
-        free = self._slots - sum(job.state is not JobState.QUEUED for job in jobs)
-        for job in (job for job in jobs if job.state is JobState.QUEUED):
-            if self._waited_too_long(job):
-                self._end(job, _cancelled(_WAITED))
-            elif free > 0:
-                free -= self._start(job)
+        waiting = {job.id: job for job in jobs if job.state is JobState.QUEUED}
+        self._forget_all_but({job.id for job in jobs})
+        for job in waiting.values():
+            self._fenced(job, self._look_at_waiting)
+        held = [self._demand(job) for job in jobs if job.id not in waiting]
+        asking = [Waiting(job.id, priority(job), self._demand(job)) for job in waiting.values()]
+        for id in admitted(self._machine, held, asking):
+            self._fenced(waiting[id], self._begin)
         return bool(jobs)
 
-    def _start(self, job: JobRecord, why: str = "") -> bool:
-        """Begin a new run of a job; False where it can't run here and has ended, or is no longer to run."""
-        spec = self._spec(job)
-        if isinstance(spec, Refusal):
-            self._end(job, Ending(FAILED, spec.code, spec.message))
-            return False
-        if job.state is JobState.QUEUED and not self._move(job, JobState.PREPARING):
-            return False
-        return self._spawn(job, self._folder(self._store.add_run(job.id)), spec, why)
+    def _forget_all_but(self, ids: set[int]) -> None:
+        self._demands = {id: demand for id, demand in self._demands.items() if id in ids}
+        self._failures = {key: count for key, count in self._failures.items() if key[0] in ids}
 
-    def _spawn(self, job: JobRecord, folder: RunFolder, spec: RunSpec, why: str = "") -> bool:
-        try:
-            for bucket in filter(bucket_files.is_bucket_name, spec.output_buckets):
-                (self._home / "gcs" / bucket).mkdir(parents=True, exist_ok=True)
-            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_folder(folder.path.parent)
-            write_json(folder.spec, spec.to_json())
-            if why:
-                _log(folder, why)
-            self._runners[folder.run_id] = _start_runner(folder)
-        except OSError as error:
-            self._end(job, Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The job could not be started: {error}"))
-            return False
-        return True
+    def _look_at_waiting(self, job: JobRecord) -> None:
+        if self._waited_too_long(job):
+            self._end(job, Ending(CANCELLED, Code.CANCELLED, _waited(job)))
+        self._demands[job.id] = self._demands.get(job.id) or demand(job, self._machine)
 
-    def _spec(self, job: JobRecord) -> RunSpec | Refusal:
-        here = Here(self._storage_url(job), self._home / "gcs", self._cpus, _free_port())
-        spec = launch(job, here)
-        if isinstance(spec, Refusal) or not job.start_time:
-            return spec
-        # Started once before: the time it ran then counts.
-        return replace(spec, time_limit=max(0.0, spec.time_limit - self._seconds_since(job.start_time)))
+    def _demand(self, job: JobRecord) -> Machine:
+        """What the job holds or asks for: everything, where that can't be told."""
+        if job.id not in self._demands:
+            self._fenced(job, self._look_at_waiting)
+        return self._demands.get(job.id, self._machine)
+
+    def _begin(self, job: JobRecord) -> None:
+        refusal = self._attempts.refusal(job)
+        if refusal is not None:
+            self._end(job, refusal)
+        elif (begun := self._move(job, JobState.PREPARING)) is not None:
+            self._follow(begun)
 
     def _follow(self, job: JobRecord) -> None:
-        """Bring a job that has begun, in the store, to where its last run is."""
-        runs = self._store.runs(job.id)
-        if not runs:
-            self._never_began(job)
-            return
-        folder = self._folder(runs[-1])
-        take_over_phase(self._store, job, folder)
-        if job.state is JobState.CANCELLING and folder.path.exists():
-            folder.ask_to_cancel(job.error_message or _CANCELLED)
-        elif job.state is JobState.PREPARING and self._waited_too_long(job):
-            self._move(job, JobState.CANCELLING, _WAITED)
-        if not self._lives(folder):
-            self._after(job, runs, folder)
-
-    def _never_began(self, job: JobRecord) -> None:
-        if job.state is JobState.CANCELLING:
-            self._end(job, _cancelled(job.error_message))
-        else:
-            self._start(job)
-
-    def _lives(self, folder: RunFolder) -> bool:
-        """Whether a runner has the run in hand, or is about to take it."""
-        runner = self._runners.get(folder.run_id)
-        if runner is not None and runner.poll() is None:
-            return True
-        if runner is not None:
-            del self._runners[folder.run_id]
-            if folder.path.exists():
-                folder.claim()  # where it never got so far: it counts as lost, not as still to be started
-        pid = folder.runner()
-        if pid is None:
-            self._adopted.pop(folder.run_id, None)
-            return False
-        self._adopted[folder.run_id] = pid
-        return True
-
-    def _after(self, job: JobRecord, runs: Sequence[RunRecord], folder: RunFolder) -> None:
-        """What follows when no runner has the run in hand."""
-        ending = folder.ending()
-        if ending is None and not folder.started():
-            self._not_started(job, folder)
-            return
-        if (ending is None or not folder.over()) and not _silenced(folder):
-            return  # something of it lives still: the next tick looks again
-        folder.clean()
-        if ending is None or ending.state == STOPPED:
-            self._again(job, runs, ending)
-        else:
-            take_over_phase(self._store, job, folder)
+        """Bring a job that has begun, in the store, to where its runs are, and do what is to be done next."""
+        if job.state is JobState.PREPARING and self._waited_too_long(job):
+            job = self._move(job, JobState.CANCELLING, _waited(job)) or job
+        ending = self._tuning.step(job) if is_tuning(job) else self._step(job)
+        if ending is not None:
             self._end(job, ending)
 
-    def _not_started(self, job: JobRecord, folder: RunFolder) -> None:
-        if job.state is JobState.CANCELLING:
-            # Marked as started, so that a runner that is late doesn't take it up.
-            if not folder.path.exists() or folder.claim():
-                self._end(job, _cancelled(job.error_message))
-            return
-        spec = self._spec(job)
-        if isinstance(spec, Refusal):
-            self._end(job, Ending(FAILED, spec.code, spec.message))
-        else:
-            self._spawn(job, folder, spec)
-
-    def _again(self, job: JobRecord, runs: Sequence[RunRecord], ending: Ending | None) -> None:
-        """Start a job once more whose run was stopped, or was lost, unless that happened too often."""
-        lost = sum(self._folder(run).ending() is None for run in runs)
-        if job.state is JobState.CANCELLING:
-            self._end(job, _cancelled(job.error_message))
-        elif ending is not None:
-            self._start(job, f"{_STOPPED_WITH_SERVICE}: it starts again from the beginning.")
-        elif not may_be_retried(job):
-            self._end(job, Ending(FAILED, Code.INTERNAL, f"{_LOST}, and scheduling.disableRetries is set."))
-        elif lost > _RESTARTS:
-            told = f"{_LOST}, {lost} times. {_last_complaint(self._folder(runs[-1]))}".rstrip()
-            self._end(job, Ending(FAILED, Code.INTERNAL, told))
-        else:
-            self._start(job, f"{_LOST}: it starts again from the beginning.")
+    def _step(self, job: JobRecord) -> Ending | None:
+        work = Work(job, cancelled=job.error_message if job.state is JobState.CANCELLING else None)
+        ending = self._attempts.step(work)
+        folder = self._attempts.folder(work)
+        if folder is not None:
+            take_over_phase(self._store, job, folder)
+        return ending
 
     def _end(self, job: JobRecord, ending: Ending) -> None:
         take_over_end(self._store, job, ending if ending.time else replace(ending, time=self._store.now()))
+        self._tuning.forget(job)
 
-    def _move(self, job: JobRecord, to: JobState, message: str = "") -> bool:
+    def _move(self, job: JobRecord, to: JobState, message: str = "") -> JobRecord | None:
         at = self._store.now()
-        moved = self._store.move(job.id, to, only_from={job.state}, at=at, error_message=message)
-        return moved is not None
+        return self._store.move(job.id, to, only_from={job.state}, at=at, error_message=message)
 
     def _waited_too_long(self, job: JobRecord) -> bool:
         limit = max_wait(job)
-        return limit is not None and self._seconds_since(job.create_time) > limit
+        if limit is None:
+            return False
+        waited = self._store.clock() - datetime.fromisoformat(job.create_time)
+        return waited.total_seconds() > limit
 
-    def _seconds_since(self, time: str) -> float:
-        return (self._store.clock() - datetime.fromisoformat(time)).total_seconds()
+    def _fenced(self, job: JobRecord, step: Callable[[JobRecord], None]) -> None:
+        """Do a step of one job; a failure is this job's alone, and its end where it comes again and again."""
+        # Each step counts for itself: one that works tells nothing of another.
+        key = (job.id, step.__name__)
+        try:
+            step(job)
+        except DatabaseError:
+            raise  # no job's trouble, but everybody's
+        except Exception as error:
+            if all(id != job.id for id, _step in self._failures):
+                _log.exception("can't look after job %s", job.job_id)
+            self._failures[key] = self._failures.get(key, 0) + 1
+            if self._failures[key] >= _TRIES:
+                self._give_up(job, error, self._failures[key])
+        else:
+            self._failures.pop(key, None)
 
-    def _folder(self, run: RunRecord) -> RunFolder:
-        return run_folder(self._home, run.run_id)
-
-    def _pids(self) -> dict[str, int]:
-        """The runners that live, by run; from memory, because the home may be gone."""
-        own = {run_id: runner.pid for run_id, runner in self._runners.items() if runner.poll() is None}
-        adopted = {
-            run_id: pid for run_id, pid in self._adopted.items() if process_tree.is_runner(pid, run_id)
-        }
-        return own | adopted
-
-
-def _cancelled(message: str) -> Ending:
-    return Ending(CANCELLED, Code.CANCELLED, message or _CANCELLED)
-
-
-def _start_runner(folder: RunFolder) -> subprocess.Popen[bytes]:
-    """Start a runner that outlives this process and shares nothing with it."""
-    with folder.complaints.open("ab") as complaints:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "reconciler.localservice.runner", str(folder.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=complaints,
-            stderr=complaints,
-            cwd="/",
-            env=surroundings.for_runner(os.environ),
-            start_new_session=True,
-        )
+    def _give_up(self, job: JobRecord, error: Exception, times: int) -> None:
+        try:
+            if self._tuning.abandon(job):
+                self._end(job, Ending(FAILED, Code.INTERNAL, f"The service failed the job: {error!r}"))
+        except DatabaseError:
+            raise
+        except Exception:  # it is tried again at each further failure: not each is told
+            if times % _TRIES == 0:
+                _log.exception("can't end job %s", job.job_id)
 
 
-def _silenced(folder: RunFolder) -> bool:
-    """Kill what is left of a run whose runner is dead; whether nothing of it lives."""
-    return _kill_marked(folder.run_id) and folder.over()
-
-
-def _kill_marked(run_id: str) -> bool:
-    return process_tree.kill_all(lambda: process_tree.marked(run_id), _TO_DIE)
-
-
-def _signal(pid: int, what: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, what)
-
-
-def _last_complaint(folder: RunFolder) -> str:
-    with suppress(OSError):
-        return folder.complaints.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-    return ""
-
-
-def _log(folder: RunFolder, text: str) -> None:
-    log = RunLog(folder.log)
-    try:
-        log.write(WARNING, [text])
-    finally:
-        log.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _waited(job: JobRecord) -> str:
+    return _WAITED.format("maxWaitTime" if job.collection == ML_JOBS else "maxWaitDuration")

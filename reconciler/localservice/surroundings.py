@@ -16,7 +16,16 @@ _TRAINERS = frozenset(
     }
 )
 _INSTALLERS = _TRAINERS | {"HOME", "NETRC", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"}
-_RUNNERS = _INSTALLERS | {"PYTHONPATH", "TMPDIR", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"}
+# What leads Docker's and Podman's commands to their engine, its settings and the logins of registries.
+_ENGINES = frozenset(
+    {
+        *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+        *("CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF"),
+        *("REGISTRY_AUTH_FILE", "STORAGE_DRIVER", "STORAGE_OPTS", "CLOUDSDK_CONFIG"),
+        *("XDG_RUNTIME_DIR", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
+    }
+)
+_RUNNERS = _INSTALLERS | _ENGINES | {"PYTHONPATH", "TMPDIR", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR"}
 
 _LOOPBACK = "localhost,127.0.0.1"
 
@@ -45,12 +54,10 @@ def for_trainer(
     """What every trainer gets; `programs` are folders that come first in its PATH."""
     chosen = _chosen(environ, _TRAINERS, ("LC_",))
     path = os.pathsep.join([*map(str, programs), chosen.get("PATH", os.defpath)])
-    # The job's storage is on loopback: no proxy leads there.
-    direct = {name: _with_loopback(chosen.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
     return {
         "LANG": "C.UTF-8",
         **chosen,
-        **direct,
+        **proxies(environ),
         "PATH": path,
         "HOME": str(home),
         "TMPDIR": str(temp),
@@ -58,6 +65,13 @@ def for_trainer(
         # Else cloudml-hypertune writes to one place for all jobs and users of this machine.
         "CLOUD_ML_HP_METRIC_FILE": str(temp / "hypertune" / "output.metrics"),
     }
+
+
+def proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's proxies; none of them leads to the job's storage, which is on loopback."""
+    chosen = _chosen(environ, frozenset({*_PROXIES, *(name.lower() for name in _PROXIES)}), ())
+    direct = {name: _with_loopback(chosen.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
+    return {**chosen, **direct}
 
 
 def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:

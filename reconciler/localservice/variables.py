@@ -1,32 +1,35 @@
-"""The environment variables that the cloud's training services set, for a job of one replica.
+"""The environment variables that the cloud's training services set.
 
-Sources: the pages "Code requirements" and "Distributed training" (Vertex AI), "Distributed training details"
-(AI Platform Training), and the discovery documents (`baseOutputDirectory`, `EnvVar`).
+Sources: the pages "Code requirements" and "Distributed training" (Vertex AI), "TF_CONFIG and distributed
+training", "Using containers for distributed training" and "Distributed PyTorch training" (AI Platform
+Training), and the discovery documents (`baseOutputDirectory`, `EnvVar`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reconciler.localservice.cluster import Replica
 from reconciler.localservice.records import JsonObject
+from reconciler.localservice.run_spec import Role
 
 HOST = "127.0.0.1"
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 
-def output_folders(prefix: str) -> dict[str, str]:
-    """Where a Vertex AI job writes to; nothing without a base output directory."""
-    base = prefix.rstrip("/")
+def output_folders(prefix: str, trial: int = 0) -> dict[str, str]:
+    """Where a Vertex AI job, or one of its trials, writes to; nothing without a base output directory."""
+    base = "/".join([prefix.rstrip("/"), *([str(trial)] if trial else [])])
     folders = {
         "AIP_MODEL_DIR": "model",
         "AIP_CHECKPOINT_DIR": "checkpoints",
         "AIP_TENSORBOARD_LOG_DIR": "logs",
     }
-    return {name: f"{base}/{folder}/" for name, folder in folders.items()} if base else {}
+    return {name: f"{base}/{folder}/" for name, folder in folders.items()} if prefix else {}
 
 
 def told_job(module: str, packages: Iterable[str], args: Iterable[str]) -> str:
@@ -34,35 +37,73 @@ def told_job(module: str, packages: Iterable[str], args: Iterable[str]) -> str:
     return json.dumps({"python_module": module, "package_uris": list(packages), "job_args": list(args)})
 
 
-def for_pytorch(port: int) -> dict[str, str]:
-    """How PyTorch's processes find each other."""
-    return {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+def told_trial(trial: int, metrics: Sequence[str]) -> dict[str, str]:
+    """What a trial learns of itself; nothing for a job without trials."""
+    if not trial:
+        return {}
+    return {"CLOUD_ML_TRIAL_ID": str(trial), "CLOUD_ML_HP_METRIC_TAG": metrics[0] if metrics else ""}
 
 
-def cluster_spec(job_spec: JsonObject, port: int) -> str:
-    """CLUSTER_SPEC, which every replica of Vertex AI has."""
-    return json.dumps(
+def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
+    """How PyTorch's processes find each other.
+
+    Every replica counts, in the order of the pools: programs that run something of their own in the third
+    pool rely on that. The port is none of the replicas', which keep theirs for themselves.
+    """
+    return {
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(replicas),
+    }
+
+
+def cluster_spec(replicas: Sequence[Replica], own: Replica, job: JsonObject, trial: int = 0) -> str:
+    """CLUSTER_SPEC of one replica; all replicas are in it, evaluators as well.
+
+    Vertex AI gives it to every replica, AI Platform to those of custom containers.
+    """
+    return _described(
         {
-            "cluster": {"workerpool0": [f"{HOST}:{port}"]},
+            "cluster": _addresses(replicas, {replica.pool.label: replica.pool.label for replica in replicas}),
             "environment": "cloud",
-            "task": {"type": "workerpool0", "index": 0},
-            "job": job_spec,
+            "task": {"type": own.pool.label, "index": own.index, **_trial(trial)},
+            "job": job,
         }
     )
 
 
-def tf_config(training_input: JsonObject, port: int) -> str:
-    """TF_CONFIG, which AI Platform always sets, Vertex AI not for a single replica."""
-    # The primary is called "master" up to runtime 1.15, and with the 2.x runtimes "chief".
-    primary = "master" if training_input.get("runtimeVersion", "").startswith("1.") else "chief"
-    return json.dumps(
+def tf_config(
+    replicas: Sequence[Replica], own: Replica, primary: str, job: JsonObject, trial: int = 0
+) -> str:
+    """TF_CONFIG of one replica, in which evaluators are tasks but no part of the cluster.
+
+    Args:
+        primary: What the primary is called: `chief` or `master`.
+    """
+    types = {role: primary if role is Role.PRIMARY else str(role) for role in Role}
+    members = [replica for replica in replicas if replica.pool.role is not Role.EVALUATOR]
+    return _described(
         {
-            "cluster": {primary: [f"{HOST}:{port}"]},
-            "task": {"type": primary, "index": 0, "cloud": "local"},
-            "job": _snake_case(training_input),
+            "cluster": _addresses(
+                members, {member.pool.label: types[member.pool.role] for member in members}
+            ),
+            "task": {"type": types[own.pool.role], "index": own.index, **_trial(trial), "cloud": "local"},
+            "job": job,
             "environment": "cloud",
         }
     )
+
+
+def primary_of_ml(training_input: JsonObject) -> str:
+    """What AI Platform calls the primary in TF_CONFIG."""
+    # TensorFlow takes no evaluator beside a "master".
+    if training_input.get("useChiefInTfConfig") or int(training_input.get("evaluatorCount", 0)):
+        return "chief"
+    if training_input.get("masterConfig", {}).get("imageUri"):
+        return "master"
+    # Up to runtime 1.15, and "chief" with the 2.x runtimes.
+    return "master" if training_input.get("runtimeVersion", "").startswith("1.") else "chief"
 
 
 def with_users(variables: Mapping[str, str], users: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -77,12 +118,27 @@ def with_users(variables: Mapping[str, str], users: Iterable[tuple[str, str]]) -
     return known
 
 
-def _resolved(match: re.Match[str], known: Mapping[str, str]) -> str:
-    return "$" if match[0] == "$$" else known.get(match[1], match[0])
-
-
-def _snake_case(value: Any) -> Any:
+def snake_case(value: Any) -> Any:
     """The value with its keys as protocol buffers have them."""
     if isinstance(value, dict):
-        return {re.sub(r"([A-Z])", r"_\1", key).lower(): _snake_case(held) for key, held in value.items()}
-    return [_snake_case(held) for held in value] if isinstance(value, list) else value
+        return {re.sub(r"([A-Z])", r"_\1", key).lower(): snake_case(held) for key, held in value.items()}
+    return [snake_case(held) for held in value] if isinstance(value, list) else value
+
+
+def _addresses(replicas: Sequence[Replica], keys: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for replica in replicas:
+        found.setdefault(keys[replica.pool.label], []).append(f"{HOST}:{replica.port}")
+    return found
+
+
+def _trial(trial: int) -> dict[str, str]:
+    return {"trial": str(trial)} if trial else {}
+
+
+def _described(value: JsonObject) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _resolved(match: re.Match[str], known: Mapping[str, str]) -> str:
+    return "$" if match[0] == "$$" else known.get(match[1], match[0])

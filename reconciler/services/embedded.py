@@ -23,7 +23,8 @@ from reconciler.engines.base import Endpoint, api_error
 from reconciler.errors import ServiceError
 from reconciler.localservice.address import Address, ServiceRunningError, read_address
 from reconciler.localservice.application import Application
-from reconciler.localservice.message import Request
+from reconciler.localservice.bucket_files import is_bucket_name, parts_of
+from reconciler.localservice.message import ApiError, Request
 from reconciler.manifest import JsonObject
 from reconciler.transport import (
     READ_METHODS,
@@ -50,6 +51,18 @@ def home_of(root: Path, environ: Mapping[str, str]) -> Path:
     """Where runs leave their things: `RECONCILER_HOME`, else `.reconciler/` at the repository's root."""
     named = environ.get("RECONCILER_HOME")
     return Path(named).absolute() if named else root / ".reconciler"
+
+
+def folder_of(home: Path, uri: str) -> Path | None:
+    """The folder of this machine that gs://BUCKET/… stands for; None where there can be none."""
+    scheme, _, path = uri.partition("://")
+    bucket, _, name = path.rstrip("/").partition("/")
+    if scheme != "gs" or not is_bucket_name(bucket):
+        return None
+    try:
+        return home.joinpath("gcs", bucket, *(parts_of(name) if name else ()))
+    except ApiError:
+        return None
 
 
 class EmbeddedService:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import pytest
 from bodies import VERTEX, custom_job, job_spec, tuning_job
 from served import Service
 
-from reconciler.localservice.records import JobState, number_of
+from reconciler.localservice.records import JobState, Measurement, TrialState, number_of
 
 JOBS = f"{VERTEX}/customJobs"
 COLLECTIONS = pytest.mark.parametrize(
@@ -266,6 +267,11 @@ def test_masks_leave_only_what_is_wanted(service: Service) -> None:
         (custom_job(labels={"team": "x" * 65}), "labels.team"),
         (custom_job(labels={f"k{number}": "" for number in range(65)}), "labels"),
         (custom_job(jobSpec=job_spec(baseOutputDirectory={"outputUriPrefix": "/tmp"})), "output_uri_prefix"),
+        (custom_job(jobSpec=job_spec(scheduling={"timeout": "-1s"})), "job_spec.scheduling.timeout"),
+        (
+            custom_job(jobSpec=job_spec(scheduling={"maxWaitDuration": "-1s"})),
+            "job_spec.scheduling.max_wait_duration",
+        ),
         (custom_job(jobSpec={"workerPoolSpecs": [{}]}), "worker_pool_specs[0].machine_spec.machine_type"),
         (
             custom_job(jobSpec={"workerPoolSpecs": job_spec()["workerPoolSpecs"] * 5}),
@@ -321,6 +327,7 @@ def test_later_worker_pools_may_be_empty(service: Service) -> None:
     [
         ({"maxTrialCount": 0}, "max_trial_count"),
         ({"parallelTrialCount": 0}, "parallel_trial_count"),
+        ({"maxFailedTrialCount": -1}, "max_failed_trial_count"),
         ({"studySpec": {}}, "study_spec.metrics"),
         ({"studySpec": {"metrics": [{}], "parameters": [{}]}}, "study_spec.parameters[0].parameter_id"),
         ({"trialJobSpec": {}}, "trial_job_spec.worker_pool_specs"),
@@ -331,6 +338,68 @@ def test_what_a_tuning_job_lacks_is_told(service: Service, changes: dict[str, An
         "details"
     ]
     assert any(each["field"] == field for each in details[0]["fieldViolations"])
+
+
+def with_trials(service: Service, values: list[float]) -> str:
+    """A tuning job that has a trial for each value."""
+    path = "/v1/" + str(service.post(f"{VERTEX}/hyperparameterTuningJobs", tuning_job()).json["name"])
+    job = service.store.unfinished()[-1]
+    for value in values:
+        trial = service.store.add_trial(job.id, {"lr": value})
+        final = Measurement(3, 1.5, {"accuracy": value})
+        state = TrialState.SUCCEEDED
+        service.store.save_trial(replace(trial, state=state, measurements=(final,), final=final))
+    return path
+
+
+def test_a_tuning_job_has_its_trials(service: Service) -> None:
+    path = with_trials(service, [0.25, 0.5])
+    trials = service.get(path).json["trials"]
+    assert [(trial["id"], trial["state"]) for trial in trials] == [("1", "SUCCEEDED"), ("2", "SUCCEEDED")]
+    assert trials[1]["parameters"] == [{"parameterId": "lr", "value": 0.5}]
+    assert trials[1]["finalMeasurement"]["metrics"] == [{"metricId": "accuracy", "value": 0.5}]
+    assert trials[1]["finalMeasurement"]["stepCount"] == "3"
+    (listed,) = service.get(f"{VERTEX}/hyperparameterTuningJobs").json["hyperparameterTuningJobs"]
+    assert listed["trials"] == trials
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ("trials.id", {"trials": [{"id": "1"}]}),
+        ("displayName,trials.state", {"displayName": "tuned", "trials": [{"state": "SUCCEEDED"}]}),
+        ("displayName", {"displayName": "tuned"}),
+    ],
+)
+def test_trials_are_read_only_where_they_are_wanted(
+    service: Service, monkeypatch: pytest.MonkeyPatch, mask: str, found: dict[str, Any]
+) -> None:
+    with_trials(service, [0.25])
+    reads: list[int] = []
+    read = service.store.trials
+    monkeypatch.setattr(service.store, "trials", lambda id: [reads.append(id), read(id)][1])
+    listed = service.get(f"{VERTEX}/hyperparameterTuningJobs?readMask={mask}").json
+    assert listed["hyperparameterTuningJobs"] == [found]
+    assert len(reads) == ("trials" in mask)
+    create(service)
+    assert service.get(JOBS).status == 200
+    assert len(reads) == ("trials" in mask)
+
+
+def test_what_is_wrong_with_a_search_is_told_with_its_place(service: Service) -> None:
+    study = tuning_job()["studySpec"]
+    study["parameters"] = [
+        {"parameterId": "lr", "doubleValueSpec": {"minValue": 1, "maxValue": 0}},
+        {"parameterId": "n", "integerValueSpec": {"minValue": 0, "maxValue": 9}, "scaleType": 2},
+    ]
+    answer = service.post(f"{VERTEX}/hyperparameterTuningJobs", tuning_job(studySpec=study))
+    assert answer.status == 400
+    fields = [each["field"] for each in answer.json["error"]["details"][0]["fieldViolations"]]
+    assert fields == [
+        "study_spec.parameters[0].double_value_spec.max_value",
+        "study_spec.parameters[1].integer_value_spec.min_value",
+    ]
+    assert service.store.unfinished() == []
 
 
 def test_a_job_remembers_the_images_of_its_creation(service: Service) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from google.oauth2.credentials import Credentials
 from served import TOKEN, Service
 
 from reconciler.localservice import discovery
-from reconciler.localservice.records import JobState, number_of
+from reconciler.localservice.records import JobState, Measurement, TrialState, number_of
+from reconciler.localservice.tuning.study import Algorithm, study_of
 
 REGION = "europe-west4"
 POOLS = [
@@ -153,6 +155,66 @@ def test_the_official_sdk_lists_over_several_pages(vertex: Service) -> None:
     )
     pages = client.list_custom_jobs(request={"parent": f"projects/demo/locations/{REGION}", "page_size": 2})
     assert [job.display_name for job in pages] == [f"job-{number}" for number in (4, 3, 2, 1, 0)]
+
+
+def test_the_official_sdk_reads_the_trials_of_a_tuning_job(vertex: Service) -> None:
+    parameters = {
+        "lr": hyperparameter_tuning.DoubleParameterSpec(min=0.001, max=0.1, scale="log"),
+        "kernel": hyperparameter_tuning.CategoricalParameterSpec(
+            values=["rbf", "linear"],
+            conditional_parameter_spec={
+                "degree": hyperparameter_tuning.DiscreteParameterSpec(
+                    values=[2, 3], scale="linear", parent_values=["rbf"]
+                )
+            },
+        ),
+    }
+    trial_job = aiplatform.CustomJob(
+        display_name="trial", worker_pool_specs=POOLS, base_output_dir="gs://out/census"
+    )
+    job = aiplatform.HyperparameterTuningJob(
+        display_name="tuned",
+        custom_job=trial_job,
+        metric_spec={"accuracy": "maximize", "loss": "minimize"},
+        parameter_spec=parameters,
+        max_trial_count=4,
+        parallel_trial_count=2,
+        measurement_selection="best",
+    )
+    job.run(sync=False)
+    job._wait_for_resource_creation()
+    (record,) = vertex.store.unfinished()
+    study = study_of(record)
+    assert study
+    assert [metric.maximize for metric in study.metrics] == [True, False]
+    assert (study.algorithm, study.best_measurement) == (Algorithm.DEFAULT, True)
+    assert study.parameters[1].active("rbf")[0].values == (2, 3)
+
+    first = vertex.store.add_trial(record.id, {"lr": 0.01, "kernel": "rbf", "degree": 3})
+    vertex.store.add_trial(record.id, {"lr": 0.1, "kernel": "linear"})
+    final = Measurement(5, 1.25, {"accuracy": 0.75, "loss": 0.5})
+    now = vertex.store.now()
+    vertex.store.save_trial(
+        replace(
+            first,
+            state=TrialState.SUCCEEDED,
+            start_time=now,
+            end_time=now,
+            measurements=(final,),
+            final=final,
+        )
+    )
+    one, two = aiplatform.HyperparameterTuningJob.get(job.resource_name).trials
+    assert (one.id, one.state.name, two.state.name) == ("1", "SUCCEEDED", "REQUESTED")
+    assert {each.parameter_id: each.value for each in one.parameters} == {
+        "lr": 0.01,
+        "kernel": "rbf",
+        "degree": 3,
+    }
+    assert one.final_measurement.step_count == 5
+    assert one.final_measurement.elapsed_duration.total_seconds() == 1.25
+    assert {each.metric_id: each.value for each in one.measurements[0].metrics} == final.metrics
+    job.cancel()
 
 
 def test_the_official_sdk_is_told_what_is_wrong(vertex: Service) -> None:

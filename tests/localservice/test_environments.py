@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,25 +16,38 @@ from reconciler.localservice import environments, surroundings
 from reconciler.localservice.environments import (
     Base,
     InstallError,
+    Layer,
     NoDistributionError,
     Outcome,
     base_environment,
     install_package,
     job_environment,
+    package_layer,
+    run_environment,
 )
+from reconciler.localservice.kept_folders import kept
 from reconciler.localservice.pythons import Python, candidates, probe
 
 
 class Shell:
-    """Runs installers as plain processes, and remembers what it ran."""
+    """Runs installers as plain processes, and remembers what it ran.
 
-    def __init__(self, temp: Path) -> None:
+    Attributes:
+        empty: An environment with nothing but pip; where it is given, a new one is a copy of it. Making one
+            by `venv` takes seconds.
+    """
+
+    def __init__(self, temp: Path, empty: Path | None = None) -> None:
         self.ran: list[list[str]] = []
         self.said: list[str] = []
+        self.empty = empty
         self._temp = temp
 
     def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
         self.ran.append([*argv])
+        if self.empty and "venv" in argv and "--without-pip" not in argv:
+            shutil.copytree(self.empty, argv[-1], symlinks=True)
+            return Outcome(0, "")
         done = subprocess.run(
             argv,
             env=surroundings.for_installer(os.environ, self._temp),
@@ -58,17 +72,31 @@ class Shell:
         ]
 
 
+@pytest.fixture(autouse=True)
+def _compiling_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pip installs is compiled when it is imported: a third of the time that these tests take."""
+    monkeypatch.setenv("PIP_COMPILE", "0")
+
+
 @pytest.fixture
 def shell(tmp_path: Path, wheelhouse: Path) -> Shell:
     (tmp_path / "temp").mkdir()
     return Shell(tmp_path / "temp")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def python() -> Python:
     found = probe(candidates({"HOME": "/nowhere"})[0].path)
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def empty(python: Python, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with nothing but pip."""
+    path = tmp_path_factory.mktemp("empty") / "environment"
+    subprocess.run([python.path, "-I", "-m", "venv", path], check=True)
+    return path
 
 
 @pytest.fixture
@@ -120,9 +148,9 @@ def test_other_content_is_another_environment(tmp_path: Path, python: Python) ->
 
 
 def test_two_that_want_the_same_at_once_build_it_once(
-    tmp_path: Path, python: Python, wheelhouse: Path
+    tmp_path: Path, python: Python, empty: Path, wheelhouse: Path
 ) -> None:
-    shells = [Shell(tmp_path), Shell(tmp_path)]
+    shells = [Shell(tmp_path, empty), Shell(tmp_path, empty)]
     made: list[Base] = []
 
     def make(shell: Shell) -> None:
@@ -139,7 +167,7 @@ def test_two_that_want_the_same_at_once_build_it_once(
 
 
 def test_what_an_installer_left_that_was_killed_is_not_trusted(
-    tmp_path: Path, python: Python, shell: Shell
+    tmp_path: Path, python: Python, empty: Path, shell: Shell
 ) -> None:
     class Killed(BaseException):
         pass
@@ -151,9 +179,10 @@ def test_what_an_installer_left_that_was_killed_is_not_trusted(
             return super().run(argv, keep=keep)
 
     with pytest.raises(Killed):
-        base_environment(tmp_path / "e", python, [], [], KilledShell(tmp_path))
+        base_environment(tmp_path / "e", python, [], [], KilledShell(tmp_path, empty))
     (left,) = (path for path in (tmp_path / "e").iterdir() if path.is_dir())
     (left / "half-written").touch()
+    shell.empty = empty
     made = base_environment(tmp_path / "e", python, [], [], shell)
     assert made.path == left
     assert not (left / "half-written").exists()
@@ -165,12 +194,22 @@ def test_a_lock_outlives_the_builder_in_its_installer(tmp_path: Path) -> None:
     code = f"""
 import subprocess, sys
 from pathlib import Path
-from reconciler.localservice.run_folder import locked
-with locked(Path({str(tmp_path / "x.lock")!r})) as lock:
-    child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"],
-                             stdin=0, stdout=1, pass_fds=(lock,))
-    child.wait()
+from reconciler.localservice.kept_folders import kept
+def make(lock):
+    installer = [sys.executable, "-c", "print('up', flush=True); input()"]
+    subprocess.run(installer, stdin=0, stdout=1, pass_fds=(lock,))
+kept(Path({str(tmp_path / "x")!r}), make, lambda: None)
 """
+
+    class StillAtWork(Exception):
+        pass
+
+    def give_up() -> None:
+        raise StillAtWork
+
+    def make(lock: int) -> None:
+        (tmp_path / "x").mkdir()
+
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as builder:
@@ -178,16 +217,17 @@ with locked(Path({str(tmp_path / "x.lock")!r})) as lock:
         assert builder.stdout.readline() == "up\n"
         builder.send_signal(signal.SIGKILL)
         builder.wait(10)
-        with pytest.raises(BlockingIOError), environments.locked(tmp_path / "x.lock"):
-            pass
+        with pytest.raises(StillAtWork):
+            kept(tmp_path / "x", make, give_up)
         builder.communicate("\n")  # the installer ends
-    with environments.locked(tmp_path / "x.lock"):
-        pass
+    os.close(kept(tmp_path / "x", make, lambda: None).lock)
+    assert (tmp_path / "x" / "complete").exists()
 
 
 def test_what_has_no_wheel_for_this_python_is_told_from_other_failures(
-    tmp_path: Path, python: Python, shell: Shell
+    tmp_path: Path, python: Python, empty: Path, shell: Shell
 ) -> None:
+    shell.empty = empty
     with pytest.raises(NoDistributionError, match=r"scikit-learn==0\.1\.\*") as failure:
         base_environment(tmp_path / "e", python, ["scikit-learn==0.1.*"], [], shell)
     assert "No matching distribution found" in str(failure.value)
@@ -280,6 +320,91 @@ def test_a_second_try_may_succeed(tmp_path: Path, base: Base, shell: Shell) -> N
     )
     install_package(own, archive, tmp_path / "built", shell)
     assert says(own, "import trainer; print(trainer.VALUE)") == "9"
+
+
+def layer_of(tmp_path: Path, base: Base, shell: Shell, *packages: Path) -> Layer:
+    return package_layer(tmp_path / "kept", base, packages, shell)
+
+
+def test_the_same_packages_are_installed_once(tmp_path: Path, base: Base, shell: Shell) -> None:
+    archive = package(tmp_path / "1")
+    first = layer_of(tmp_path, base, shell, archive)
+    assert shell.commands() == ["venv", "wheel", "install"]
+    shell.ran.clear()
+    (tmp_path / "2").mkdir()
+    again = layer_of(tmp_path, base, shell, archive.rename(tmp_path / "2" / archive.name))
+    own = run_environment(tmp_path / "run", again)
+    assert again == first
+    assert shell.ran == []
+    assert says(own, "import trainer, wheel; print(trainer.VALUE)") == "7"
+
+
+def test_other_packages_are_another_layer(tmp_path: Path, base: Base, shell: Shell) -> None:
+    one = trainers.wheel(tmp_path / "1" / "trainer-0.1-py3-none-any.whl", "print(1)")
+    two = trainers.wheel(tmp_path / "2" / "trainer-0.1-py3-none-any.whl", "print(2)")
+    other = Base(base.path, base.python, "made anew")
+    keys = {
+        environments._key_of_packages(base, [one]),
+        environments._key_of_packages(base, [two]),
+        environments._key_of_packages(base, [one, two]),
+        environments._key_of_packages(base, [two, one]),
+        environments._key_of_packages(base, []),
+        environments._key_of_packages(other, [one]),
+        environments._key_of_packages(base, [one.rename(one.with_name("x-0.1-py3-none-any.whl"))]),
+    }
+    assert len(keys) == 7
+
+
+def test_a_run_changes_its_own_copy_only(tmp_path: Path, base: Base, shell: Shell) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "VALUE = 1", ["idna>=3"])
+    layer = layer_of(tmp_path, base, shell, archive)
+    first, second = (run_environment(tmp_path / name, layer) for name in ("a", "b"))
+    task = Path(says(first, "import trainer.task; print(trainer.task.__file__)"))
+    task.write_text("VALUE = 22")
+    value = "import trainer.task, idna; print(trainer.task.VALUE, idna.__file__)"
+    assert says(first, value).startswith(f"22 {layer.path}")
+    assert says(second, value).startswith(f"1 {layer.path}")
+    assert says(layer.path / "bin" / "python", value).startswith("1 ")
+
+
+def test_what_a_trainer_installs_while_it_runs_stays_in_its_run(
+    tmp_path: Path, base: Base, shell: Shell
+) -> None:
+    """By its Python, and by the `pip` that is first in its PATH."""
+    layer = layer_of(tmp_path, base, shell, package(tmp_path))
+    own = run_environment(tmp_path / "run", layer)
+    for command in ([own, "-m", "pip"], [own.parent / "pip"]):
+        assert shell.run([*map(str, command), "install", "--quiet", "--upgrade", "idna"]).code == 0
+        where = "import idna; print(idna.__file__)"
+        assert says(own, where).startswith(str(tmp_path / "run"))
+        assert shell.run([*map(str, command), "uninstall", "--quiet", "--yes", "idna"]).code == 0
+        for below in (layer.path, base.path):
+            with pytest.raises(subprocess.CalledProcessError):
+                says(below / "bin" / "python", where)
+
+
+@pytest.mark.parametrize("folder", ["run", "r" * 200])
+def test_programs_of_packages_run_the_run_s_own_python(
+    folder: str, tmp_path: Path, base: Base, shell: Shell
+) -> None:
+    setup = """
+        from setuptools import setup
+        setup(name="trainer", version="0.1", packages=["trainer"],
+              entry_points={"console_scripts": ["train-it = trainer:main"]})
+    """
+    main = "import sys\ndef main():\n    print(sys.prefix)\n"
+    archive = package(tmp_path, setup_py="", trainer_SLASH___init____py="")
+    archive = trainers.source_distribution(archive, {"setup.py": setup, "trainer/__init__.py": main})
+    own = run_environment(tmp_path / folder, layer_of(tmp_path, base, shell, archive))
+    done = subprocess.run([own.parent / "train-it"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / folder)
+
+
+def test_a_layer_that_couldn_t_be_made_is_gone(tmp_path: Path, base: Base, shell: Shell) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["no-such-thing"])
+    with pytest.raises(InstallError, match="no-such-thing"):
+        layer_of(tmp_path, base, shell, archive)
+    assert [path for path in (tmp_path / "kept").iterdir() if path.is_dir()] == []
 
 
 def test_no_secret_of_the_service_reaches_a_trainer(tmp_path: Path) -> None:

@@ -174,9 +174,12 @@ def test_an_upload_that_a_job_began_is_bound_to_its_bucket(service: Service) -> 
 
 def test_buckets_are_found_wherever_a_resource_names_them() -> None:
     body = ml_job() | {
-        "x": ["--out=gs://one-1/a", {"b": "/gcs/two_2/b c gs://three.3"}, "s3://four", "gs://No"]
+        "x": ["--out=gs://one-1/a", {"b": "/gcs/two_2/b c gs://three.3"}, "--bucket=five", "six", "gs://No"]
     }
-    assert of_job(body, []).buckets == {"staging", "one-1", "two_2", "three.3"}
+    found = of_job(body, []).buckets
+    assert found
+    assert found >= {"staging", "one-1", "two_2", "three.3", "five", "six"}
+    assert not found & {"No", "o", "one", "three", "seven"}
     reach = Reach(frozenset({"a"}), ("a/claims/", "b"))
     assert [reach.object(*each) for each in (("a", "claims2"), ("a", "claims/x"), ("b", "x"))] == [
         True,

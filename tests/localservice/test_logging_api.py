@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from bodies import ML, VERTEX, custom_job, ml_job
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from served import Service
 
 from reconciler.localservice.records import JobRecord
@@ -18,15 +23,17 @@ def time(seconds: int) -> str:
     return f"2026-01-02T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.000000Z"
 
 
-def run_log(service: Service, job: JobRecord) -> Path:
+def run_log(service: Service, job: JobRecord, trial: int = 0) -> Path:
     """A new run's log."""
-    path = run_folder(service.home, service.store.add_run(job.id).run_id).log
+    path = run_folder(service.home, service.store.add_run(job.id, trial).run_id).log
     path.parent.mkdir(parents=True)
     return path
 
 
-def line(number: int, text: str = "", severity: str = "INFO") -> str:
-    return json.dumps({"t": time(number), "s": severity, "m": text or f"line {number}"}) + "\n"
+def line(number: int, text: str = "", severity: str = "INFO", replica: str = "workerpool0-0") -> str:
+    """A replica's line; the service's own with ""."""
+    said = {"t": time(number), "s": severity, "m": text or f"line {number}"}
+    return json.dumps(said | ({"r": replica} if replica else {})) + "\n"
 
 
 @pytest.fixture
@@ -44,7 +51,9 @@ def entries(service: Service, job: JobRecord, more: str = "", **body: Any) -> di
 
 
 def texts(answer: dict[str, Any]) -> list[str]:
-    return [entry["jsonPayload"]["message"] for entry in answer.get("entries", [])]
+    return [
+        entry.get("textPayload") or entry["jsonPayload"]["message"] for entry in answer.get("entries", [])
+    ]
 
 
 def every(service: Service, job: JobRecord, more: str = "", **body: Any) -> list[str]:
@@ -58,24 +67,44 @@ def every(service: Service, job: JobRecord, more: str = "", **body: Any) -> list
 
 
 def test_an_entry_says_where_it_comes_from(service: Service, job: JobRecord) -> None:
-    run_log(service, job).write_text(line(1, "hello", "ERROR"))
+    run_log(service, job, 3).write_text(line(1, "hello", "ERROR"))
     (entry,) = entries(service, job)["entries"]
-    labels = {"project_id": "demo", "job_id": job.job_id, "task_name": "workerpool0-0"}
     assert entry == {
         "insertId": "000001-0000000000000000",
         "logName": "projects/demo/logs/workerpool0-0",
-        "resource": {"type": "ml_job", "labels": labels},
+        "resource": {
+            "type": "ml_job",
+            "labels": {"project_id": "demo", "job_id": job.job_id, "task_name": "workerpool0-0"},
+        },
+        "labels": {
+            "ml.googleapis.com/job_id": job.job_id,
+            "ml.googleapis.com/job_id/log_area": "root",
+            "ml.googleapis.com/trial_id": "3",
+            "ml.googleapis.com/trial_type": "",
+        },
         "timestamp": time(1),
         "receiveTimestamp": time(1),
         "severity": "ERROR",
-        "jsonPayload": {"message": "hello"},
+        "jsonPayload": {"message": "hello", "levelname": "ERROR", "attrs": {"tag": "workerpool0-0"}},
     }
+
+
+def test_the_services_own_words_come_from_no_replica(service: Service, job: JobRecord) -> None:
+    run_log(service, job).write_text(line(1, "it begins", replica="") + line(2))
+    entry = entries(service, job)["entries"][0]
+    assert entry["textPayload"] == "it begins"
+    assert entry["logName"] == f"projects/demo/logs/ml.googleapis.com%2F{job.job_id}"
+    assert entry["resource"]["labels"]["task_name"] == "service"
+    assert entry["labels"]["ml.googleapis.com/trial_id"] == ""
+    assert texts(entries(service, job, 'resource.labels.task_name="service"')) == ["it begins"]
 
 
 def test_a_job_of_ai_platform_has_its_own_task_name(service: Service) -> None:
     service.post(ML, ml_job("census_1"))
     job = service.store.unfinished()[0]
-    run_log(service, job).write_text(line(1))
+    run_log(service, job).write_text(
+        line(1, replica="worker-replica-1") + line(2, replica="master-replica-0")
+    )
     (entry,) = entries(service, job, 'resource.labels.task_name="master-replica-0"')["entries"]
     assert entry["logName"] == "projects/demo/logs/master-replica-0"
 
@@ -90,6 +119,112 @@ def test_pages_hold_every_line_once_in_both_orders(service: Service, job: JobRec
     assert len(texts(entries(service, job))) == 50
     ids = [entry["insertId"] for entry in entries(service, job, pageSize=250)["entries"]]
     assert ids == sorted(set(ids))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run had written when a look began, and what it writes after the first page."""
+
+    trial: int
+    before: list[int]
+    after: list[int]
+
+
+WRITTEN = st.builds(
+    Written,
+    st.integers(0, 3),
+    st.lists(st.integers(0, 9), max_size=12).map(sorted),
+    st.lists(st.integers(10, 19), max_size=6).map(sorted),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs=st.lists(WRITTEN, max_size=6), size=st.integers(1, 9), since=st.none() | st.integers(0, 19))
+def test_merged_pages_hold_each_line_once_in_the_order_of_time(
+    service: Service, runs: list[Written], size: int, since: int | None
+) -> None:
+    service.post(f"{VERTEX}/customJobs", custom_job())
+    job = service.store.unfinished()[-1]
+    logs = [run_log(service, job, run.trial) for run in runs]
+    for number, (log, run) in enumerate(zip(logs, runs, strict=True)):
+        log.write_text(written(number, run.before))
+    asked = "" if since is None else f'timestamp>="{time(since)}"'
+    firsts = {
+        order: entries(service, job, asked, pageSize=size, orderBy=f"timestamp {order}")
+        for order in ("asc", "desc")
+    }
+    for number, (log, run) in enumerate(zip(logs, runs, strict=True)):
+        with log.open("a") as file:
+            file.write(written(number, run.after, len(run.before)))
+    late = run_log(service, job)
+    late.write_text(written(len(runs), [20]))
+
+    def rest(order: str) -> list[str]:
+        found, answer = texts(firsts[order]), firsts[order]
+        while "nextPageToken" in answer:
+            token = answer["nextPageToken"]
+            answer = entries(
+                service, job, asked, pageSize=size, orderBy=f"timestamp {order}", pageToken=token
+            )
+            assert len(texts(answer)) <= size
+            found += texts(answer)
+        return found
+
+    def wanted(numbers: list[list[int]]) -> list[str]:
+        everything = [(at, run, place) for run, held in enumerate(numbers) for place, at in enumerate(held)]
+        return [f"{run}.{place}" for at, run, place in sorted(everything) if at >= (since or 0)]
+
+    before = wanted([run.before for run in runs])
+    after = wanted([*([*run.before, *run.after] for run in runs), [20]])
+    # What is written while somebody looks through the pages is found at the end, where there is a next page.
+    assert rest("asc") == (after if "nextPageToken" in firsts["asc"] else before)
+    assert rest("desc") == before[::-1]
+    assert every(service, job, asked, pageSize=size) == after
+    assert every(service, job, asked, pageSize=size, orderBy="timestamp desc") == after[::-1]
+
+
+def written(run: int, times: list[int], begin: int = 0) -> str:
+    """Lines that say which run they are of, and which of its lines they are."""
+    return "".join(line(at, f"{run}.{place}") for place, at in enumerate(times, begin))
+
+
+def test_a_line_that_comes_late_is_given_all_the_same(service: Service, job: JobRecord) -> None:
+    """Another trial's line may be older than what was given before it was written."""
+    first, second = run_log(service, job, 1), run_log(service, job, 2)
+    first.write_text(line(1) + line(5) + line(9))
+    second.write_text(line(2))
+    answer = entries(service, job, pageSize=3)
+    assert texts(answer) == ["line 1", "line 2", "line 5"]
+    second.write_text(line(2) + line(3))
+    assert texts(entries(service, job, pageSize=3, pageToken=answer["nextPageToken"])) == ["line 3", "line 9"]
+
+
+def test_trials_and_replicas_can_be_asked_for_alone(service: Service, job: JobRecord) -> None:
+    for trial in (1, 2, 12):
+        lines = [line(trial * 100, f"{trial}a"), line(trial * 100 + 1, f"{trial}b", replica="workerpool1-0")]
+        run_log(service, job, trial).write_text("".join(lines))
+    asked = 'labels."ml.googleapis.com/trial_id"="{}"'
+    assert every(service, job, asked.format(12)) == ["12a", "12b"]
+    assert every(service, job, asked.format(3)) == []
+    assert every(service, job, f"NOT {asked.format(2)}") == ["1a", "1b", "12a", "12b"]
+    assert every(service, job, f"({asked.format(1)} OR {asked.format(2)})") == ["1a", "1b", "2a", "2b"]
+    assert every(service, job, 'resource.labels.task_name="workerpool1-0"', pageSize=2) == ["1b", "2b", "12b"]
+    both = f'{asked.format(2)} AND resource.labels.task_name="workerpool1-0"'
+    assert every(service, job, both, orderBy="timestamp desc") == ["2b"]
+
+
+def test_many_runs_are_read_without_many_files_open(service: Service, job: JobRecord) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 300
+    for number in range(count):
+        run_log(service, job, number + 1).write_text(line(number) + line(number))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 50, limit[1]))
+    try:
+        wanted = [f"line {number // 2}" for number in range(2 * count)]
+        assert every(service, job, pageSize=70) == wanted
+        assert every(service, job, pageSize=70, orderBy="timestamp desc") == wanted[::-1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 def test_a_log_is_followed_by_its_last_page(service: Service, job: JobRecord) -> None:
@@ -167,7 +302,9 @@ def test_a_filter_that_selects_little_ends_in_an_empty_page_with_a_token(
 def test_lines_that_a_crash_has_left_unreadable_are_passed_over(service: Service, job: JobRecord) -> None:
     torn = line(2)[:-9] + "\n"
     run_log(service, job).write_bytes(
-        (line(1) + torn + "{}\n[]\n\n" + line(3)).encode() + b"\xff\n" + b"\0" * 99
+        (line(1) + torn + '{}\n[]\n\n{"t": 5}\n{"t": "2026-01-02", "s": "", "m": ""}\n' + line(3)).encode()
+        + b"\xff\n"
+        + b"\0" * 99
     )
     assert every(service, job) == ["line 1", "line 3"]
     assert every(service, job, orderBy="timestamp desc") == ["line 3", "line 1"]

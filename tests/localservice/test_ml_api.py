@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import pytest
 from bodies import ML, ml_job
 from served import Service
 
-from reconciler.localservice.records import JobState, number_of
+from reconciler.localservice.records import JobState, Measurement, TrialState, number_of
 
 
 def create(service: Service, job_id: str = "census_1", **more: Any) -> dict[str, Any]:
@@ -68,10 +69,74 @@ def test_the_states_of_a_job(service: Service) -> None:
     assert service.post(ML + "/census_1:cancel").json["error"]["status"] == "FAILED_PRECONDITION"
 
 
+def tuning(service: Service, job_id: str = "tuned_1", **more: Any) -> Any:
+    body = ml_job(job_id)
+    rate = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}
+    body["trainingInput"]["hyperparameters"] = {"goal": "MAXIMIZE", "params": [rate], **more}
+    return service.post(ML, body)
+
+
 def test_a_tuning_job_says_so(service: Service) -> None:
-    body = ml_job()
-    body["trainingInput"]["hyperparameters"] = {"goal": "MAXIMIZE", "maxTrials": 3}
-    assert service.post(ML, body).json["trainingOutput"] == {"isHyperparameterTuningJob": True}
+    assert tuning(service).json["trainingOutput"] == {
+        "isHyperparameterTuningJob": True,
+        "hyperparameterMetricTag": "training/hptuning/metric",
+    }
+
+
+def test_a_tuning_job_has_its_trials_the_best_first(service: Service) -> None:
+    tuning(service, hyperparameterMetricTag="accuracy")
+    (job,) = service.store.unfinished()
+    for value in (0.25, 0.5):
+        trial = service.store.add_trial(job.id, {"rate": value})
+        final = Measurement(3, 1.5, {"accuracy": value})
+        service.store.save_trial(replace(trial, state=TrialState.SUCCEEDED, final=final))
+    output = service.get(ML + "/tuned_1").json["trainingOutput"]
+    assert output["completedTrialCount"] == "2"
+    assert [each["trialId"] for each in output["trials"]] == ["2", "1"]
+    assert output["trials"][0]["finalMetric"] == {"trainingStep": "3", "objectiveValue": 0.5}
+    assert output["trials"][0]["hyperparameters"] == {"rate": "0.5"}
+    assert service.get(ML).json["jobs"][0]["trainingOutput"] == output
+    labels = service.call("PATCH", ML + "/tuned_1?updateMask=labels", {"labels": {"a": "b"}})
+    assert labels.json["trainingOutput"] == output
+
+
+@pytest.mark.parametrize(
+    ("fields", "reads"),
+    [
+        ("jobs(jobId,state),nextPageToken", 0),
+        ("nextPageToken", 0),
+        ("jobs/trainingOutput/trials", 1),
+        ("jobs", 1),
+        ("*", 1),
+        ("", 1),
+    ],
+)
+def test_trials_are_read_only_where_they_are_wanted(
+    service: Service, monkeypatch: pytest.MonkeyPatch, fields: str, reads: int
+) -> None:
+    tuning(service)
+    read: list[int] = []
+    trials = service.store.trials
+    monkeypatch.setattr(service.store, "trials", lambda id: [read.append(id), trials(id)][1])
+    listed = service.get(f"{ML}?fields={quote(fields)}").json
+    assert len(read) == reads
+    assert ("jobs" in listed) == (fields != "nextPageToken")
+
+
+def test_a_tuning_job_may_go_on_from_an_earlier_one_only(service: Service) -> None:
+    create(service, "census_1")
+    for previous in ("tuned_1", "census_1"):
+        answer = tuning(service, "tuned_2", resumePreviousJobId=previous)
+        assert answer.status == 400
+        assert "training_input.hyperparameters.resume_previous_job_id" in answer.error
+    assert tuning(service).status == 200
+    assert tuning(service, "tuned_2", resumePreviousJobId="tuned_1").status == 200
+
+
+def test_what_is_wrong_with_a_search_is_told_with_its_place(service: Service) -> None:
+    answer = tuning(service, params=[{"parameterName": "n", "type": "INTEGER", "minValue": 2, "maxValue": 1}])
+    assert answer.status == 400
+    assert "training_input.hyperparameters.params[0].max_value" in answer.error
 
 
 def test_a_page_has_twenty_jobs_or_a_hundred_at_most(service: Service) -> None:
@@ -142,6 +207,14 @@ def changed(**changes: Any) -> dict[str, Any]:
     return body
 
 
+def custom(**changes: Any) -> dict[str, Any]:
+    return changed(scaleTier="CUSTOM", masterType="standard", **changes)
+
+
+def in_image(args: list[str], **config: list[str]) -> dict[str, Any]:
+    return changed(args=args, masterConfig={"imageUri": "image", **config})
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -160,6 +233,19 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(packageUris=["http://x"]), "training_input.package_uris[0]"),
         (changed(pythonModule=""), "training_input.python_module"),
         (changed(jobDir="/tmp"), "training_input.job_dir"),
+        (custom(workerType="standard", workerCount="-2"), "training_input.worker_count"),
+        (custom(workerCount="2"), "training_input.worker_type"),
+        (custom(parameterServerCount=1), "training_input.parameter_server_type"),
+        (custom(evaluatorCount="1"), "training_input.evaluator_type"),
+        (changed(workerCount="2"), "training_input.worker_count"),
+        (changed(evaluatorType="standard"), "training_input.evaluator_type"),
+        (changed(scheduling={"maxWaitTime": "10s"}), "training_input.scheduling.max_wait_time"),
+        (changed(scheduling={"maxWaitTime": "-1s"}), "training_input.scheduling.max_wait_time"),
+        (changed(scheduling={"maxRunningTime": "-0.5s"}), "training_input.scheduling.max_running_time"),
+        (in_image(args=["a"], containerArgs=["b"]), "training_input.master_config.container_args"),
+        (in_image(args=["a"], containerCommand=["b"]), "training_input.master_config.container_command"),
+        (changed(masterConfig={"containerArgs": ["b"]}), "training_input.master_config.container_args"),
+        (changed(workerConfig={"containerCommand": ["b"]}), "training_input.worker_config.container_command"),
     ],
 )
 def test_what_a_job_lacks_is_told(service: Service, body: dict[str, Any], field: str) -> None:
@@ -174,6 +260,22 @@ def test_a_container_needs_neither_package_nor_runtime(service: Service) -> None
         runtimeVersion=None, packageUris=None, pythonModule=None, masterConfig={"imageUri": "image"}
     )
     assert service.post(ML, body).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        changed(workerCount="0"),
+        custom(workerType="standard", workerCount="2", evaluatorCount="0"),
+        changed(scheduling={"maxWaitTime": "1800s", "maxRunningTime": "10s"}),
+        changed(masterConfig={"imageUri": "image"}, workerConfig={"containerArgs": ["b"]}),
+        in_image(args=["a"]),
+        in_image(args=[], containerArgs=["b"]),
+    ],
+)
+def test_what_a_job_may_have_is_taken(service: Service, body: dict[str, Any]) -> None:
+    answer = service.post(ML, body)
+    assert answer.status == 200, answer.content
 
 
 def test_unknown_fields_are_refused_and_names_may_be_in_snake_case(service: Service) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -81,6 +82,21 @@ def test_the_service_s_own_python_runs() -> None:
 )
 def test_what_is_no_python_with_pip_is_skipped(body: str, tmp_path: Path) -> None:
     assert probe(program(tmp_path / "python3.9", body)) is None
+
+
+@pytest.mark.parametrize("cause", ["no descriptors", "killed"])
+def test_a_machine_without_room_is_not_a_python_s_fault(cause: str, tmp_path: Path) -> None:
+    killed = program(tmp_path / "python3.9", "kill -9 $$" if cause == "killed" else "echo '[9, \"3.9.18\"]'")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if cause != "killed":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"Too many open files|killed, for memory"):
+            [*running([Candidate(killed, (3, 9))])]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    if cause != "killed":
+        assert probe(killed), "it is asked again"
 
 
 def test_a_program_that_hangs_is_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,123 +3,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 import trainers
+from runs import DEADLINE, Run, Starter, lives, nothing_is_left_of, until
 
 from reconciler.localservice import process_tree
-from reconciler.localservice.launch import Here, launch
-from reconciler.localservice.run_folder import RunFolder, locked, run_folder, write_json
+from reconciler.localservice.run_folder import locked, write_json
 from reconciler.localservice.run_log import LINE_LIMIT, LineSplitter
-from reconciler.localservice.run_spec import RunSpec
-
-DEADLINE = 60.0
-
-
-def until(what: Callable[[], Any], deadline: float = DEADLINE) -> Any:
-    """Wait until `what` is true, and give what it is."""
-    give_up = time.monotonic() + deadline
-    while not (found := what()):
-        assert time.monotonic() < give_up, "it didn't come true"
-        time.sleep(0.01)
-    return found
-
-
-@dataclass
-class Run:
-    """A run with its runner."""
-
-    folder: RunFolder
-    out: Path
-    runner: subprocess.Popen[bytes] | None = None
-    environ: dict[str, str] = field(default_factory=dict)
-
-    def start(self) -> Run:
-        self.runner = subprocess.Popen(
-            [sys.executable, "-P", "-m", "reconciler.localservice.runner", str(self.folder.path)],
-            start_new_session=True,
-            env={**os.environ, **self.environ},
-        )
-        return self
-
-    def end(self) -> tuple[str, int, str]:
-        """Wait for the end: state, code, message."""
-        assert self.runner is not None
-        assert self.runner.wait(DEADLINE) == 0
-        ending = self.folder.ending()
-        assert ending is not None
-        return ending.state, ending.code, ending.message
-
-    def log(self) -> list[tuple[str, str]]:
-        """Severity and text of each line."""
-        lines = self.folder.log.read_text("utf-8").splitlines()
-        return [(entry["s"], entry["m"]) for entry in map(json.loads, lines)]
-
-    def printed(self) -> list[str]:
-        """What the trainer printed to its standard output."""
-        texts = [text for severity, text in self.log() if severity == "INFO"]
-        return texts[texts.index("Installing trainer-0.1-py3-none-any.whl") + 1 :]
-
-    def wrote(self, name: str) -> str:
-        """What the trainer has written into this file, once it is there."""
-        until(lambda: (self.out / name).exists() and (self.out / name).read_text())
-        return (self.out / name).read_text()
-
-
-Starter = Callable[..., Run]
-
-
-@pytest.fixture
-def trainer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> Iterator[Starter]:
-    """Makes the run of a trainer with this source; `spec` changes fields of the run's spec."""
-    home, out = tmp_path / "home", tmp_path / "out"
-    out.mkdir()
-    home.mkdir()
-    (home / "environments").symlink_to(trainers.shared_environments(tmp_path_factory))
-    runs: list[Run] = []
-
-    def make(source: str, *, requires: tuple[str, ...] = (), job: Any = None, **spec: Any) -> Run:
-        trainers.wheel(home / "gcs" / "code" / Path(trainers.URI).name, source, requires)
-        job = job or trainers.custom_job(env={"OUT": str(out)})
-        launched = launch(job, Here("http://127.0.0.1:9/jobs/x", home / "gcs", 2, 4711))
-        assert isinstance(launched, RunSpec), launched
-        run = Run(run_folder(home, f"1-{len(runs) + 1}-{tmp_path.name[-8:]}"), out)
-        run.folder.path.mkdir(parents=True)
-        write_json(run.folder.spec, replace(launched, grace=5.0, **spec).to_json())
-        runs.append(run)
-        return run
-
-    yield make
-    for run in runs:
-        if run.runner is not None:
-            run.runner.kill()
-            run.runner.wait()
-        process_tree.kill_all(lambda run_id=run.folder.run_id: process_tree.marked(run_id), 5.0)
-        run.folder.clean()
-
-
-def nothing_is_left_of(run: Run) -> bool:
-    kept = {path.name for path in run.folder.path.iterdir()}
-    assert kept <= {"run.json", "log.jsonl", "exit.json", "phase", "started", "lock", "runner.lock", "cancel"}
-    assert not [*Path(tempfile.gettempdir()).glob(f"reconciler-{run.folder.run_id}-*")]
-    return run.folder.over() and process_tree.marked(run.folder.run_id) == []
-
-
-def lives(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 def test_a_trainer_runs_to_its_end(trainer: Starter) -> None:
@@ -167,11 +62,11 @@ def test_a_trainer_finds_its_own_surroundings(trainer: Starter) -> None:
     }
     assert run.start().end()[0] == "SUCCEEDED"
     told = json.loads(run.wrote("told.json"))
-    assert told["home"] == str(run.folder.home)
-    assert told["cwd"] == str(run.folder.work)
+    assert told["home"] == str(run.folder.home / "workerpool0-0")
+    assert told["cwd"] == str(run.folder.work / "workerpool0-0")
     assert f"reconciler-{run.folder.run_id}-" in told["temp"]
     assert told["env"]["CLOUD_ML_JOB_ID"] == "4242424242424242424"
-    assert told["env"]["PATH"].startswith(f"{run.folder.environment}/bin:")
+    assert told["env"]["PATH"].startswith(f"{run.folder.environment}/")
     assert told["unbuffered"]
     assert not {"GITHUB_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS", "PIP_NO_INDEX"} & {*told["env"]}
 

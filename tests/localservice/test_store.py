@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,16 @@ from served import Clock
 
 from reconciler.localservice import database
 from reconciler.localservice.database import DatabaseError
-from reconciler.localservice.records import ENDED, UNFINISHED, JobRecord, JobState, number_of
+from reconciler.localservice.records import (
+    ENDED,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Measurement,
+    RunRecord,
+    TrialState,
+    number_of,
+)
 from reconciler.localservice.store import AlreadyExistsError, Store
 
 
@@ -86,6 +97,9 @@ def test_runs_are_counted_for_each_job(store: Store) -> None:
     runs = [store.add_run(one.id), store.add_run(two.id), store.add_run(one.id)]
     assert [run.number for run in runs] == [1, 1, 2]
     assert store.runs(one.id) == [runs[0], runs[2]]
+    trial = store.add_run(one.id, trial=2)
+    assert store.runs(one.id, trial=2) == [trial]
+    assert store.runs(one.id, trial=0) == [runs[0], runs[2]]
     store.delete(one.id)
     assert store.runs(one.id) == []
     assert store.runs(two.id) == [runs[1]]
@@ -101,6 +115,72 @@ def test_labels_are_replaced_under_their_etag(store: Store) -> None:
     assert two is not None
     assert "labels" not in two.body
     assert store.job(job.id) == two
+
+
+def test_trials_come_back_as_they_went_in(store: Store) -> None:
+    one, two = store.add_job(record(store, "a")), store.add_job(record(store, "b"))
+    first = store.add_trial(one.id, {"rate": 0.1, "layers": 3, "kind": "adam"})
+    assert (first.number, first.state) == (1, TrialState.QUEUED)
+    assert store.trials(one.id) == [first]
+    measured = Measurement(2, 1.5, {"loss": 0.25})
+    ended = replace(
+        first,
+        state=TrialState.SUCCEEDED,
+        start_time="t1",
+        end_time="t2",
+        measurements=(Measurement(1, 0.5, {"loss": 1.0}), measured),
+        final=measured,
+        stopped_early=True,
+        message="why",
+    )
+    store.save_trial(ended)
+    second = store.add_trial(one.id, {})
+    assert store.trials(one.id) == [ended, second]
+    assert [*ended.parameters] == [*store.trials(one.id)[0].parameters]
+    assert [store.add_trial(two.id, {}, after=7).number for _ in range(2)] == [8, 9]
+    assert store.add_run(one.id, trial=2).trial == store.runs(one.id)[0].trial == 2
+    store.delete(one.id)
+    assert store.trials(one.id) == []
+    assert len(store.trials(two.id)) == 2
+
+
+# As version 2 has made it, but for the tables that have stayed as they were.
+VERSION_2 = """
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, collection TEXT NOT NULL, project TEXT NOT NULL,
+    project_number TEXT NOT NULL, location TEXT NOT NULL, job_id TEXT NOT NULL, body TEXT NOT NULL,
+    images TEXT NOT NULL, state TEXT NOT NULL, create_time TEXT NOT NULL, start_time TEXT NOT NULL,
+    end_time TEXT NOT NULL, update_time TEXT NOT NULL, error_code INTEGER NOT NULL,
+    error_message TEXT NOT NULL, etag TEXT NOT NULL, gcs_secret TEXT NOT NULL UNIQUE,
+    UNIQUE (collection, project_number, location, job_id)
+);
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, UNIQUE (job, number)
+);
+INSERT INTO jobs VALUES (
+    7, 'jobs', 'demo', '1', '', 'old', '{}', '{}', 'RUNNING', 'c', 's', '', 'u', 0, '', '', 'secret'
+);
+INSERT INTO runs VALUES ('7-1-abcd', 7, 1);
+PRAGMA user_version = 2;
+"""
+
+
+def test_a_database_of_before_there_were_trials_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_2)
+    for _ in range(2):
+        store = Store(database.open_file(path), Clock())
+        (job,) = store.unfinished()
+        assert (job.id, job.state) == (7, JobState.RUNNING)
+        assert store.runs(7)[0] == RunRecord("7-1-abcd", 7, 1, trial=0)
+        store.add_run(7, trial=1)
+        assert store.runs(7)[-1].trial == 1
+        assert store.add_trial(7, {}) in store.trials(7)
+        with store.database.reading() as connection:
+            assert connection.execute("PRAGMA user_version").fetchone()[0] == database.SCHEMA_VERSION
+        store.database.close()
 
 
 def test_settings_hold_any_json(store: Store) -> None:

@@ -7,182 +7,38 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import trainers
 from served import Service
+from supervised import DEADLINE, FOR_TWO, PATIENT, SUPERVISING, Bench, supervised, tuned, wait_for
 
-from reconciler.localservice import database, process_tree
+from reconciler.localservice import attempts
+from reconciler.localservice.machines import Machine
 from reconciler.localservice.records import JobRecord, JobState
-from reconciler.localservice.run_folder import FAILED, STOPPED, SUCCEEDED, Ending, RunFolder, run_folder
+from reconciler.localservice.run_folder import (
+    FAILED,
+    STOPPED,
+    SUCCEEDED,
+    Ending,
+    locked,
+    run_folder,
+    write_json,
+)
+from reconciler.localservice.runners import Runners
 from reconciler.localservice.settling import settle
-from reconciler.localservice.store import Store
+from reconciler.localservice.store import rfc3339
 from reconciler.localservice.supervisor import Supervisor
-
-DEADLINE = 90.0
-
-# Notes each start, then waits as long as the file `hold` is there.
-PATIENT = """
-import os, pathlib, sys, time
-out = pathlib.Path(os.environ["OUT"])
-name = os.environ.get("NAME", "")
-with (out / "starts").open("a") as starts:
-    starts.write(f"start {name} {os.getpid()}\\n")
-(out / f"running{name}").touch()
-while (out / "hold").exists():
-    time.sleep(0.02)
-print("done", flush=True)
-"""
-
-# A supervisor in a process of its own, ticking until it is killed.
-SUPERVISING = """
-import sys, time
-from pathlib import Path
-from reconciler.localservice import database
-from reconciler.localservice.store import Store
-from reconciler.localservice.supervisor import Supervisor
-home = Path(sys.argv[1])
-store = Store(database.open_file(home / "state.db"))
-supervisor = Supervisor(store, home, storage_url=lambda job: "http://x", slots=2)
-supervisor.recover()
-while True:
-    supervisor.tick()
-    time.sleep(0.02)
-"""
-
-
-class Clock:
-    """The system's clock, but for what it is moved by."""
-
-    def __init__(self) -> None:
-        self.ahead = timedelta()
-
-    def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
-
-
-@dataclass
-class Bench:
-    """A home with its store, and a supervisor that the test lets tick."""
-
-    home: Path
-    out: Path
-    store: Store
-    clock: Clock
-    supervisor: Supervisor
-
-    def new_supervisor(self, slots: int = 2) -> Supervisor:
-        """A supervisor that knows nothing of what the one before it has started."""
-        self.supervisor = Supervisor(self.store, self.home, storage_url=lambda job: "http://x", slots=slots)
-        self.supervisor.recover()
-        return self.supervisor
-
-    def submit(
-        self, source: str = PATIENT, name: str = "", job: JobRecord | None = None, **given: Any
-    ) -> JobRecord:
-        """A new job of a trainer with this source."""
-        number = time.time_ns()
-        uri = f"gs://code/{number}/trainer-0.1-py3-none-any.whl"
-        trainers.wheel(self.home / "gcs" / uri.removeprefix("gs://"), source)
-        job = job or trainers.custom_job(packages=[uri], env={"OUT": str(self.out), "NAME": name}, **given)
-        time_ = self.store.now()
-        return self.store.add_job(
-            replace(job, job_id=str(number), gcs_secret=f"s{number}", create_time=time_, update_time=time_)
-        )
-
-    def until(self, what: Callable[[], Any]) -> Any:
-        """Let the supervisor tick until `what` is true, and give what it is."""
-        give_up = time.monotonic() + DEADLINE
-        while not (found := what()):
-            assert time.monotonic() < give_up, "it didn't come true"
-            self.supervisor.tick()
-            time.sleep(0.01)
-        return found
-
-    def state(self, job: JobRecord) -> JobState:
-        return self.now(job).state
-
-    def now(self, job: JobRecord) -> JobRecord:
-        found = self.store.job(job.id)
-        assert found is not None
-        return found
-
-    def ended(self, job: JobRecord) -> JobRecord:
-        """The job after its end."""
-        self.until(lambda: self.state(job).ended)
-        return self.now(job)
-
-    def cancel(self, job: JobRecord, message: str = "Enough.") -> None:
-        """As the API does it."""
-        unfinished = {JobState.PREPARING, JobState.RUNNING}
-        at = self.store.now()
-        assert self.store.move(
-            job.id, JobState.CANCELLING, only_from=unfinished, at=at, error_message=message
-        )
-
-    def folder(self, job: JobRecord) -> RunFolder:
-        """The job's last run."""
-        return run_folder(self.home, self.store.runs(job.id)[-1].run_id)
-
-    def log(self, job: JobRecord) -> list[str]:
-        return [json.loads(line)["m"] for line in self.folder(job).log.read_text().splitlines()]
-
-    def starts(self) -> list[str]:
-        path = self.out / "starts"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def hold(self) -> None:
-        """Make patient trainers wait."""
-        (self.out / "hold").touch()
-
-    def release(self) -> None:
-        (self.out / "hold").unlink()
-
-    def running(self, name: str = "") -> bool:
-        return (self.out / f"running{name}").exists()
-
-    def processes(self) -> list[psutil.Process]:
-        """All that any run has started, runners too."""
-        found = []
-        for path in (self.home / "runs").glob("*"):
-            found += process_tree.marked(path.name)
-        for process in psutil.process_iter(["cmdline"]):
-            if any(str(self.home) in word for word in process.info["cmdline"] or ()):
-                found.append(process)
-        return [process for process in found if process.pid != os.getpid()]
-
-
-def wait_for(what: Callable[[], Any]) -> None:
-    """Wait without ticking: another process is at work."""
-    give_up = time.monotonic() + DEADLINE
-    while not what():
-        assert time.monotonic() < give_up, "it didn't come true"
-        time.sleep(0.005)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> Iterator[Bench]:
-    home, out = tmp_path / "home", tmp_path / "out"
-    home.mkdir()
-    out.mkdir()
-    (home / "environments").symlink_to(trainers.shared_environments(tmp_path_factory))
-    clock = Clock()
-    store = Store(database.open_file(home / "state.db"), clock)
-    supervisor = Supervisor(
-        store, home, storage_url=lambda job: f"http://127.0.0.1:9/jobs/{job.gcs_secret}", slots=2
-    )
-    bench = Bench(home, out, store, clock, supervisor)
-    yield bench
-    for process in bench.processes():
-        process.kill()
-    for path in (home / "runs").glob("*"):
-        RunFolder(path).clean()
-    store.database.close()
+    with supervised(tmp_path, trainers.shared_environments(tmp_path_factory)) as running:
+        yield running
 
 
 def test_a_job_runs_to_its_end(bench: Bench) -> None:
@@ -225,10 +81,10 @@ def test_a_failed_job_tells_why(bench: Bench) -> None:
 
 
 def test_what_can_t_run_here_fails_without_a_run(bench: Bench) -> None:
-    job = bench.submit(job=trainers.ml_job(scaleTier="PREMIUM_1"))
+    job = bench.submit(job=trainers.ml_job(scaleTier="BASIC_TPU"))
     found = bench.ended(job)
     assert (found.state, found.error_code) == (JobState.FAILED, 12)
-    assert found.error_message == "The embedded training service doesn't run jobs of several replicas."
+    assert "TPU" in found.error_message
     assert bench.store.runs(job.id) == []
 
 
@@ -238,7 +94,7 @@ def test_an_output_bucket_s_name_leads_nowhere_else(bench: Bench) -> None:
     assert [path.name for path in (bench.home / "gcs").iterdir()] == ["code"]
 
 
-def test_jobs_wait_for_a_slot_first_come_first_served(bench: Bench) -> None:
+def test_jobs_wait_for_room_first_come_first_served(bench: Bench) -> None:
     bench.hold()
     jobs = [bench.submit(name=str(number)) for number in range(4)]
     bench.until(lambda: bench.running("0") and bench.running("1"))
@@ -479,16 +335,210 @@ def test_a_job_that_waits_for_too_long_is_cancelled(bench: Bench) -> None:
     assert [bench.ended(job).state for job in running] == [JobState.SUCCEEDED] * 2
 
 
-def test_the_time_limit_counts_from_the_first_start(bench: Bench) -> None:
+def test_a_job_that_is_prepared_for_too_long_is_cancelled(bench: Bench) -> None:
+    waiting = {"scheduling": {"strategy": "FLEX_START", "maxWaitDuration": "1800s"}}
+    job = bench.submit(spec=waiting)
     bench.hold()
-    job = bench.submit(spec={"scheduling": {"timeout": "3600s"}})
+    bench.store.move(job.id, JobState.PREPARING, only_from={JobState.QUEUED}, at=bench.store.now())
+    bench.clock.ahead = timedelta(seconds=1810)
+    found = bench.ended(job)
+    assert (found.state, found.error_code) == (JobState.CANCELLED, 1)
+    assert "scheduling.maxWaitDuration" in found.error_message
+    assert bench.starts() == []
+
+
+def test_a_job_with_a_higher_priority_begins_first(bench: Bench) -> None:
+    """BASIC is one n1-standard-4: two have room, and the third takes the next one's turn."""
+    bench.hold()
+    running = [bench.submit(name=str(number)) for number in range(2)]
+    bench.until(lambda: bench.running("0") and bench.running("1"))
+    low, high = (
+        bench.submit(job=trainers.ml_job(runtimeVersion="unknown", scheduling={"priority": number}))
+        for number in (1, 2)
+    )
+    for _ in range(3):
+        bench.supervisor.tick()
+    assert {bench.state(low), bench.state(high)} == {JobState.QUEUED}
+    bench.release()
+    ends = {job.id: bench.ended(job).end_time for job in (low, high)}
+    assert ends[high.id] < ends[low.id]
+    assert [bench.ended(job).state for job in running] == [JobState.SUCCEEDED] * 2
+
+
+def test_replicas_have_ports_that_no_other_run_has(bench: Bench) -> None:
+    source = """
+        import os, pathlib, socket, time
+        out = pathlib.Path(os.environ["OUT"])
+        with socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"]))):
+            (out / ("running" + os.environ["NAME"])).touch()
+            while (out / "hold").exists():
+                time.sleep(0.02)
+    """
+    bench.hold()
+    jobs = [bench.submit(source, name=str(number)) for number in range(2)]
+    bench.until(lambda: bench.running("0") and bench.running("1"))
+    bench.new_supervisor(Machine(cpus=16, memory=64 * 2**30))
+    jobs += [bench.submit(source, name="2")]
+    bench.until(lambda: bench.running("2"))
+    ports = [port for job in jobs for port in json.loads(bench.folder(job).spec.read_text())["ports"]]
+    assert len(ports) == len(set(ports)) == 6
+    bench.release()
+    assert [bench.ended(job).state for job in jobs] == [JobState.SUCCEEDED] * 3
+
+
+def test_one_job_s_trouble_is_not_the_others(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """What nobody has thought of: here fields that the API would never have let in."""
+    nonsense: Callable[[JobRecord], JobRecord] = lambda job: replace(job, body={"jobSpec": ["nonsense"]})  # noqa: E731
+    waiting, begun = bench.submit(shape=nonsense), bench.submit(shape=nonsense)
+    # Its demand can be told, but not what to run.
+    admitted = bench.submit(spec={"scheduling": {"timeout": "nonsense"}})
+    bench.store.move(begun.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
+    run_folder(bench.home, bench.store.add_run(begun.id).run_id).path.mkdir(parents=True)
+    good = bench.submit()
+    assert bench.ended(good).state is JobState.SUCCEEDED
+    for job in (waiting, begun, admitted):
+        found = bench.ended(job)
+        assert (found.state, found.error_code) == (JobState.FAILED, 13)
+        assert "The service failed the job: " in found.error_message
+    assert len(caplog.records) == 3
+    assert bench.processes() == []
+
+
+def test_a_job_that_is_given_up_ends_with_all_its_processes(bench: Bench) -> None:
+    """As after an update of the service that no longer knows what to do with a job that runs."""
+    bench.hold()
+    job = bench.submit()
     bench.until(lambda: bench.running() and bench.state(job) is JobState.RUNNING)
-    bench.clock.ahead = timedelta(seconds=3590)
-    pid = bench.folder(job).runner()
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    bench.until(lambda: len(bench.store.runs(job.id)) == 2 and bench.folder(job).spec.exists())
-    assert 0 < json.loads(bench.folder(job).spec.read_text())["time_limit"] < 11
+    with bench.store.database.writing() as connection:
+        connection.execute("UPDATE jobs SET collection = ?, body = ?", ("hyperparameterTuningJobs", "[]"))
+    bench.new_supervisor()
+    found = bench.ended(job)
+    assert (found.state, found.error_code) == (JobState.FAILED, 13)
+    assert bench.processes() == []
+
+
+def test_the_time_limit_counts_while_something_runs(bench: Bench) -> None:
+    """But not while the machine is off: here for four of five hours."""
+    job = bench.submit(spec={"scheduling": {"timeout": "36000s"}})
+    bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
+    now = bench.store.clock()
+    for began, ended in [(-18000, -17000), (-3000, None), (-500, -300)]:
+        folder = run_folder(bench.home, bench.store.add_run(job.id).run_id)
+        folder.path.mkdir(parents=True)
+        folder.claim()
+        bench.has_run_for(folder, -began)
+        if ended is None:  # lost: what it wrote last tells how long it lived
+            folder.log.touch()
+            os.utime(folder.log, times=(now.timestamp() - 2000,) * 2)
+        else:
+            folder.end(Ending(STOPPED, time=rfc3339(now + timedelta(seconds=ended))))
+    bench.until(lambda: len(bench.store.runs(job.id)) == 4 and bench.folder(job).spec.exists())
+    limit = json.loads(bench.folder(job).spec.read_text())["time_limit"]
+    assert limit == pytest.approx(36000 - 1000 - 1000 - 200, abs=10)
+    assert bench.ended(job).state is JobState.SUCCEEDED
+
+
+def test_what_runs_side_by_side_counts_once() -> None:
+    moments = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(9)]
+    spans = [(5, 6), (0, 3), (1, 2), (2, 4), (8, 7)]
+    assert attempts._covered((moments[one], moments[two]) for one, two in spans) == 5 * 3600
+
+
+def test_a_job_is_not_stopped_and_started_again_for_ever(bench: Bench) -> None:
+    """As of a trainer that sends SIGTERM to the process above it."""
+    job = bench.submit(spec={"scheduling": {"disableRetries": True}})
+    bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
+    for _ in range(21):
+        folder = run_folder(bench.home, bench.store.add_run(job.id).run_id)
+        folder.path.mkdir(parents=True)
+        folder.claim()
+        folder.end(Ending(STOPPED, time=bench.store.now()))
+    bench.supervisor.tick()
+    found = bench.now(job)
+    assert (found.state, found.error_code) == (JobState.FAILED, 13)
+    assert found.error_message == "The process that ran the job was ended by a signal, 21 times."
+
+
+def program(path: Path, body: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("ending", [None, Ending(SUCCEEDED, time="2026-01-01T00:00:00.000000Z")])
+def test_an_engine_that_hangs_holds_up_its_own_job_only(bench: Bench, ending: Ending | None) -> None:
+    """What may be left of a container is removed before the job's end, also of one that told its end."""
+    job = bench.submit()
+    bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
+    folder = run_folder(bench.home, bench.store.add_run(job.id).run_id)
+    folder.path.mkdir(parents=True)
+    folder.claim()
+    if ending is not None:
+        folder.end(ending)
+    (bench.out / "hung").touch()
+    engine = program(
+        bench.out / "engine",
+        f'echo asked >> "{bench.out}/asked"; while [ -e "{bench.out}/hung" ]; do sleep 0.1; done',
+    )
+    write_json(folder.path / "engine", {"program": str(engine), "name": "podman"})
+    other = bench.submit("")
+    assert bench.ended(other).state is JobState.SUCCEEDED
+    assert bench.state(job) is JobState.RUNNING
+    assert (bench.out / "asked").read_text() == "asked\n"
+    (bench.out / "hung").unlink()
+    assert bench.ended(job).state is JobState.SUCCEEDED
+    assert not (folder.path / "engine").exists()
+
+
+def test_a_job_that_can_t_even_be_given_up_is_not_the_others_trouble(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = bench.submit(shape=tuned(2))
+    bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
+    bench.store.add_trial(job.id, {})
+    with bench.store.database.writing() as connection:
+        connection.execute("UPDATE trials SET state = 'NONSENSE'")
+    bench.until(lambda: "can't end job" in caplog.text)
+    assert bench.ended(bench.submit("")).state is JobState.SUCCEEDED
+
+
+def test_only_a_runner_is_killed_as_one(tmp_path: Path) -> None:
+    """A service that gives a run up claims it, while a runner that is late has its lock for a moment."""
+    folder = run_folder(tmp_path, "1-1-abc")
+    folder.path.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"]) as claimer:
+        (folder.path / "started").write_text(str(claimer.pid))
+        with locked(folder.runner_lock):
+            assert not Runners(tmp_path).kill(folder)
+        assert claimer.poll() is None
+        claimer.kill()
+
+
+def test_what_is_said_not_to_have_started_never_starts(bench: Bench) -> None:
+    """A former service's runner may come late."""
+    job = bench.submit()
+    bench.store.move(job.id, JobState.PREPARING, only_from={JobState.QUEUED}, at=bench.store.now())
+    folder = run_folder(bench.home, bench.store.add_run(job.id).run_id)
+    (folder.path / "run.json.part").mkdir(parents=True)  # it can't be written
+    bench.supervisor.tick()
+    found = bench.now(job)
+    assert (found.state, found.error_code) == (JobState.FAILED, 8)
+    assert not folder.claim()
+
+
+def test_what_a_late_runner_has_taken_up_has_started(bench: Bench) -> None:
+    job = bench.submit()
+    bench.store.move(job.id, JobState.PREPARING, only_from={JobState.QUEUED}, at=bench.store.now())
+    folder = run_folder(bench.home, bench.store.add_run(job.id).run_id)
+    (folder.path / "run.json.part").mkdir(parents=True)
+
+    def url(job: JobRecord) -> str:
+        folder.claim()  # the last moment for it
+        return "http://x"
+
+    bench.supervisor = Supervisor(bench.store, bench.home, storage_url=url, machine=FOR_TWO)
+    bench.supervisor.tick()
+    assert bench.state(job) is JobState.PREPARING
 
 
 def test_stop_ends_every_run_within_five_seconds(bench: Bench) -> None:
@@ -631,7 +681,10 @@ def test_a_cloud_trainer_trains_unmodified_and_saves_its_model(
         )
     )
     supervisor = Supervisor(
-        service.store, service.home, storage_url=lambda job: f"{service.url}/jobs/{job.gcs_secret}"
+        service.store,
+        service.home,
+        storage_url=lambda job: f"{service.url}/jobs/{job.gcs_secret}",
+        machine=FOR_TWO,
     )
     give_up = time.monotonic() + 3 * DEADLINE
     while supervisor.tick():

@@ -91,7 +91,7 @@ def test_the_state_is_seen_and_nothing_is_written(killed: Path) -> None:
         assert ask(application, "GET", "/storage/v1/b/bucket/o/d%2Fa?alt=media") == (200, b"data")
         body = {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="one"'}
         entries = ask(application, "POST", "/v2/entries:list", body)[1]["entries"]
-        assert [entry["jsonPayload"]["message"] for entry in entries] == ["hello"]
+        assert [entry["textPayload"] for entry in entries] == ["hello"]
     assert snapshot(killed) == before
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.localservice.records import CUSTOM_JOBS, ML_JOBS, JobRecord
+from reconciler.localservice.records import CUSTOM_JOBS, ML_JOBS, TUNING_JOBS, JobRecord
 
 PLAIN = "example.test/plain:1"
 OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -85,6 +85,26 @@ def custom_job(
     pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "1", "pythonPackageSpec": python}
     body = {"displayName": "census", "jobSpec": {"workerPoolSpecs": [pool], **(spec or {})}}
     return _job(CUSTOM_JOBS, "us-central1", "4242424242424242424", body)
+
+
+def cluster_job(*pools: Mapping[str, Any], **first: Any) -> JobRecord:
+    """A CustomJob whose further pools are like the first but for these fields; an empty one stays empty."""
+    job = custom_job(**first)
+    primary = job.body["jobSpec"]["workerPoolSpecs"][0]
+    for pool in pools:
+        own = {name: value for name, value in {**primary, **pool}.items() if value is not None}
+        if "replicaCount" not in pool:
+            own.pop("replicaCount")
+        job.body["jobSpec"]["workerPoolSpecs"].append(own if pool else {})
+    return job
+
+
+def tuning_job(study: Mapping[str, Any] | None = None, **job: Any) -> JobRecord:
+    """A HyperparameterTuningJob whose trials are `custom_job`s; its other fields are of the job."""
+    trial = custom_job(**job).body["jobSpec"]
+    spec = {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [], **(study or {})}
+    body = {"displayName": "census", "studySpec": spec, "trialJobSpec": trial, "maxTrialCount": 4}
+    return _job(TUNING_JOBS, "us-central1", "4242424242424242424", {**body, "parallelTrialCount": 2})
 
 
 def ml_job(**training_input: Any) -> JobRecord:

@@ -1,0 +1,1 @@
+"""Foretells how diabetes progresses."""

@@ -1,0 +1,1 @@
+"""Recognizes hand-written digits, with values that are tuned."""

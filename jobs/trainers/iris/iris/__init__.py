@@ -1,0 +1,1 @@
+"""Tells irises apart, trained by several replicas together."""

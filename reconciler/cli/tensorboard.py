@@ -1,0 +1,84 @@
+"""`reconciler tensorboard`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from reconciler.cli.context import Context, context_of, newest_run
+from reconciler.errors import ExitCode, NotFoundError
+from reconciler.job import ActualJob
+from reconciler.session import Session
+
+_ENDS_WITHIN = 10.0
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Run TensorBoard in the foreground, reachable from this machine alone, until it is interrupted."""
+    context = context_of(arguments)
+    with context.session(start=False) as session:
+        job = session.read(newest_run(arguments.name, session))
+        folder = _folder(context, session, job)
+    program = _program()
+    port = [] if arguments.port is None else ["--port", str(arguments.port)]
+    return _foreground([*program, "--logdir", folder, "--host", "127.0.0.1", *port])
+
+
+def _folder(context: Context, session: Session, job: ActualJob) -> str:
+    """The job's log directory: a folder of this machine, or gs://…; raises NotFoundError."""
+    engine = session.engine(job.api_version)
+    uri = engine.log_directory(job.kind, job.spec)
+    field = engine.log_directory_field(job.kind)
+    if not uri:
+        hint = f"set {field}, or baseOutputDirectory in the defaults of an environment"
+        raise NotFoundError(f"{job.job_name} has no folder that it logs to", hint=hint)
+    if not session.is_local:
+        if not uri.startswith("gs://"):
+            raise NotFoundError(f"{job.job_name} logs to {uri}, which is not in Cloud Storage")
+        return uri
+    from reconciler.services.embedded import folder_of, home_of
+
+    folder = folder_of(home_of(context.config.root, os.environ), uri)
+    if folder is None:
+        raise NotFoundError(f"{job.job_name} logs to {uri}, which can be no folder here", hint=f"see {field}")
+    return str(folder)
+
+
+def _program() -> list[str]:
+    """The command that is TensorBoard; raises NotFoundError.
+
+    Nothing that lies in the working directory is ever run: not from an entry of PATH that is relative, nor as
+    a module.
+    """
+    absolute = filter(os.path.isabs, os.environ.get("PATH", "").split(os.pathsep))
+    found = shutil.which("tensorboard", path=os.pathsep.join(absolute))
+    if found:
+        return [found]
+    here = Path.cwd()
+    places = [place for place in sys.path if place and Path(place).absolute() != here]
+    module = PathFinder.find_spec("tensorboard", places)
+    if module is None or module.origin is None:
+        hint = "install it: pip install tensorboard; any one on PATH will do"
+        raise NotFoundError("TensorBoard isn't installed", hint=hint)
+    return [sys.executable, "-P", "-m", "tensorboard.main"]
+
+
+def _foreground(command: list[str]) -> ExitCode:
+    """Run a command to its end; it ends with this process, but for kill -9."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # How it is meant to be ended: at a terminal it got the signal too.
+            process.terminate()
+            try:
+                process.wait(_ENDS_WITHIN)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return ExitCode.DONE
+    return ExitCode.DONE if code == 0 else ExitCode.FAILED
