@@ -36,10 +36,12 @@ KNOWN_BEST = {"diabetes": ("mean_absolute_error", 40.0, 55.0), "digits-tuned": (
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def repository(tmp_path: Path, environments: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the examples with their settings; the service that serves it ends with the test."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "reconciler.yaml", tmp_path)
+    (tmp_path / ".reconciler").mkdir(mode=0o700)
+    (tmp_path / ".reconciler" / "environments").symlink_to(environments)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     reconciler("serve", "--stop")

@@ -16,6 +16,19 @@ from pathlib import Path
 from reconciler.localservice.gs_client import Storage
 from reconciler.localservice.gs_places import Place, Source, UsageError, files, is_container, matches, parse
 
+# What `stat` tells of an object, by the names of its resource.
+_TOLD = {
+    "Creation time": "timeCreated",
+    "Update time": "updated",
+    "Content-Length": "size",
+    "Content-Type": "contentType",
+    "Hash (crc32c)": "crc32c",
+    "Hash (md5)": "md5Hash",
+    "ETag": "etag",
+    "Generation": "generation",
+    "Metageneration": "metageneration",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Flags:
@@ -27,6 +40,7 @@ class Flags:
     long: bool = False
     ignore_missing: bool = False
     from_stdin: bool = False
+    quiet: bool = False
 
 
 @dataclass
@@ -122,6 +136,17 @@ class Command:
                 for entry in self.storage.names(place.bucket, prefix, delimiter):
                     self._print(entry, Place(entry.get("prefix") or entry["name"], place.bucket))
 
+    def stat(self, words: Sequence[str]) -> None:
+        """Tell what is known of objects; one that isn't there fails the call, which it is for."""
+        for word in words:
+            found = [(place, self.storage.find(place.bucket, place.name)) for place in self._objects(word)]
+            if not found:
+                self.failed.append(f"No URLs matched: {word}")
+            for place, entry in found if not self.flags.quiet else ():
+                _print(f"{place}:")
+                for label, name in _TOLD.items():
+                    _print(f"    {label + ':':24}{(entry or {}).get(name, '')}")
+
     def rsync(self, words: Sequence[str]) -> None:
         """Make a container hold what another holds."""
         if len(words) != 2:
@@ -136,6 +161,12 @@ class Command:
         for path in there.keys() - here.keys() if self.flags.delete else ():
             self.say(f"Removing {there[path]}")
             self._remove(there[path])
+
+    def _objects(self, word: str) -> list[Place]:
+        place = parse(word)
+        if not place.bucket or not place.name:
+            raise UsageError(f"The stat command only works with object URLs: {word}")
+        return [found for found, container in matches(self.storage, place) if not container]
 
     def _held(self, container: Place) -> dict[str, Place]:
         found = {source.path: source.place for source in files(self.storage, container)}

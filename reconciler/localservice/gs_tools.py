@@ -6,13 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reconciler.localservice.gs_client import Storage, StorageError
 from reconciler.localservice.gs_commands import Command, Flags
 from reconciler.localservice.gs_places import UsageError
 
-_SERVED = "cat, cp, ls, mv, rm, rsync"
+_SERVED = "cat, cp, ls, mv, rm, rsync, stat"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,7 +42,15 @@ _LETTERS = {
     "I": "from_stdin",
 }
 # Those of each command; the value None is a flag that changes nothing here.
-_ALLOWED = {"cp": "rRnIcePvU", "mv": "nIcePvU", "rm": "rRfI", "cat": "", "ls": "lrRbha", "rsync": "rRdcCeP"}
+_ALLOWED = {
+    "cp": "rRnIcePvU",
+    "mv": "nIcePvU",
+    "rm": "rRfI",
+    "cat": "",
+    "ls": "lrRbha",
+    "rsync": "rRdcCeP",
+    "stat": "",
+}
 _LONG = {
     "--recursive": "r",
     "--no-clobber": "n",
@@ -88,9 +97,9 @@ def _carry_out(tool: str, words: list[str]) -> int:
     if not url:
         raise UsageError("STORAGE_EMULATOR_HOST names no storage")
     flags, places = _flags(tool, words[0], words[1:])
-    command = Command(Storage(url), flags, (lambda _: None) if quiet else _say)
+    command = Command(Storage(url), replace(flags, quiet=quiet), (lambda _: None) if quiet else _say)
     getattr(command, words[0])(places)
-    for text in command.failed:
+    for text in command.failed if not (quiet and words[0] == "stat") else ():
         _fail(tool, text, "CommandException")
     return 1 if command.failed else 0
 

@@ -62,6 +62,7 @@ class _Run:
         self._programs = Programs(folder.run_id, folder.sessions, lock, self._asked)
         self._stop = False
         self._deadline: float | None = None
+        self._told = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
@@ -135,6 +136,9 @@ class _Run:
             message = f"The job was cancelled: it ran for longer than {self._spec.time_limit_field}."
         if message is None:
             return None
+        if not self._told:  # now, and not when the last process that ignores it is dead
+            self._told = True
+            self._say(WARNING, message)
         return Interruption(Ending(CANCELLED, Code.CANCELLED, message), self._spec.grace)
 
     def _record(self, ending: Ending) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass
@@ -208,3 +209,17 @@ def test_a_call_is_quick(shell: Shell) -> None:
         shell.out("gsutil -q ls gs://out")
         times.append(time.perf_counter() - began)
     assert min(times) < 1.0  # 0.1 s, but for a machine under load
+
+
+def test_stat_tells_whether_an_object_is_there(shell: Shell) -> None:
+    shell.out("gsutil cp f gs://out/x/a.txt")
+    told = shell.out("gsutil stat gs://out/x/a.txt")
+    assert told.startswith("gs://out/x/a.txt:\n")
+    assert re.search(rf"Content-Length: +{len('content of f')}\n", told)
+    assert shell.out("gsutil -q stat gs://out/x/a.txt") == ""
+    assert (
+        shell.fails("gsutil stat gs://out/x/b.txt") == "CommandException: No URLs matched: gs://out/x/b.txt\n"
+    )
+    assert shell.fails("gsutil -q stat gs://out/x/b.txt") == ""
+    assert "gs://out/x/a.txt:" in shell.out("gsutil stat 'gs://out/x/*'")
+    assert "only works with object URLs" in shell.fails("gsutil stat gs://out")

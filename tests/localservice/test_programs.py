@@ -163,7 +163,8 @@ def test_a_killed_worker_fails_the_run(cluster: Cluster) -> None:
 
 
 PREEMPTED = """
-wait(*(f"{other}.1" for other in ("workerpool0-0", "workerpool1-0", "workerpool2-0")))
+everybody = ("workerpool0-0", "workerpool1-0", "workerpool2-0")
+wait(*(f"{other}.{starts if me == 'workerpool0-0' else 1}" for other in everybody))
 if me == "workerpool1-0" and starts == 1:
     if os.fork() == 0:
         os.setsid()

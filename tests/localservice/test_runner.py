@@ -325,6 +325,7 @@ def test_a_job_over_its_time_is_cancelled(trainer: Starter) -> None:
     run = trainer("import time; time.sleep(600)", time_limit=0.2).start()
     message = "The job was cancelled: it ran for longer than scheduling.timeout."
     assert run.end() == ("CANCELLED", 1, message)
+    assert run.log().count(("WARNING", message)) == 1
 
 
 def test_a_runner_that_is_told_to_end_stops_the_run(trainer: Starter) -> None:

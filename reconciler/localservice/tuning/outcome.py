@@ -73,6 +73,6 @@ def _by_end(trial: TrialRecord) -> tuple[str, int]:
 
 
 def _told(study: Study, failed: Sequence[TrialRecord], ended: int) -> str:
-    limit = f" (at most {study.max_failed - 1} may)" if study.max_failed else ""
+    limit = f", and the job fails with {study.max_failed}" if study.max_failed else ""
     last = max(failed, key=_by_end)
     return f"{len(failed)} of {ended} trials failed{limit}. Trial {last.number}: {reason_of(study, last)}"

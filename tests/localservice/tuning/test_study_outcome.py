@@ -95,7 +95,7 @@ def test_the_error_names_a_trial_and_what_was_wrong_with_it() -> None:
     ending = ending_of_study(study(max_failed=2), trials("sff"), exhausted=False)
     assert ending
     assert ending.code == 3
-    assert ending.message == "2 of 3 trials failed (at most 1 may). Trial 3: It broke."
+    assert ending.message == "2 of 3 trials failed, and the job fails with 2. Trial 3: It broke."
     ending = ending_of_study(study(), trials("fff"), exhausted=False)
     assert ending
     assert ending.message == "3 of 3 trials failed. Trial 3: It broke."
