@@ -27,7 +27,7 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test chaos kills simulate mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test chaos kills simulate model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,9 @@ kills: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill the embedded service and what
 
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
+
+model: $(STAMPS)/dev  ## check the model of the submission protocol in its large worlds too: minutes
+	MODEL=large $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/test_protocol_model.py
 
 mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)

@@ -33,6 +33,8 @@ spec:
      packageUris: ["gs://acme/task.tar.gz"]}}
 """
 PASSES = 4
+EVERY = {"raise after": 3, "kill before": 3}
+"""Of which requests one is met, where not each: those that the other faults meet all are as good."""
 CRASHED = 70
 LATER = 300.0
 """Seconds, longer than any outcome stays unknown."""
@@ -186,7 +188,8 @@ def test_an_apply_that_fails_at_any_request_is_made_good_by_the_next(
     assert calls > 10
 
     reached = 0
-    for number in range(1, calls + 1):
+    numbers = range(1, calls + 1, EVERY.get(name, 1))
+    for applies, number in enumerate(numbers, 2):
         write(repository, f"{name} {number}")
         code, made = in_child(repository, held, "apply", at=number, fault=FAULTS[name])
         killed = name.startswith("kill") and made >= number
@@ -195,5 +198,5 @@ def test_an_apply_that_fails_at_any_request_is_made_good_by_the_next(
         converge(repository, held)
         names = held.names()
         assert set(names.values()) == {1}, f"request {number}: {names}"
-        assert len(names) == 2 * (number + 1), f"request {number}: {names}"
-    assert reached >= calls - 2, "the fault was met at nearly every request"
+        assert len(names) == 2 * applies, f"request {number}: {names}"
+    assert reached >= len(numbers) - 2, "the fault was met at nearly every request"

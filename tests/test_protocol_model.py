@@ -49,12 +49,12 @@ STALE = Setting(really_visible=3)
 
 WORLDS = {
     "two tries": TWO_TRIES,
-    "three tries": THREE_TRIES,
     "a foreign job": FOREIGN_JOB,
     "retries": RETRIES,
     "one wrong listing": Setting(wrong_listings=1),
 }
 LARGE_WORLDS = {
+    "three tries": THREE_TRIES,
     "longer times": Setting(lifetime=2, executes=2, visible=2),
     "no execution time": Setting(executes=0, visible=2),
     "three reconcilers": Setting(reconcilers=3),

@@ -16,8 +16,8 @@ from simulation.run import Result, Simulation
 from simulation.trace import text_of
 
 TESTS = Path(__file__).parent
-SEEDS = range(300)
-SEEDS_BEYOND = range(120)
+SEEDS = range(150)
+SEEDS_BEYOND = range(80)
 SOON = 400
 """Seeds within which the lack of a guard must show."""
 

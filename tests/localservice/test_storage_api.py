@@ -519,7 +519,7 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
 
 
 def test_of_writers_that_expect_the_same_generation_exactly_one_wins(service: Service) -> None:
-    statuses: dict[str, list[tuple[int, int]]] = {f"claims/{number}": [] for number in range(200)}
+    statuses: dict[str, list[tuple[int, int]]] = {f"claims/{number}": [] for number in range(100)}
 
     def write(writer: int) -> None:
         for name, answers in statuses.items():
