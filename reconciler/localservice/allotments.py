@@ -35,7 +35,7 @@ class Allotments:
         self._held: dict[str, Allotment] = {}
         # Not from the first on: another home's service shares these ports. And a port that has just become
         # free comes last, because late packets may still be meant for whoever had it.
-        self._next = random.randrange(_FIRST, _END)  # noqa: S311
+        self._next = random.randrange(_FIRST, _END)  # noqa: S311 (a place to begin, no secret)
 
     def of(self, run_id: str, *, ports: int, gpus: int) -> Allotment:
         """What a run has, or gets now: so many ports, and so many GPUs as far as some are free.

@@ -70,7 +70,7 @@ def matches(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
     if not place.bucket:
         wild = _WILD.search(place.name) is not None
         # glob's rules are those of the tools; Path.glob has others.
-        for path in sorted(glob.glob(place.name, recursive=True)) if wild else [place.name]:  # noqa: PTH207
+        for path in sorted(glob.glob(place.name, recursive=True)) if wild else [place.name]:  # noqa: PTH207 (see above)
             if os.path.lexists(path) and not ("**" in place.name and Path(path).is_dir()):
                 yield Place(path), Path(path).is_dir()
     elif not place.name:
