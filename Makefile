@@ -11,6 +11,8 @@ SEEDS ?= 2000
 SEED ?=
 OPTIONS ?=
 MODULES ?=
+SIZES ?= 100 1000 10000
+REPEATS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -73,14 +75,14 @@ format: $(STAMPS)/dev  ## rewrite what the linter can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMPS)/app  ## time the start of `reconciler validate`
-	$(BIN)/python tests/bench/startup.py
+bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: ten minutes; SIZES="100 1000" REPEATS=3
+	$(ALONE) $(BIN)/python -m tests.bench --sizes $(SIZES) --repeats $(REPEATS) $(OPTIONS)
 
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
 constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
 	$(PIP) install --quiet uv
-	$(BUILD_REQUIRES) | $(LOCK) --group dev $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(BUILD_REQUIRES) | $(LOCK) --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
 	$(BUILD_REQUIRES) | $(LOCK) --generate-hashes --only-binary :all: --constraint constraints.txt \
 		--output-file .github/actions/requirements.txt pyproject.toml -
 
@@ -107,6 +109,10 @@ $(STAMPS)/app: $(STAMPS)/venv pyproject.toml constraints.txt
 
 $(STAMPS)/dev: $(STAMPS)/app
 	$(PIP) install --quiet --constraint constraints.txt --group dev
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/app
+	$(PIP) install --quiet --constraint constraints.txt --group bench
 	@touch $@
 
 # Into a new folder first: an interrupted download leaves no half wheelhouse behind.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from reconciler.job import ActualJob
 
@@ -23,15 +23,13 @@ REASONS = frozenset(
 """The words of `google.rpc.Status` that say so; another word, or none, may be a proxy's or a gateway's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True):
     """The service named the job that it made."""
 
     job: ActualJob
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The service made nothing and said why; `retry_after` is in seconds, None where it doesn't say."""
 
     status: int
@@ -40,22 +38,19 @@ class Refused:
     retry_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """A job has the name already; the service makes no second one of that name."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(Struct, frozen=True):
     """Not a byte of the request left."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """There may be a job, or there may come one."""
 
     message: str

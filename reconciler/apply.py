@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.desired import Desired
-from reconciler.errors import NotFoundError, ReconcilerError, ServiceError
-from reconciler.job import ActualJob, State
+from reconciler.errors import ReconcilerError
+from reconciler.job import ActualJob
 from reconciler.labels import ATTEMPT, CODE, COMMIT, KEY, SOURCE, TRY
 from reconciler.manifest import JsonObject
 from reconciler.naming import label_of
@@ -18,11 +20,23 @@ from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.ports import Ports, Versioned
 from reconciler.reconcile import request_body
+from reconciler.services.storage import Staging
 from reconciler.session import Session
+from reconciler.sidebyside import SideBySide, Together, in_order
+from reconciler.sources.sdist import Sdist
 from reconciler.submission import cancel
 from reconciler.submission.observation import Observed
 from reconciler.submission.submitter import Order, Settlement, Submitter
 from reconciler.submission.upkeep import is_left, refreshed, runs_by_claim
+from reconciler.submissions import (
+    Listener,
+    Submission,
+    Submissions,
+    delay_of,
+    failed,
+    unknown_said,
+)
+from reconciler.submissions import said_of as said_of
 
 PATIENCE = 60.0
 """Seconds that one apply waits for outcomes that aren't known, and for cancelled jobs to end."""
@@ -44,7 +58,11 @@ class Applier:
         patience: Seconds to wait for what isn't known at once.
         pause: Seconds between two looks meanwhile.
         tell: Gets a line about what is waited for.
-        go_on: Asked before each submission and each wait: once it says no, what isn't begun is left undone.
+        go_on: Asked before each submission and each wait, from any thread: once it says no, what isn't begun
+            is left undone.
+        together: Runs several submissions, or writes of claims; with threads, all of the above are used from
+            several of them.
+        listener: Gets how far the submissions have come, from one thread at a time.
     """
 
     ports: Ports
@@ -55,8 +73,10 @@ class Applier:
     pause: float = 2.0
     tell: Callable[[str], None] = lambda line: None
     go_on: Callable[[], bool] = lambda: True
+    together: Together = in_order
+    listener: Listener = lambda standing: None
 
-    def run(self, plan: Plan) -> Iterator[Outcome]:
+    def run(self, plan: Plan) -> Generator[Outcome]:
         """The outcome of each change that isn't `none`, as it comes.
 
         A second job of one attempt is cancelled first. What is replaced is cancelled once what replaces it is
@@ -66,12 +86,13 @@ class Applier:
         asked: list[tuple[Change, ActualJob]] = []
         yield from self._ask([change for change in cancels if change.repair], asked)
         missing: set[str] = set()
-        unknown: list[tuple[Change, Order]] = []
-        yield from _noting(self._submissions(plan, unknown), missing)
-        waiting = {change.base_name for change, _ in unknown}
+        submissions = self._submissions()
+        begun = submissions.begin([self._submission(c) for c in plan.changes if c.action in SUBMISSIONS])
+        yield from _noting(begun, missing)
+        waiting = submissions.waiting
         replaced = [change for change in cancels if not change.repair]
         yield from self._ask([c for c in replaced if c.base_name not in missing | waiting], asked)
-        yield from _noting(self._later(unknown), missing)
+        yield from _noting(submissions.end(), missing)
         yield from self._ask([c for c in replaced if c.base_name in waiting - missing], asked)
         for change in plan.changes:
             if change.action is Action.BLOCKED:
@@ -88,113 +109,59 @@ class Applier:
         """
         jobs = {key: job for job in desired for key in keys_of(job)}
         runs = runs_by_claim(observed)
-        failed = []
+        # All of them first: whether an attempt is called for, the claim before it says.
+        seen = {
+            id: refreshed(found.claim, jobs.get(id.key), runs.get(id, ()))
+            for id, found in observed.claims.items()
+        }
+        keepings = []
         for id, found in observed.claims.items():
-            try:
-                job = jobs.get(id.key)
-                self._keep(found, job, runs.get(id, ()))
-                if is_left(found.claim, job, observed.known):
-                    Submitter(self.ports).conclude(id)
-            except ReconcilerError as error:
-                failed.append(f"the claim of {found.claim.job_name} is not up to date: {error.message}")
-        return failed
+            job = jobs.get(id.key)
+            steps = [*self._steps(found, seen[id], job, runs.get(id, ()))]
+            if is_left(found.claim, job, seen):
+                steps.append(partial(Submitter(self.ports).conclude, id))
+            if steps:
+                keepings.append(partial(_kept, found.claim, steps))
+        return sorted(said for said in self.together(keepings) if said)
 
-    def _keep(self, found: Versioned, job: DesiredJob | None, runs: Sequence[ActualJob]) -> None:
-        claim = refreshed(found.claim, job, runs)
+    def _steps(
+        self, found: Versioned, claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]
+    ) -> Iterator[Callable[[], object]]:
+        """What makes a claim be `claim`, as it was seen; nothing where that is no news."""
         marks = {run.labels.get(TRY) for run in runs}
         if job and claim.state is not ClaimState.BOUND and not marks.isdisjoint(claim.tries):
             # A job has shown up whose submission nobody goes on with: it is suspended, say, or was given up.
-            Submitter(self.ports).adopt(self._order(job, claim.job_name, claim.id))
+            yield partial(Submitter(self.ports).adopt, self._order(job, claim.job_name, claim.id))
         elif claim != found.claim:
-            self.ports.claims.write(claim, found.generation)
+            yield partial(self.ports.claims.write, claim, found.generation)
 
     def resubmit(self, job: DesiredJob, claim: Claim) -> Settlement:
         """Send a submission again because a person says so; raises ServiceError."""
         self.stage(job)
-        end = self.ports.clock.monotonic() + self.patience
-        order = self._order(job, claim.job_name, claim.id)
-        return self._patiently(Submitter(self.ports).resubmit, order, end)
+        clock = self.ports.clock
+        end = clock.monotonic() + self.patience
+        submitter, order = Submitter(self.ports), self._order(job, claim.job_name, claim.id)
+        is_told = False
+        while True:
+            settled = submitter.resubmit(order)
+            if settled.until and not is_told:
+                is_told = True
+                self.tell(unknown_said(settled))
+            delay = delay_of(settled, self.pause)
+            if delay is None or not self.go_on() or clock.monotonic() + delay > end:
+                return settled
+            clock.sleep(delay)
 
-    def _submissions(self, plan: Plan, unknown: list[tuple[Change, Order]]) -> Iterator[Outcome]:
-        """The outcomes of the submissions; those that aren't known yet are put to `unknown`."""
-        started = None
-        for change in plan.changes:
-            if change.action not in SUBMISSIONS:
-                continue
-            if not self.go_on():
-                yield Outcome(change, Status.SKIPPED)
-                continue
-            self._pace(started)
-            started = self.ports.clock.monotonic()
-            outcome = self._submission(change, unknown)
-            if outcome:
-                yield outcome
+    def _submissions(self) -> Submissions:
+        return Submissions(
+            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
+        )
 
-    def _pace(self, started: float | None) -> None:
-        left = self.ports.bounds.pace - (self.ports.clock.monotonic() - started) if started is not None else 0
-        if left > 0:
-            self.ports.clock.sleep(left)
-
-    def _submission(self, change: Change, unknown: list[tuple[Change, Order]]) -> Outcome | None:
-        """The outcome of one submission; None where it isn't known yet: then it is among `unknown`."""
+    def _submission(self, change: Change) -> Submission:
         job = change.desired
         assert job is not None, "a submission is always of a desired job"
-        order = self._order(
-            job, change.job_name, ClaimId(change.key or label_of(job.identity), change.attempt)
-        )
-        try:
-            self.stage(job)
-            settled = Submitter(self.ports).settle(order)
-        except ReconcilerError as error:
-            return _failed(change, error)
-        if settled.until is not None:
-            unknown.append((change, order))
-            return None
-        return self._outcome(change, settled)
-
-    def _later(self, unknown: list[tuple[Change, Order]]) -> Iterator[Outcome]:
-        """What became of the submissions whose outcome wasn't known at once."""
-        end = self.ports.clock.monotonic() + self.patience
-        for change, order in unknown:
-            try:
-                yield self._outcome(change, self._patiently(Submitter(self.ports).settle, order, end))
-            except ReconcilerError as error:
-                yield _failed(change, error)
-
-    def _patiently(self, settle: Callable[[Order], Settlement], order: Order, end: float) -> Settlement:
-        """Settle until the outcome is known, or patience is over."""
-        told = False
-        while True:
-            settled = settle(order)
-            if settled.until and not told:
-                told = True
-                name, until = order.claim.job_name, f"{settled.until:%H:%M:%S}"
-                self.tell(
-                    f"{name}: whether a job was created is not known; looking for it, {until} UTC at most"
-                )
-            if settled.until is None or not self.go_on():
-                return settled
-            if self.ports.clock.monotonic() + self.pause > end:
-                return settled
-            self.ports.clock.sleep(self.pause)
-
-    def _outcome(self, change: Change, settled: Settlement) -> Outcome:
-        claim = settled.claim
-        if claim.state is ClaimState.BOUND:
-            state = self._state(claim, settled.job)
-            return Outcome(change, Status.APPLIED, state=state, resource=claim.resource)
-        return Outcome(change, Status.FAILED, error=said_of(settled))
-
-    def _state(self, claim: Claim, job: ActualJob | None) -> State | None:
-        """The job's state; None where it is gone or can't be asked: that it was submitted is known."""
-        if job is not None:
-            return job.state
-        try:
-            return self.ports.jobs.read(claim.api_version, claim.kind, claim.resource).state
-        except ServiceError:
-            return claim.ended
-        except NotFoundError:
-            return claim.ended
+        id = ClaimId(change.key or label_of(job.identity), change.attempt)
+        return Submission(change, self._order(job, change.job_name, id), partial(self.stage, job))
 
     def _ask(self, changes: Sequence[Change], asked: list[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
         """Ask for the ends of runs, which are put to `asked`; the outcomes of those that can't be asked."""
@@ -205,7 +172,7 @@ class Applier:
                 cancel.ask(self.ports, run)
                 asked.append((change, run))
             except ReconcilerError as error:
-                yield _failed(change, error)
+                yield failed(change, error)
 
     def _ends(self, asked: Sequence[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
         """How each cancelled run really ended."""
@@ -216,7 +183,7 @@ class Applier:
                 state = cancel.end_of(self.ports, run, until, self.pause)
                 yield Outcome(change, Status.APPLIED, state=state, resource=run.resource)
             except ReconcilerError as error:
-                yield _failed(change, error)
+                yield failed(change, error)
 
     def _order(self, job: DesiredJob, job_name: str, id: ClaimId) -> Order:
         manifest = job.manifest
@@ -245,13 +212,14 @@ def applier_of(
     tell: Callable[[str], None] = lambda line: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Applier:
-    """The applier of an open session."""
+    """The applier of an open session, which submits several jobs at once."""
     bucket = session.environment.staging_bucket
+    staged = _Staged(session.staging)
 
     def stage(job: DesiredJob) -> None:
         archive = desired.archives.get(job.job_name)
         if archive:
-            session.staging.put(archive)
+            staged.put(archive)
 
     return Applier(
         ports=session.ports,
@@ -262,7 +230,27 @@ def applier_of(
         pause=session.pause,
         tell=tell,
         go_on=go_on,
+        together=SideBySide(),
     )
+
+
+class _Staged:
+    """Uploads each archive once, whichever thread comes first, and however many jobs share it."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._lock = threading.Lock()
+        self._busy: dict[str, threading.Lock] = {}
+        self._there: set[str] = set()
+
+    def put(self, archive: Sdist) -> None:
+        """Upload an archive where that wasn't done yet; raises ServiceError, and the next one tries again."""
+        with self._lock:
+            busy = self._busy.setdefault(archive.sha256, threading.Lock())
+        with busy:
+            if archive.sha256 not in self._there:
+                self._staging.put(archive)
+                self._there.add(archive.sha256)
 
 
 def _noting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]:
@@ -283,22 +271,11 @@ def labels_of(job: DesiredJob, source: str, commit: str, id: ClaimId) -> dict[st
     return labels
 
 
-def said_of(settled: Settlement) -> str:
-    """Why a submission isn't bound, and what happens next or what to do."""
-    claim = settled.claim
-    after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
-    if claim.state is ClaimState.PENDING:
-        why = f" ({settled.said})" if settled.said else ""
-        return f"whether a job was created is not known{why}: the next apply{after} settles it"
-    if claim.state is ClaimState.HELD and settled.until:
-        return f"an earlier request may still make a job: it can be sent again{after}"
-    if claim.state is ClaimState.REJECTED:
-        later = f"; not sent again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
-        return f"{claim.error}{later}"
-    return f"{claim.error}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
-
-
-def _failed(change: Change, error: ReconcilerError) -> Outcome:
-    """One failed change stops no other: what is left undone is in the next plan."""
-    said = f"{error.message} ({error.hint})" if error.hint else error.message
-    return Outcome(change, Status.FAILED, error=said)
+def _kept(claim: Claim, steps: Sequence[Callable[[], object]]) -> str:
+    """Take the steps that bring a claim up to date; why that failed, "" where it didn't."""
+    try:
+        for step in steps:
+            step()
+    except ReconcilerError as error:
+        return f"the claim of {claim.job_name} is not up to date: {error.message}"
+    return ""

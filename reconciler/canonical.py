@@ -11,7 +11,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any
+
+import msgspec
 
 from reconciler.manifest import JsonObject
 
@@ -19,15 +22,34 @@ _SAME_PLACE = ("allOf", "anyOf", "oneOf", "then", "else")
 _LOCAL = "#/"
 _DECIMAL = re.compile(r"(-?)0*([0-9]+)")
 
+_exact_json = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
+_fast_json = msgspec.json.Encoder(order="sorted").encode
+_msgpack = msgspec.msgpack.Encoder().encode
+_FLOAT = b"\xcb"
+"""What each float begins with in MessagePack, NaN and the infinities too; elsewhere the byte is rare."""
+
 
 def canonical_json(value: Any) -> bytes:
     """`value` as JSON in UTF-8 with sorted keys and no blanks; floats as Python's `repr` writes them.
 
+    The bytes are those of Python's `json` for ever, because the names of jobs are made from them. msgspec
+    writes the same ones but for floats (1e16 for 1e+16, null for NaN), so what may hold one goes to `json`.
+
+    Args:
+        value: Made of what JSON knows: mappings with text as keys, lists and tuples, text, whole numbers of
+            any size, floats, booleans, None; subclasses of these too, such as a `StrEnum`.
+
     Raises:
         ValueError: NaN, an infinity, a lone surrogate or a value that holds itself: none has a JSON form.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-    return text.encode("utf-8")
+    try:
+        if _FLOAT not in _msgpack(value):
+            return _fast_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass  # a whole number of more than 64 bits, a subclass, or what `json` refuses in its own words
+    return _exact_json(value).encode("utf-8")
 
 
 def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
@@ -37,14 +59,15 @@ def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
     become integers; double fields floats, 0.0 for -0.0. What is no number is left as it is.
 
     Args:
-        spec: Not changed; the result shares with it what needs no change.
+        spec: Not changed; the result shares with it what needs no change, and is it where nothing does.
         schema: The schema of the whole manifest, with local references only. It is compiled once, so it must
             not be changed afterwards.
     """
-    if id(schema) not in _compiled:
+    compiled = _compiled.get(id(schema))
+    if compiled is None:
         # The schema is kept beside its form, so that its id can't become another one's.
-        _compiled[id(schema)] = (schema, _compile(schema))
-    canonical: dict[str, Any] = _apply(_compiled[id(schema)][1], spec)
+        compiled = _compiled[id(schema)] = (schema, _compile(schema))
+    canonical: dict[str, Any] = _apply(compiled[1], spec)
     return canonical
 
 
@@ -75,18 +98,32 @@ _compiled: dict[int, tuple[JsonObject, _Form]] = {}
 
 
 def _apply(form: _Form, value: Any) -> Any:
+    """The value in its form; the very same object where nothing changes in it."""
     if isinstance(value, dict):
         return _apply_to_object(form, value)
     if isinstance(value, list):
-        return [_apply(form.items, item) for item in value] if form.items is not None else value
+        return _apply_to_list(form.items, value) if form.items is not None else value
     return form.convert(value) if form.convert is not None else value
 
 
 def _apply_to_object(form: _Form, value: dict[str, Any]) -> dict[str, Any]:
-    changed = {key: _apply(below, value[key]) for key, below in form.fields.items() if key in value}
+    changed: dict[str, Any] = {}
+    for key in form.fields.keys() & value.keys():
+        part = value[key]
+        new = _apply(form.fields[key], part)
+        if new is not part:
+            changed[key] = new
     if form.values is not None:
-        changed |= {key: _apply(form.values, value[key]) for key in value if key not in form.named}
-    return {**value, **changed}
+        for key, part in value.items():
+            if key not in form.named:
+                changed[key] = _apply(form.values, part)
+    return {**value, **changed} if changed else value
+
+
+def _apply_to_list(form: _Form, items: list[Any]) -> list[Any]:
+    applied = [_apply(form, item) for item in items]
+    # Not compared by ==, by which 1 and 1.0 are the same.
+    return applied if any(map(is_not, applied, items)) else items
 
 
 def _int64(value: Any) -> Any:
@@ -101,7 +138,8 @@ def _without_leading_zeros(text: str) -> str:
     if match is None:
         return text
     sign, digits = match.groups()
-    return digits if digits == "0" else sign + digits
+    canonical: str = digits if digits == "0" else sign + digits
+    return text if canonical == text else canonical
 
 
 def _int32(value: Any) -> Any:
@@ -112,7 +150,7 @@ def _double(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     # Adding 0.0 turns -0.0 into 0.0 and changes nothing else.
-    return float(value) + 0.0
+    return value if isinstance(value, float) and value else float(value) + 0.0
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"int64": _int64, "int32": _int32, "double": _double}

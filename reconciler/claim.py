@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict, force_setattr
 
 from reconciler.job import State
 from reconciler.manifest import OnLiveRun
@@ -26,6 +28,8 @@ MAX_ERROR = 1000
 _LONGEST = {"path": 2500, "error": 2000, "owner": 400}
 _MOST = 10**9
 _ESCAPE = len(r"\u0000")
+_SURELY_SHORT = min(_LONGEST.values()) // _ESCAPE
+"""Characters of a text that is nowhere cut: most are, and a claim is made for every job of every look."""
 _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
 
@@ -42,8 +46,7 @@ class ClaimState(StrEnum):
     """It goes on only when a person says how."""
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class ClaimId:
+class ClaimId(Struct, frozen=True, order=True, gc=False):
     """What a claim is about.
 
     Attributes:
@@ -55,8 +58,7 @@ class ClaimId:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True, gc=False):
     """What is known of one submission.
 
     Attributes:
@@ -112,8 +114,13 @@ class Claim:
 
     def __post_init__(self) -> None:
         # Here and not where it is written: a claim is compared with what is read back.
-        for name, size in _LONGEST.items():
-            object.__setattr__(self, name, _cut(getattr(self, name), size))
+        if (
+            len(self.path) > _SURELY_SHORT
+            or len(self.error) > _SURELY_SHORT
+            or len(self.owner) > _SURELY_SHORT
+        ):
+            for name, size in _LONGEST.items():
+                force_setattr(self, name, _cut(getattr(self, name), size))
 
 
 def rerun_digest(rerun: str) -> str:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from reconciler import schemas
+from msgspec import Struct, msgpack
+
 from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError, UsageError
 from reconciler.manifest import JsonObject
-from reconciler.validation.validate import load_and_check
+
+if TYPE_CHECKING:
+    from reconciler.cachefile import CacheFile
 
 FILE_NAME = "reconciler.yaml"
 LOCAL = "local"
 EngineName = Literal["local", "google"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The most that one apply may do; None is no limit."""
 
     submissions: int | None = None
@@ -30,8 +33,7 @@ class Limits:
 GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """One place where jobs run.
 
     Attributes:
@@ -54,14 +56,13 @@ class Environment:
     location: str
     staging_bucket: str
     claims_bucket: str
-    endpoints: Mapping[str, str] = field(default_factory=dict)
-    defaults: JsonObject = field(default_factory=dict)
+    endpoints: Mapping[str, str] = {}
+    defaults: JsonObject = {}
     limits: Limits = Limits()
     submitter: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """All settings of one repository.
 
     Attributes:
@@ -112,8 +113,36 @@ def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
     path = root / FILE_NAME
     if not path.exists():
         return {}, []
-    value, problems = load_and_check(path, schemas.document("config.schema.json"), FILE_NAME)
+    # Here and not above: a repository without the file needs nothing that reads it.
+    from reconciler.cachefile import CacheFile
+    from reconciler.validation.files import read_one
+
+    data = read_one(path, FILE_NAME)
+    if isinstance(data, Problem):
+        return {}, [data]
+    cache = CacheFile(root, "settings.bin", os.environ)
+    if (known := _known(cache, data)) is not None:
+        return known, []
+    from reconciler import schemas
+    from reconciler.validation.validate import check_document
+
+    value, problems = check_document(data, schemas.document(schemas.SETTINGS), FILE_NAME)
+    if not problems:
+        # Settings alone are soon checked, and `init` reads them before anything of ours is in the repository.
+        cache.save(_digest(data) + msgpack.encode(value), first=False)
     return value or {}, problems
+
+
+def _known(cache: CacheFile, data: bytes) -> JsonObject | None:
+    """What valid settings of these bytes say, where an earlier command has found that out."""
+    kept, digest = cache.load(), _digest(data)
+    if kept is None or kept[: len(digest)] != digest:
+        return None
+    return msgpack.decode(kept[len(digest) :]) or {}
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=32).digest()
 
 
 def from_document(root: Path, value: JsonObject) -> Config:

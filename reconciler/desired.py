@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reconciler import schemas
 from reconciler.canonical import canonical_spec
@@ -12,11 +14,16 @@ from reconciler.config import Environment
 from reconciler.diagnostics import Problem
 from reconciler.engines import engine_class
 from reconciler.errors import InvalidError
-from reconciler.manifest import JsonObject, Manifest
-from reconciler.naming import identities, job_name
+from reconciler.manifest import Manifest, unpacked
+from reconciler.naming import identities, job_name, label_of
 from reconciler.plan import DesiredJob
-from reconciler.sources.sdist import Sdist, build_sdist
-from reconciler.sources.sourcetree import SourceTree, SourceTreeError, read_source_tree
+from reconciler.validation.remembered import Identities
+
+if TYPE_CHECKING:
+    # Most repositories' jobs bring no code.
+    from reconciler.sources.remembered import SourceMemory
+    from reconciler.sources.sdist import Sdist
+    from reconciler.stagedcode import CodeReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,101 +32,94 @@ class Desired:
 
     Attributes:
         jobs: Sorted by base name.
-        archives: By job name, what is staged; exactly the bytes that the name was made of.
+        archives: By job name, what is staged; exactly the bytes that the name was made of. Each is made when
+            it is first asked for.
     """
 
     jobs: tuple[DesiredJob, ...]
     archives: Mapping[str, Sdist]
 
 
-def desired_jobs(root: Path, manifests: Sequence[Manifest], environment: Environment) -> Desired:
-    """The wanted jobs of valid manifests; raises InvalidError with every reason why code can't be staged."""
-    desired, problems = stageable_jobs(root, manifests, environment)
+def desired_jobs(
+    root: Path,
+    manifests: Sequence[Manifest],
+    environment: Environment,
+    known: Sequence[Identities] = (),
+    code: SourceMemory | None = None,
+) -> Desired:
+    """The wanted jobs of valid manifests; raises InvalidError with every reason why code can't be staged.
+
+    The arguments are those of `stageable_jobs`.
+    """
+    desired, problems = stageable_jobs(root, manifests, environment, known, code)
     if problems:
         raise InvalidError("some packages can't be staged", problems=problems)
     return desired
 
 
 def stageable_jobs(
-    root: Path, manifests: Sequence[Manifest], environment: Environment
+    root: Path,
+    manifests: Sequence[Manifest],
+    environment: Environment,
+    known: Sequence[Identities] = (),
+    code: SourceMemory | None = None,
 ) -> tuple[Desired, list[Problem]]:
-    """The wanted jobs whose code can be staged, and every reason why the code of the others can't."""
-    code = _CodeReader(root)
-    jobs, archives = [], {}
-    for manifest in manifests:
-        found = code.read(manifest)
-        if found is None and manifest.package is not None:
+    """The wanted jobs whose code can be staged, and every reason why the code of the others can't.
+
+    Args:
+        root: The repository's root.
+        manifests: All valid ones.
+        environment: Where the jobs are for.
+        known: Of each manifest the identities, as `Validation.identities` has them; by default none is known.
+        code: What earlier passes read of packages.
+    """
+    reader: CodeReader | None = None
+    jobs = []
+    for manifest, found in zip(manifests, known or repeat(()), strict=False):
+        if manifest.package is None:
+            jobs.append(_job(manifest, found, "", environment))
             continue
-        job = _job(manifest, found.tree.digest if found else "", environment)
-        jobs.append(job)
-        if found:
-            archives[job.job_name] = found.archive
-    return Desired(tuple(sorted(jobs, key=lambda job: job.manifest.base_name)), archives), code.problems
+        reader = reader or _code_reader(root, code)
+        module = _module(manifest)
+        if tree := reader.read(manifest, manifest.package, module):
+            job = _job(manifest, found, tree.digest, environment)
+            reader.archives.add(job.job_name, tree, manifest.name, module)
+            jobs.append(job)
+    jobs.sort(key=lambda job: job.manifest.base_name)
+    return Desired(tuple(jobs), reader.archives if reader else {}), reader.problems if reader else []
 
 
 def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
     """Why the code of valid manifests can't be staged; nothing of it is run to find out."""
-    code = _CodeReader(root)
+    reader: CodeReader | None = None
     for manifest in manifests:
-        code.read(manifest)
-    return code.problems
+        if manifest.package is not None:
+            reader = reader or _code_reader(root, None)
+            reader.read(manifest, manifest.package, _module(manifest))
+    return reader.problems if reader else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """What a job stages."""
+def _code_reader(root: Path, memory: SourceMemory | None) -> CodeReader:
+    from reconciler.stagedcode import CodeReader  # what it takes to make archives is slow to import
 
-    tree: SourceTree
-    archive: Sdist
+    return CodeReader(root, memory)
 
 
-class _CodeReader:
-    """Reads each package folder once, however many jobs stage it, and collects what can't be staged."""
-
-    def __init__(self, root: Path) -> None:
-        self.problems: list[Problem] = []
-        self._root = root
-        self._trees: dict[Path, SourceTree | SourceTreeError] = {}
-
-    def read(self, manifest: Manifest) -> _Code | None:
-        """The code of a job; None where it stages none, or where it can't be staged."""
-        if manifest.package is None:
-            return None
-        try:
-            tree = self._tree(manifest.package)
-            module = engine_class(manifest.api_version).module(manifest.kind, manifest.spec)
-            return _Code(tree, build_sdist(tree, manifest.name, module))
-        except SourceTreeError as error:
-            self.problems += [
-                Problem(manifest.path, manifest.line, 1, "/package/path", finding.message, finding.hint)
-                for finding in error.findings
-            ]
-            return None
-
-    def _tree(self, folder: Path) -> SourceTree:
-        if folder not in self._trees:
-            try:
-                self._trees[folder] = read_source_tree(folder, self._root)
-            except SourceTreeError as error:
-                self._trees[folder] = error
-        found = self._trees[folder]
-        if isinstance(found, SourceTreeError):
-            raise found
-        return found
+def _module(manifest: Manifest) -> str:
+    return engine_class(manifest.api_version).module(manifest.kind, manifest.spec)
 
 
-def _job(manifest: Manifest, code: str, environment: Environment) -> DesiredJob:
-    schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
-    assert schema is not None, "a valid manifest has a schema"
-    spec = canonical_spec(manifest.spec, schema)
-    whole, *earlier = identities(manifest, spec, code)
+def _job(manifest: Manifest, known: Identities, code: str, environment: Environment) -> DesiredJob:
+    packed = manifest.packed
+    if not known:
+        schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
+        assert schema is not None, "a valid manifest has a schema"
+        packed = canonical_spec(manifest.spec, schema)
+        known = tuple((each, label_of(each)) for each in identities(manifest, packed, code))
+    whole, *earlier = [identity for identity, _ in known]
     name = job_name(manifest.base_name, whole)
-    filled = _with_defaults(manifest, spec, environment, name)
-    return DesiredJob(manifest, whole, name, code, filled, tuple(earlier))
-
-
-def _with_defaults(manifest: Manifest, spec: JsonObject, environment: Environment, name: str) -> JsonObject:
-    if not environment.defaults:
-        return spec
-    engine = engine_class(manifest.api_version)
-    return engine.with_defaults(manifest.kind, spec, environment.defaults, name)
+    if environment.defaults:
+        engine = engine_class(manifest.api_version)
+        packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
+    keys = tuple([key for _, key in known])
+    return DesiredJob(manifest, whole, name, code, packed, tuple(earlier), keys)

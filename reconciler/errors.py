@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from reconciler.diagnostics import Problem
+if TYPE_CHECKING:
+    from reconciler.diagnostics import Problem
 
 
 class ExitCode(IntEnum):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from reconciler.manifest import JsonObject
 
@@ -26,8 +27,7 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
-class ActualJob:
+class ActualJob(Struct, frozen=True, gc=False):
     """One job resource of the service, as last read.
 
     Attributes:
@@ -50,9 +50,9 @@ class ActualJob:
     kind: str
     state: State
     service_state: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    spec: JsonObject = field(default_factory=dict)
-    body: JsonObject = field(default_factory=dict, repr=False)
+    labels: Mapping[str, str] = {}
+    spec: JsonObject = {}
+    body: JsonObject = {}
     create_time: str = ""
     start_time: str = ""
     end_time: str = ""
@@ -60,8 +60,7 @@ class ActualJob:
     url: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Trials:
+class Trials(Struct, frozen=True):
     """The trials of a tuning job.
 
     Attributes:
@@ -75,8 +74,7 @@ class Trials:
     goes_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """One line of a job's log, as Cloud Logging's `LogEntry` gives it: time (RFC 3339), severity, text.
 
     Attributes:

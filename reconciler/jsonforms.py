@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reconciler.diagnostics import Problem
 from reconciler.plan import FORMAT_VERSION, Action, Change, Plan
-from reconciler.planning.outcome import JobStatus, Outcome
+
+if TYPE_CHECKING:
+    from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
 

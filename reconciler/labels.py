@@ -36,8 +36,22 @@ def attempt_of(run: ActualJob) -> int:
     return number or 1
 
 
+class ReadLabels(dict[str, str]):
+    """Labels with their digest, worked out as they are read: there is time for it while a service answers."""
+
+    __slots__ = ("digest",)
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        super().__init__(labels)
+        self.digest = labels_digest(labels)
+
+
 def labels_digest(labels: Mapping[str, str]) -> str:
     """16 hex digits that change when somebody changes a job's labels; those of Google's own don't count."""
-    own = {name: value for name, value in labels.items() if not name.startswith(_SERVICES_OWN)}
-    text = "".join(f"{name}={value}\n" for name, value in sorted(own.items()))
+    if isinstance(labels, ReadLabels):
+        return labels.digest
+    text = "\n".join([*map("=".join, sorted(labels.items())), ""])
+    if _SERVICES_OWN in text:
+        own = [name for name in sorted(labels) if not name.startswith(_SERVICES_OWN)]
+        text = "".join([f"{name}={labels[name]}\n" for name in own])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Raw, Struct, msgpack
 
 AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
 ML_V1 = "ml.googleapis.com/v1"
 
 JsonObject = Mapping[str, Any]
+Packed = JsonObject | Raw
+"""A JSON object, or the MessagePack of one that nobody has looked into yet."""
 OnLiveRun = Literal["keep", "cancel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Reconcile:
+def unpacked(packed: Packed) -> JsonObject:
+    """The object itself."""
+    if isinstance(packed, Raw):
+        found: JsonObject = msgpack.decode(packed)
+        return found
+    return packed
+
+
+class Reconcile(Struct, frozen=True):
     """How the reconciler treats the job: the manifest's `reconcile`, with its defaults filled in."""
 
     suspend: bool = False
@@ -25,15 +35,14 @@ class Reconcile:
     on_delete: OnLiveRun = "keep"
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """One valid YAML document.
 
     Attributes:
         api_version: `aiplatform.googleapis.com/v1` or `ml.googleapis.com/v1`.
         kind: `CustomJob`, `HyperparameterTuningJob`, or `Job`.
         name: The base name as written.
-        spec: The API's own JSON body, as written, with no default filled in.
+        packed: What `spec` gives: of 10,000 jobs that are as wanted, nobody looks at one.
         labels: The user's labels of the job in the cloud.
         package: The folder whose code is staged, absolute; None where the job brings none.
         reconcile: How the reconciler treats the job.
@@ -44,12 +53,17 @@ class Manifest:
     api_version: str
     kind: str
     name: str
-    spec: JsonObject
-    labels: Mapping[str, str] = field(default_factory=dict)
+    packed: Packed
+    labels: Mapping[str, str] = {}
     package: Path | None = None
     reconcile: Reconcile = Reconcile()
     path: str = ""
     line: int = 1
+
+    @property
+    def spec(self) -> JsonObject:
+        """The API's own JSON body in canonical form, with no default filled in."""
+        return unpacked(self.packed)
 
     @property
     def base_name(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 
 from reconciler.canonical import canonical_json
 from reconciler.manifest import JsonObject, Manifest
@@ -49,7 +49,7 @@ def job_name(base_name: str, identity: str, attempt: int = 1) -> str:
     return name if attempt == 1 else f"{name}_{attempt}"
 
 
-@cache
+@lru_cache(maxsize=100_000)
 def label_of(identity: str) -> str:
     """The whole identity as a label's value: lower-case base32, 52 characters.
 

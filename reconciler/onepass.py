@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from reconciler.apply import Applier
 from reconciler.commit import passed_over
 from reconciler.desired import Desired
 from reconciler.errors import InvalidError, ReconcilerError, RefusedError
-from reconciler.plan import Plan
+from reconciler.plan import Action, Plan
 from reconciler.planning.brakes import check_brakes
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import accelerator_hours, plan_of
@@ -22,8 +23,10 @@ from reconciler.reporters.settings import github_settings
 from reconciler.reporters.status import plain_status
 from reconciler.session import Session
 from reconciler.submission.observation import Observed, observe
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 from reconciler.verdicts import View
+
+_ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,20 @@ def brake(session: Session, plan: Plan, reviewed: str | None = None) -> None:
 
 
 def carry_out(session: Session, applier: Applier, plan: Plan) -> list[Outcome]:
-    """Do what the plan says; what failed is among the outcomes."""
+    """Do what the plan says; what failed is among the outcomes.
+
+    They come in an order that doesn't depend on who answered first: what was submitted, what couldn't be, and
+    what was cancelled, each in the plan's order.
+    """
     if session.is_local:
         # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
         session.ports.claims.found()
     if applier.commit and github_settings(session.config.github, os.environ):
         skipped = partial(passed_over, session.config.root, applier.commit)
         open_record(session.commits, applier.commit, plan, skipped)
-    return list(applier.run(plan))
+    place = {id(change): number for number, change in enumerate(plan.changes)}
+    with closing(applier.run(plan)) as outcomes:
+        return sorted(outcomes, key=lambda one: (_ORDER.get(one.change.action, 0), place[id(one.change)]))
 
 
 def settle(
@@ -119,7 +128,7 @@ def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
     if settings is None or not commit:
         return []
     context = contexts_of(session.config, session.environment.name).roll_up
-    outcomes = GitHubReporter(UrllibTransport(), settings).report(
+    outcomes = GitHubReporter(DirectTransport(), settings).report(
         commit, [plain_status("error", context, said)]
     )
     return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
@@ -158,7 +167,7 @@ def tell_commits(
         problems=problems or {},
         each=settings.each,
     )
-    return report(session.commits, GitHubReporter(UrllibTransport(), settings), view)
+    return report(session.commits, GitHubReporter(DirectTransport(), settings), view)
 
 
 def unposted(failed: Sequence[Failed]) -> list[str]:

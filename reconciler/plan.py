@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 from reconciler.job import ActualJob
-from reconciler.manifest import JsonObject, Manifest
+from reconciler.manifest import JsonObject, Manifest, Packed, unpacked
 
 FORMAT_VERSION = 1
 
@@ -44,8 +46,7 @@ class Stuck(StrEnum):
     SUSPENDED = "suspended"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Where the plan is for."""
 
     environment: str
@@ -54,8 +55,7 @@ class Target:
     location: str
 
 
-@dataclass(frozen=True, slots=True)
-class DesiredJob:
+class DesiredJob(Struct, frozen=True):
     """A manifest with its identity.
 
     Attributes:
@@ -63,16 +63,23 @@ class DesiredJob:
         identity: The whole SHA-256, 64 hex digits.
         job_name: `<base>_<first 16 digits>`, the first attempt's name.
         code: SHA-256 of the package's source tree, 64 hex digits; "" without a package.
-        spec: The manifest's spec in canonical form, the environment's defaults filled in, nothing staged.
+        packed: What `spec` gives.
         earlier: The identities that older versions of the hash gave the same content, newest first.
+        keys: All of these identities as labels have them, its own first; () where nobody has made them yet.
     """
 
     manifest: Manifest
     identity: str
     job_name: str
     code: str
-    spec: JsonObject
+    packed: Packed
     earlier: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> JsonObject:
+        """The manifest's spec in canonical form, the environment's defaults filled in, nothing staged."""
+        return unpacked(self.packed)
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -84,8 +91,7 @@ class FieldChange:
     after: Any = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What is to be done about one job, and why.
 
     Attributes:
@@ -119,8 +125,7 @@ class Change:
     stuck: Stuck | None = None
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Drift:
+class Drift(Struct, frozen=True, order=True):
     """One finding about what there is."""
 
     kind: DriftKind
@@ -129,8 +134,7 @@ class Drift:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """All changes and findings, sorted.
 
     Attributes:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from msgspec import Struct
+
 from reconciler.answers import Answer
 from reconciler.claim import Claim, ClaimId
 from reconciler.commitrecord import CommitRecord
@@ -18,16 +20,14 @@ from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(Struct, frozen=True, gc=False):
     """A claim as it was read; `generation` changes with every write of it, and is never 0."""
 
     claim: Claim
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRead:
+class ClaimRead(Struct, frozen=True):
     """One look at a claim: `found` is None where there is none; `now` is the store's own time."""
 
     found: Versioned | None
@@ -62,8 +62,7 @@ class ClaimStore(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedRecord:
+class VersionedRecord(Struct, frozen=True):
     """A commit's record as it was read; `generation` changes with every write of it, and is never 0."""
 
     record: CommitRecord
@@ -147,7 +146,7 @@ class Bounds:
         visible: The longest time between a job's existence and its being in every listing.
         look_again: Seconds between two looks, both of which must find nothing, before a create is sent anew.
         lifetime: How long a create's credential lasts, where that can be chosen.
-        pace: Seconds from one create to the next: Vertex AI takes 60 a minute.
+        pace: Seconds from one create to the next, over all that one apply sends: Vertex AI takes 60 a minute.
     """
 
     executes: timedelta

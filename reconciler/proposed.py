@@ -11,15 +11,17 @@ from reconciler.config import LOCAL, Environment
 from reconciler.desired import stageable_jobs
 from reconciler.diagnostics import Problem, capped
 from reconciler.errors import UsageError
+from reconciler.manifests import JOBS_FOLDER, check_found, manifest_paths
 from reconciler.plan import DesiredJob
 from reconciler.planning.proposal import Proposal
 from reconciler.planning.proposing import propose
 from reconciler.proposedsettings import proposed_settings
-from reconciler.reconcile import JOBS_FOLDER, check_found, hours_of, manifest_paths
+from reconciler.reconcile import hours_of
 from reconciler.revision import Names, Revision, revision
 from reconciler.validation.files import SUFFIXES
-from reconciler.validation.packages import PackageFolder, package_folder
-from reconciler.validation.validate import PackageOf, Validation, validate
+from reconciler.validation.packages import PackageFolder, PackageOf, package_folder
+from reconciler.validation.remembered import Memory
+from reconciler.validation.validate import Validation, validate
 
 
 def proposal_of(
@@ -60,13 +62,15 @@ def proposal_of(
                 if paths:
                     raise UsageError(f"there is no file or folder {path}, nor was there one in {base}")
                 manifest_paths(root, paths)
+        memory = Memory()  # most files are the same on both sides
         before = _read(
             commit.root,
             [commit.root.joinpath(*names) for names in there],
             old,
             _laying_out(commit),
+            memory,
         )
-    after = _read(root, [path for path in named if os.path.lexists(path)], new, package_folder)
+    after = _read(root, [path for path in named if os.path.lexists(path)], new, package_folder, memory)
     if not before.files:
         check_found(after.found, paths)
     found = propose(
@@ -108,9 +112,11 @@ class _Side:
         return {*self.found.invalid, *named} - {job.manifest.base_name for job in self.jobs}
 
 
-def _read(root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf) -> _Side:
-    found = validate(root, paths, frozenset(environment.defaults), package_of)
-    desired, unfit = stageable_jobs(root, found.manifests, environment)
+def _read(
+    root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, memory: Memory
+) -> _Side:
+    found = validate(root, paths, frozenset(environment.defaults), package_of, memory)
+    desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
     return _Side(found, desired.jobs, tuple(sorted([*found.problems, *capped(unfit)])))
 
 

@@ -1,65 +1,25 @@
-"""One pass: what is wanted, what there is, and the plan between them."""
+"""The plan between what is wanted and what there is, and what it takes to carry it out."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
 
-from reconciler.config import FILE_NAME, Config, Environment
-from reconciler.desired import Desired, desired_jobs
+from msgspec.structs import replace
+
+from reconciler.config import Environment
+from reconciler.desired import Desired
 from reconciler.engines import engine_class
-from reconciler.errors import InvalidError, NotFoundError, UsageError
-from reconciler.job import ActualJob
+from reconciler.errors import NotFoundError
 from reconciler.manifest import JsonObject
 from reconciler.plan import DesiredJob, Plan, Target
 from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.planner import make_plan
+from reconciler.planning.planner import plan_from, sides_of
+from reconciler.planning.settled import Sides, Split, split
 from reconciler.ports import JobApi
 from reconciler.session import Session
 from reconciler.staged import staged_uri
 from reconciler.submission.observation import Observed
-from reconciler.validation.validate import Validation, validate
-
-JOBS_FOLDER = "jobs"
-
-
-def wanted(config: Config, environment: Environment, paths: Sequence[Path]) -> Desired:
-    """The jobs that the manifests under `paths` ask for; raises InvalidError with every problem."""
-    filled = frozenset(environment.defaults)
-    found = validate(config.root, manifest_paths(config.root, paths), filled)
-    check_found(found, paths)
-    if found.problems:
-        raise InvalidError("some manifests are not valid", problems=found.problems)
-    return desired_jobs(config.root, found.manifests, environment)
-
-
-def manifest_paths(root: Path, paths: Sequence[Path]) -> Sequence[Path]:
-    """The paths that were named, else `jobs` at the root.
-
-    Git keeps no empty folder: where there are settings, one that is gone held the last manifest.
-
-    Raises:
-        UsageError: There is no such folder, and nothing says that this is a repository of jobs.
-    """
-    folder = root / JOBS_FOLDER
-    if paths or os.path.lexists(folder):
-        return paths or [folder]
-    if (root / FILE_NAME).is_file():
-        return []
-    raise UsageError(
-        f"there is no folder {folder}",
-        hint="keep the manifests there, or name the files or folders that hold them",
-    )
-
-
-def check_found(found: Validation, paths: Sequence[Path]) -> None:
-    """Raise UsageError where the named paths hold no manifest: a mistyped one must not pass for valid."""
-    if paths and not found.files:
-        named = ", ".join(str(path) for path in paths)
-        raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")
 
 
 def target_of(environment: Environment) -> Target:
@@ -69,28 +29,28 @@ def target_of(environment: Environment) -> Target:
 
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
     """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
-    environment = session.environment
-    return make_plan(
+    environment, source = session.environment, session.config.source
+    settled, left = split(sides_of(desired.jobs, observed.runs, observed.known, source))
+    return plan_from(
         target_of(environment),
-        desired.jobs,
-        _with_specs(session.ports.jobs, desired.jobs, observed),
-        observed.known,
+        Split(settled, _with_specs(session.ports.jobs, left)),
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
         whole=whole,
-        source=session.config.source,
+        source=source,
     )
 
 
-def _with_specs(jobs: JobApi, desired: Sequence[DesiredJob], observed: Observed) -> list[ActualJob]:
-    """The runs, with the specs that the plan compares; a run that is only listed any more is none."""
+def _with_specs(jobs: JobApi, sides: Sides) -> Sides:
+    """The runs with the specs that the plan compares; a run that is only listed any more is none."""
     specs: dict[str, JsonObject] = {}
     gone: set[str] = set()
     while True:
-        there = [run for run in observed.runs if run.resource not in gone]
-        before = predecessors(desired, there, observed.known)
+        own = [run for run in sides.own if run.resource not in gone]
+        before = predecessors(sides.desired, own, sides.claims)
         unread = [run for run in before if run.resource not in specs]
         if not unread:
-            return [replace(run, spec=specs.get(run.resource, run.spec)) for run in there]
+            read = [replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in own]
+            return sides._replace(own=read)
         for run in unread:
             try:
                 specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reconciler.diagnostics import MAX_QUOTED, Problem
 from reconciler.inert import one_line, workflow_command
 from reconciler.job import State
 from reconciler.jsonforms import summary
-from reconciler.markdown import SUMMARY_LIMIT, Piece, Section, code, cut, document, fence, text
 from reconciler.plan import Action, Change, Drift, FieldChange, Plan, Stuck, Target
-from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
+
+# `validate` prints by this module, and a plan as text needs no Markdown: neither loads what it doesn't need.
+if TYPE_CHECKING:
+    from reconciler.markdown import Piece
+    from reconciler.planning.outcome import JobStatus, Outcome, Recorded
 
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _WITHOUT_STATE: dict[Recorded, str] = {
@@ -95,6 +98,8 @@ def plan_text(plan: Plan, *, verbose: bool = False) -> str:
 
 def plan_markdown(plan: Plan) -> str:
     """The plan for a job summary, within its limit; what is to be done and the drift go before details."""
+    from reconciler.markdown import SUMMARY_LIMIT, Section, code, document, fence, text
+
     changes = [change for change in plan.changes if _matters(change)]
     rows = [
         f"| {change.action} | {code(change.job_name)} | {text(change.reason)} | {code(place(change))} |"
@@ -121,6 +126,8 @@ def plan_markdown(plan: Plan) -> str:
 
 
 def _pieces(texts: Sequence[str]) -> list[Piece]:
+    from reconciler.markdown import Piece
+
     return [Piece(one) for one in texts]
 
 
@@ -132,6 +139,8 @@ def short_error(text: str) -> str:
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     """What came of each change, and a last line that counts."""
+    from reconciler.planning.outcome import Status
+
     lines, told = [], dict.fromkeys(Status, 0)
     for outcome in outcomes:
         told[outcome.status] += 1
@@ -211,6 +220,8 @@ def _field_lines(change: Change) -> Iterator[str]:
 
 def field_diff(change: Change) -> list[str]:
     """The field differences as lines of a diff, each one line; at most 50 fields."""
+    from reconciler.markdown import cut
+
     lines = []
     for field in change.fields[:_MAX_FIELDS]:
         before, after = field_values(field)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import Protocol
 
 from reconciler.commitrecord import CommitRecord
@@ -62,9 +63,13 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
     """
     records, now = store.all(), store.now()
     newest = newest_of(found.record for found in records.values())
-    applied = (*newest.applied, newest.sha) if newest else ()
-    for sha in skipped({*records, *applied}):
-        if sha not in records:
+    last = _applied_last(newest, records)
+    applied = (*newest.applied, *last) if newest else ()
+    known = {*records, *applied}
+    # What lies between two that didn't know of each other, nobody has looked at.
+    passed_over = chain(skipped(known), *(skipped({sha}) for sha in last if len(last) > 1))
+    for sha in dict.fromkeys(passed_over):
+        if sha not in known:
             store.write(CommitRecord(sha, now, superseded_by=commit), 0)
     for _ in range(TRIES):
         found = records.get(commit)
@@ -81,6 +86,17 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
         f"what commit {commit[:7]} is owed can't be written down: others write it all the time",
         hint="try again",
     )
+
+
+def _applied_last(newest: CommitRecord | None, records: Mapping[str, VersionedRecord]) -> tuple[str, ...]:
+    """The commit that was applied last; several where neither was known of when the other was opened."""
+    if newest is None:
+        return ()
+    # Of the commits before it, the newest doesn't name those of long ago.
+    since = max(0, newest.number - MOST_APPLIED // 2)
+    apart = {newest.sha, *newest.applied}
+    beside = (sha for sha, found in records.items() if found.record.number > since and sha not in apart)
+    return (*beside, newest.sha)
 
 
 def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:

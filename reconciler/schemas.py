@@ -25,11 +25,14 @@ A field's `format` is the API's: `int64` (an integer, or a string of its digits,
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
 
@@ -46,6 +49,8 @@ KINDS = {
 ANY_KIND = "manifest.schema.json"
 """The schema for editors, which chooses by apiVersion and kind."""
 
+_shipped: list[Mapping[str, Any]] = []
+
 
 def folder() -> Path:
     """Where the files are: inside the package when installed from a wheel, beside it in a checkout."""
@@ -54,10 +59,33 @@ def folder() -> Path:
     return installed if installed.is_dir() else package.parent / "schemas"
 
 
+SETTINGS = "config.schema.json"
+"""The file with the schema of `reconciler.yaml`."""
+
+
 @cache
 def document(name: str) -> dict[str, Any]:
     """The file `name`, such as "config.schema.json"; shared between callers, so not to be changed."""
-    return _read(name)
+    content = _read(name)
+    _shipped.append(content)
+    return content
+
+
+def is_shipped(schema: Mapping[str, Any]) -> bool:
+    """Whether it is one of the objects that `document` and `manifest_schema` made of the files here."""
+    return any(schema is own for own in _shipped)
+
+
+def fingerprint() -> bytes:
+    """A digest, of 32 bytes, over the schemas of this package's kinds and settings, as their files are now.
+
+    What was found valid is so only by the same schemas. Those of other packages' engines are not in it.
+    """
+    digest = blake2b(digest_size=32)
+    for name in sorted([*KINDS.values(), SETTINGS]):
+        content = (folder() / name).read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.digest()
 
 
 def manifest_schema(
@@ -78,6 +106,7 @@ def _with_optional(name: str, filled: frozenset[str]) -> dict[str, Any]:
     schema = deepcopy(document(name))
     training = schema["$defs"]["ml.TrainingInput"]
     training["required"] = [field for field in training["required"] if field not in filled]
+    _shipped.append(schema)
     return schema
 
 
@@ -103,5 +132,4 @@ def discovery(name: str) -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder() / name).read_text(encoding="utf-8"))
-    return content
+    return msgspec.json.decode((folder() / name).read_bytes(), type=dict[str, Any])

@@ -7,19 +7,24 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from reconciler.config import Config, Environment
 from reconciler.engines import api_versions, engine_class
-from reconciler.engines.base import Connection, Engine
+from reconciler.engines.base import Connection, Engine, NotFoundAtServiceError
 from reconciler.job import ActualJob
 from reconciler.manifest import ML_V1
 from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, CommitStore, Fence, Ports
 from reconciler.services.claimstore import PREFIX, ObjectClaims
-from reconciler.services.commitstore import ObjectCommits
-from reconciler.services.fence import LOCAL_SUBMITTER, GeneratedTokens, OwnToken, TokenSource
-from reconciler.services.jobapi import EngineJobs
-from reconciler.services.storage import Staging, ensure_bucket
+from reconciler.services.jobapi import EngineJobs, RunsSeen
+from reconciler.services.known import Memory
+
+# What only some commands need is loaded where it is made.
+if TYPE_CHECKING:
+    from reconciler.services.fence import TokenSource
+    from reconciler.services.storage import Staging
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -40,11 +45,13 @@ class Session:
         environment: Environment,
         connection: Connection,
         credentials: TokenSource | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.config = config
         self.environment = environment
         self.connection = connection
         self._credentials = credentials
+        self._memory = memory
         self._engines: dict[str, Engine] = {}
 
     def engine(self, api_version: str) -> Engine:
@@ -79,6 +86,8 @@ class Session:
     @cached_property
     def staging(self) -> Staging:
         """Where packages go."""
+        from reconciler.services.storage import Staging
+
         return Staging(self.connection, self.environment.staging_bucket)
 
     @cached_property
@@ -93,11 +102,14 @@ class Session:
             environment.location,
             founds=self.is_local,
             environment=environment.name,
+            known=self._memory.claims if self._memory else None,
         )
 
     @cached_property
     def commits(self) -> CommitStore:
         """What is owed to commits in this environment."""
+        from reconciler.services.commitstore import ObjectCommits
+
         environment = self.environment
         return ObjectCommits(
             self.connection,
@@ -114,11 +126,14 @@ class Session:
         # Google's ml service is gone: asking it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
         asked = (version for version in api_versions() if version not in gone)
-        return EngineJobs(self.config.source, self.engine, asked)
+        known = RunsSeen(self._memory, _Clock(), self.bounds) if self._memory else None
+        return EngineJobs(self.config.source, self.engine, asked, known)
 
     @cached_property
     def fence(self) -> Fence:
         """Makes the credentials of creates."""
+        from reconciler.services.fence import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
+
         submitter = self.environment.submitter
         if self._credentials is not None and not submitter:
             return OwnToken(self._credentials, self.claims.now)
@@ -151,29 +166,54 @@ class _Clock:
 
 @contextmanager
 def open_session(
-    config: Config, environment: Environment, environ: Mapping[str, str], *, start: bool
+    config: Config,
+    environment: Environment,
+    environ: Mapping[str, str],
+    *,
+    start: bool,
+    memory: Memory | None = None,
 ) -> Iterator[Session]:
-    """A session; with `start`, the embedded service is started where it doesn't run.
+    """A session; no service is asked, and no credentials are read, before the first request.
 
-    No service is asked, and no credentials are read, before the first request.
+    Args:
+        config: The repository's settings.
+        environment: Where the jobs run.
+        environ: The environment variables.
+        start: Whether the embedded service is started where it doesn't run.
+        memory: What sessions before have seen, and this one sees; None where each begins from nothing.
     """
     if environment.engine == "google":
         from reconciler.services.credentials import DefaultCredentials, google_endpoint
 
         credentials = DefaultCredentials()
-        connection = Connection(google_endpoint(environment, credentials))
-        yield Session(config, environment, connection, credentials)
+        connection = Connection(replace(google_endpoint(environment, credentials), distant=True))
+        seen = memory and memory.of((config.source, environment))
+        yield Session(config, environment, connection, credentials, seen)
         return
-    from reconciler.services.embedded import EmbeddedService, home_of
+    from reconciler.home import home_of
+    from reconciler.services.embedded import EmbeddedService
 
-    with EmbeddedService(home_of(config.root, environ), start=start) as service:
-        session = Session(config, environment, Connection(service.endpoint(environment)))
+    home = home_of(config.root, environ)
+    with EmbeddedService(home, start=start) as service:
+        seen = memory and memory.of((config.source, environment, home))
+        connection = Connection(service.endpoint(environment))
+        session = Session(config, environment, connection, memory=seen)
         if start:
             service.put_images(config.images)
             service.reserve(_reserved(config))
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
-                ensure_bucket(session.connection, bucket)
+                _ensure_bucket(connection, bucket)
         yield session
+
+
+def _ensure_bucket(connection: Connection, bucket: str) -> None:
+    """Create a bucket of the embedded service where it isn't there."""
+    try:
+        connection.get("storage.buckets.get", bucket=bucket, fields="name")
+    except NotFoundAtServiceError:
+        from reconciler.services.storage import ensure_bucket
+
+        ensure_bucket(connection, bucket)
 
 
 def _reserved(config: Config) -> set[str]:

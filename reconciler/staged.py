@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from reconciler.manifest import JsonObject
-from reconciler.sources.sdist import Sdist
+
+if TYPE_CHECKING:
+    from reconciler.sources.sdist import Sdist
 
 _FOLDER = "reconciler/packages"
 _URI = re.compile(rf"gs://[^/]+/{_FOLDER}/[0-9a-f]{{64}}/[^/]+")

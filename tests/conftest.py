@@ -27,8 +27,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(scope="session")
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tools keep a user's caches, and the reconciler the key of its own."""
+    return tmp_path_factory.mktemp("user-cache")
+
+
 @pytest.fixture(autouse=True)
-def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_surroundings(monkeypatch: pytest.MonkeyPatch, user_cache: Path) -> None:
     """Nothing of the machine's settings reaches a test; installers find wheels in the wheelhouse only."""
     for name in [*os.environ]:
         if name.startswith(("RECONCILER_", "GITHUB_", "PIP_", "CLOUDSDK_", "GOOGLE_")) or name in (
@@ -38,6 +44,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
             "STORAGE_EMULATOR_HOST",
         ):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

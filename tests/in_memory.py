@@ -16,8 +16,9 @@ from memory_ports import Outside
 from reconciler.cli import run
 from reconciler.config import Config, Environment
 from reconciler.engines.base import Connection, Endpoint
+from reconciler.services.known import Memory
 from reconciler.session import Session
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 
 LONGEST = 20_000
 """Looks at a service, after which a wait is taken for one without an end."""
@@ -95,9 +96,14 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
 
     @contextmanager
     def opened(
-        config: Config, environment: Environment, environ: Mapping[str, str], *, start: bool
+        config: Config,
+        environment: Environment,
+        environ: Mapping[str, str],
+        *,
+        start: bool,
+        memory: Memory | None = None,
     ) -> Iterator[Session]:
-        nowhere = Endpoint(UrllibTransport(), dict, environment.project, environment.location, {})
+        nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
         session = Session(config, environment, Connection(nowhere))
         for name in ("ports", "jobs", "commits"):
             setattr(session, name, getattr(made.outside, name))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from reconciler.answers import Answer, Created, Unknown
 from reconciler.claim import Claim, ClaimId, claim_json, claim_of

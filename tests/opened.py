@@ -13,7 +13,7 @@ from held_service import HeldService
 from reconciler.config import from_document
 from reconciler.engines.base import Connection, Endpoint
 from reconciler.session import Session, open_session
-from reconciler.transport import HttpRequest, HttpResponse, Transport, UrllibTransport
+from reconciler.transport import DirectTransport, HttpRequest, HttpResponse, Transport
 
 APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 PROJECT, LOCATION = "acme-ml", "us-central1"
@@ -24,7 +24,7 @@ class Impatient:
     """A transport whose exchanges may not take longer."""
 
     timeout: float
-    transport: Transport = field(default_factory=UrllibTransport)
+    transport: Transport = field(default_factory=DirectTransport)
 
     def send(self, request: HttpRequest) -> HttpResponse:
         return self.transport.send(replace(request, timeout=self.timeout))

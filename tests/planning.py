@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
@@ -30,7 +31,7 @@ def wanted(name: str = "census", content: str = "a", *, code: str = "", **reconc
         api_version=AIPLATFORM_V1,
         kind="CustomJob",
         name=name,
-        spec={"args": [content]},
+        packed={"args": [content]},
         reconcile=settings,
         path=f"jobs/{name}.yaml",
         line=3,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from memory_ports import BOUNDS, Outside
+from msgspec.structs import replace
 from planning import LOCAL, wanted
 
 from reconciler.answers import NotSent, Refused, Unknown
@@ -22,7 +24,9 @@ from reconciler.naming import label_of
 from reconciler.plan import DesiredJob, DriftKind, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
+from reconciler.sidebyside import SideBySide
 from reconciler.submission.observation import observe
+from reconciler.submissions import Standing
 
 
 def body_of(job: DesiredJob, job_name: str, labels: Any) -> dict[str, Any]:
@@ -117,21 +121,108 @@ def test_a_quota_that_ends_in_the_middle_leaves_the_rest_to_be_seen(outside: Out
     quota = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")
     outside.jobs.answers = ["", "", "", *[quota] * 7]
     outcomes = apply(outside, *jobs)
-    assert [outcome.status for outcome in outcomes] == [Status.APPLIED] * 3 + [Status.FAILED] * 7
-    assert outcomes[-1].error is not None
-    assert outcomes[-1].error.startswith("60 submissions a minute; not sent again before 00:")
-    # Too early, nothing is sent; later the rest is, under the same names.
-    assert {o.status for o in apply(outside, *jobs)} == {Status.FAILED}
-    assert len(outside.jobs.sent) == 10
+    assert [outcome.status for outcome in outcomes] == [
+        *[Status.APPLIED] * 3,
+        *[Status.SKIPPED] * 6,
+        Status.FAILED,
+    ]
+    assert {outcome.error for outcome in outcomes[3:9]} == {
+        "not begun, as the service takes no more now: 60 submissions a minute"
+    }
+    assert outcomes[-1].error == "60 submissions a minute; not sent again before 00:00:30 UTC"
+    # The quota is everybody's: nothing else was sent, or claimed.
+    assert (len(outside.jobs.sent), len(outside.claims.held)) == (4, 4)
+    # Too early, what was refused is not sent; later the rest is, under the same names.
+    assert apply(outside, *jobs)[-1].status is Status.FAILED
+    assert len(outside.jobs.sent) == 5
     outside.time.now += timedelta(hours=1)
+    outside.jobs.answers = []
     assert [outcome.status for outcome in apply(outside, *jobs)] == [Status.APPLIED] * 7
     assert len({run.job_name for run in outside.jobs.jobs}) == len(outside.jobs.jobs) == 10
 
 
+@pytest.mark.fault(4)
+def test_a_quota_is_waited_for_within_patience(outside: Outside) -> None:
+    jobs = [wanted(f"job-{number}") for number in range(4)]
+    outside.jobs.answers = ["", Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")]
+    lines: list[str] = []
+    outcomes = apply(outside, *jobs, patience=60.0, pause=15.0, tell=lines.append)
+    assert [outcome.status for outcome in outcomes] == [Status.APPLIED] * 4
+    assert [body["displayName"] for body, _ in outside.jobs.sent] == [
+        job.job_name for job in (*jobs, jobs[1])
+    ]
+    assert sum(outside.time.slept) == 30.0
+    assert lines == [
+        "the service takes no more submissions now (60 submissions a minute); trying again in 30 s"
+    ]
+
+
+def test_a_quota_that_stays_used_up_is_asked_for_more_and_more_seldom(outside: Outside) -> None:
+    moments = []
+    quota = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")
+
+    def create(*request: Any) -> Any:
+        moments.append(outside.time.monotonic())
+        return quota
+
+    outside.jobs.create = create  # type: ignore[method-assign]
+    lines: list[str] = []
+    outcomes = apply(outside, *[wanted(f"job-{n}") for n in range(8)], patience=300.0, tell=lines.append)
+    assert {outcome.status for outcome in outcomes} == {Status.FAILED, Status.SKIPPED}
+    # Whichever job is next: what holds up one holds up all.
+    assert [round(moment - moments[0]) for moment in moments] == [0, 30, 90, 210]
+    assert lines[-1].endswith("; what isn't begun is left to the next apply")
+
+
+def test_what_is_refused_for_itself_holds_up_nothing(outside: Outside) -> None:
+    outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no such machine"), Refused(403, "", "no")]
+    outcomes = apply(outside, *[wanted(f"job-{number}") for number in range(4)], patience=60.0)
+    assert sorted(outcome.status for outcome in outcomes) == ["applied", "applied", "failed", "failed"]
+    assert outside.time.slept == []
+
+
+def test_many_unknown_outcomes_are_waited_for_at_once(outside: Outside) -> None:
+    """The first isn't waited for until the end of patience, while the others are there already."""
+    jobs = [wanted(f"job-{number}") for number in range(20)]
+    outside.jobs.answers = ["lost"] * 20
+    outside.jobs.hidden = {f"projects/acme/locations/here/customJobs/{number}" for number in range(1, 21)}
+
+    def sleep(seconds: float) -> None:
+        outside.time.now += timedelta(seconds=seconds)
+        outside.time.slept.append(seconds)
+        if len(outside.time.slept) == 2:
+            outside.jobs.hidden = {"projects/acme/locations/here/customJobs/1"}
+
+    outside.time.sleep = sleep  # type: ignore[method-assign]
+    outcomes = apply(outside, *jobs, patience=60.0, pause=15.0)
+    assert [outcome.status for outcome in outcomes] == [*[Status.APPLIED] * 19, Status.FAILED]
+    assert outside.time.slept == [15.0] * 4
+    assert len(outside.jobs.sent) == 20
+
+
+def test_how_far_they_have_come_is_told(outside: Outside) -> None:
+    seen: list[Standing] = []
+    outside.jobs.answers = ["", Refused(400, "INVALID_ARGUMENT", "no"), "lost"]
+    outside.jobs.hidden.add("projects/acme/locations/here/customJobs/2")
+    ports = dataclasses.replace(outside.ports, bounds=dataclasses.replace(BOUNDS, pace=2.0))
+    acts = dataclasses.replace(applier(outside, listener=seen.append), ports=ports)
+    list(acts.run(plan_of(outside, [wanted(f"job-{number}") for number in range(3)])))
+    assert [(one.done, one.failed, one.open) for one in seen] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 1, 0),
+        (2, 1, 1),
+        (2, 1, 1),
+        (3, 2, 0),
+    ]
+    assert {one.total for one in seen} == {3}
+    assert (seen[0].left, seen[1].left, seen[-1].left) == (6.0, 4.0, 0.0)
+
+
 def test_creates_keep_their_pace(outside: Outside) -> None:
     jobs = [wanted("a"), wanted("b"), wanted("c")]
-    ports = replace(outside.ports, bounds=replace(BOUNDS, pace=1.5))
-    list(replace(applier(outside), ports=ports).run(plan_of(outside, jobs)))
+    ports = dataclasses.replace(outside.ports, bounds=dataclasses.replace(BOUNDS, pace=1.5))
+    list(dataclasses.replace(applier(outside), ports=ports).run(plan_of(outside, jobs)))
     assert outside.time.slept == [1.5, 1.5]
 
 
@@ -427,6 +518,55 @@ class TestUpkeep:
         assert len(failed) == 1
         assert failed[0].endswith("is not up to date: the store is away")
         assert sorted(str(claim_of_job(outside, job).ended) for job in jobs) == ["None", "SUCCEEDED"]
+
+    def test_many_claims_are_written_side_by_side_and_failures_told_in_order(self, outside: Outside) -> None:
+        jobs = [wanted(f"job-{number:02}") for number in range(20)]
+        apply(outside, *jobs)
+        for job in jobs:
+            outside.jobs.becomes(job_of(outside, job), State.SUCCEEDED)
+        met = threading.Barrier(3)
+
+        def before_write(claim: Claim) -> None:
+            if claim.base_name in ("job-01", "job-02", "job-03"):
+                met.wait(60)
+            if claim.base_name in ("job-03", "job-17"):
+                raise ServiceError("the store is away")
+
+        outside.claims.before_write = before_write
+        acts = applier(outside, together=SideBySide(3))
+        failed = acts.upkeep(jobs, observe(outside.ports))
+        assert failed == [
+            f"the claim of {jobs[number].job_name} is not up to date: the store is away" for number in (3, 17)
+        ]
+        ended = [str(claim_of_job(outside, job).ended) for job in jobs]
+        assert ended == ["None" if number in (3, 17) else "SUCCEEDED" for number in range(20)]
+
+    def test_an_attempt_that_nothing_calls_for_any_more_is_ended_by_the_same_look(
+        self, outside: Outside
+    ) -> None:
+        job = wanted(attempts=2)
+        apply(outside, job)
+        outside.jobs.becomes(job_of(outside, job), State.FAILED)
+        outside.jobs.answers = [Unknown("?")]
+        apply(outside, job)
+        assert claim_of_job(outside, job, 2).state is ClaimState.PENDING
+        outside.time.now += BOUNDS.lifetime + BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
+        # It had not failed after all.
+        outside.jobs.becomes(job_of(outside, job), State.SUCCEEDED)
+        assert applier(outside).upkeep([job], observe(outside.ports)) == []
+        assert claim_of_job(outside, job).ended is State.SUCCEEDED
+        assert claim_of_job(outside, job, 2).state is ClaimState.REJECTED
+
+    def test_what_is_no_news_is_not_even_run(self, outside: Outside) -> None:
+        apply(outside, wanted())
+        tasks: list[Any] = []
+
+        def together(given: Any) -> Any:
+            tasks.extend(given)
+            return iter(())
+
+        applier(outside, together=together).upkeep([wanted()], observe(outside.ports))
+        assert tasks == []
 
 
 def test_a_second_job_is_cancelled_before_anything_is_waited_for(outside: Outside) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from memory_ports import BOUNDS, Outside
+from msgspec.structs import replace
 from planning import wanted
 from test_apply import applier, apply, body_of, claim_of_job, plan_of, told
 
@@ -23,10 +25,11 @@ from reconciler.naming import label_of
 from reconciler.plan import DesiredJob
 from reconciler.planning.outcome import Outcome
 from reconciler.session import Session
+from reconciler.sidebyside import MOST, SideBySide
 from reconciler.sources.sdist import Sdist
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Settlement
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 
 HIDDEN = "projects/acme/locations/here/customJobs/1"
 OLD = "0" * 64
@@ -112,13 +115,13 @@ def test_the_time_that_a_create_takes_counts_for_the_pace(
     outside: Outside, takes: float, waits: list[float]
 ) -> None:
     jobs = [wanted("a"), wanted("b"), wanted("c")]
-    ports = replace(outside.ports, bounds=replace(BOUNDS, pace=1.5))
+    ports = dataclasses.replace(outside.ports, bounds=dataclasses.replace(BOUNDS, pace=1.5))
 
     def stage(job: DesiredJob) -> None:
         outside.time.sleep(takes)
         outside.time.slept.pop()
 
-    list(replace(applier(outside, stage=stage), ports=ports).run(plan_of(outside, jobs)))
+    list(dataclasses.replace(applier(outside, stage=stage), ports=ports).run(plan_of(outside, jobs)))
     assert outside.time.slept == waits
 
 
@@ -257,12 +260,12 @@ class TestApplierOfASession:
     POOL: Mapping[str, object] = {"pythonPackageSpec": {"pythonModule": "trainer.task"}}
 
     def job(self, name: str) -> DesiredJob:
-        return replace(wanted(name), spec={"workerPoolSpecs": [dict(self.POOL)]})
+        return replace(wanted(name), packed={"workerPoolSpecs": [dict(self.POOL)]})
 
     def session(self, outside: Outside) -> tuple[Session, Uploads]:
         environment = Environment("prod", "google", "acme-ml", "us-central1", "staged-here", "claims")
         config = Config(Path(), "acme", {"prod": environment}, {}, None)
-        nowhere = Endpoint(UrllibTransport(), dict, environment.project, environment.location, {})
+        nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
         session, uploads = Session(config, environment, Connection(nowhere)), Uploads()
         for name, value in (("ports", outside.ports), ("staging", uploads)):
             setattr(session, name, value)
@@ -281,6 +284,39 @@ class TestApplierOfASession:
         assert pool["pythonPackageSpec"]["packageUris"] == [uri]
         assert bodies[plain.job_name]["jobSpec"]["workerPoolSpecs"] == [self.POOL]
         assert {body["labels"][COMMIT] for body in bodies.values()} == {"c0ffee"}
+
+    def test_what_several_jobs_share_is_uploaded_once(self, outside: Outside) -> None:
+        jobs = tuple(self.job(f"job-{number}") for number in range(12))
+        desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), self.ARCHIVE))
+        session, uploads = self.session(outside)
+        made = applier_of(session, desired, "")
+        list(made.together([partial(made.stage, job) for job in jobs]))
+        assert uploads.archives == [self.ARCHIVE]
+
+    def test_what_could_not_be_uploaded_is_tried_by_the_next(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = tuple(self.job(name) for name in "ab")
+        desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), self.ARCHIVE))
+        session, uploads = self.session(outside)
+        put = uploads.put
+        answers = iter([ServiceError("away"), None])
+
+        def once_away(archive: Sdist) -> str:
+            if error := next(answers):
+                raise error
+            return put(archive)
+
+        monkeypatch.setattr(uploads, "put", once_away)
+        made = applier_of(session, desired, "")
+        with pytest.raises(ServiceError):
+            made.stage(jobs[0])
+        made.stage(jobs[1])
+        assert uploads.archives == [self.ARCHIVE]
+
+    def test_it_submits_side_by_side(self, outside: Outside) -> None:
+        session, _ = self.session(outside)
+        assert applier_of(session, Desired((), {}), "").together == SideBySide(MOST)
 
     def test_it_waits_as_it_is_told(self, outside: Outside) -> None:
         lines: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import json
 import math
 import random
@@ -257,3 +258,103 @@ def test_text_that_looks_like_a_number_is_text() -> None:
         }
     }
     assert exact(canonical_spec(spec, schema)) == exact(spec)
+
+
+# Quick ways that give the same
+
+
+class Goal(enum.StrEnum):
+    """Text with a name."""
+
+    MOST = "maximize"
+
+
+class Text(str):
+    """Text that is more than text."""
+
+    __slots__ = ()
+
+
+NASTY = (
+    st.sampled_from(
+        [1e16, 1e15, 1e-5, 1e-4, 123456789012345680.0, 0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308, 1e22]
+    )
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**70, -(10**400)])
+    | st.sampled_from(
+        [Goal.MOST, Text("x"), "1e16", '":1.5', "\u02db1.5", "\u2028\u2029", "\x00\x1f\x7f\b\f", "/\\"]
+    )
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+NASTY_KEYS = st.sampled_from(
+    ["", "a", "A", "a\\", "é", "\uffff", "\U0001f600", "\ue000", "\u02db", "\n", Goal.MOST]
+)
+NASTY_JSON = st.recursive(
+    SCALARS | NASTY,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(NASTY_KEYS | st.text(), inner, max_size=5)
+    ),
+)
+
+
+def as_python_writes_it(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return text.encode("utf-8")
+
+
+@given(NASTY_JSON)
+def test_the_bytes_are_those_of_pythons_json(value: Any) -> None:
+    """The names of jobs hang on them, whatever writes them."""
+    assert canonical_json(value) == as_python_writes_it(value)
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}])
+@given(inner=NASTY_JSON)
+def test_what_json_cannot_hold_is_refused_wherever_it_is(special: Any, inner: Any) -> None:
+    for value in ([inner, special], {"a": inner, "b": {"c": [special]}}):
+        with pytest.raises(ValueError, match=r"JSON compliant|surrogates not allowed"):
+            canonical_json(value)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: dict[str, Any] = {}
+    value["a"] = [value]
+    with pytest.raises(ValueError, match="Circular"):
+        canonical_json(value)
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, {None: 1, True: 2}, {"a": 1, 2: 3}, {"a": object()}])
+def test_what_is_no_json_is_taken_as_python_takes_it(value: Any) -> None:
+    try:
+        wanted: bytes | None = as_python_writes_it(value)
+    except TypeError:
+        wanted = None
+    if wanted is None:
+        with pytest.raises(TypeError):
+            canonical_json(value)
+    else:
+        assert canonical_json(value) == wanted
+
+
+def test_a_spec_in_which_nothing_changes_is_the_same_one() -> None:
+    node = {"properties": {"n": INT, "d": {"format": "double"}, "l": {"items": {"$ref": "#/$defs/X"}}}}
+    schema = schema_of({"$ref": "#/$defs/X"}, X=node)
+    still = {"l": [{"n": "1", "d": 0.5}, {"n": "-3", "d": 0.25}], "d": 1e300}
+    assert canonical_spec(still, schema) is still
+    spec = {"l": [still, {"n": 1}], "d": 1.0}
+    canonical = canonical_spec(spec, schema)
+    assert exact(canonical) == exact({"l": [still, {"n": "1"}], "d": 1.0})
+    assert canonical["l"][0] is still
+
+
+def test_only_what_equals_nothing_else_is_left() -> None:
+    """1 == 1.0 == True, yet each is written in a way of its own."""
+    schema = schema_of(
+        fields(a={"items": {"format": "double"}}, b={"additionalProperties": {"format": "int32"}})
+    )
+    canonical = canonical_spec({"a": [1, 2.0, True], "b": {"x": 1.0, "y": -0.0}}, schema)
+    assert exact(canonical) == exact({"a": [1.0, 2.0, True], "b": {"x": 1, "y": 0}})
+    assert exact(canonical_spec({"a": [-0.0, 0.0]}, schema)) == exact({"a": [0.0, 0.0]})
+    assert [*canonical_spec({"z": 0, "b": {"y": 1.0, "x": 1}, "a": []}, schema)] == ["z", "b", "a"]

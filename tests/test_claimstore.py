@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from google.oauth2.credentials import Credentials
 from held_service import HeldService
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from opened import LOCATION, PROJECT, connected, opened
 from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 

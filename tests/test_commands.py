@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 from argparse import Namespace
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from github_server import GitHubServer
 from in_memory import Commands, commands_in
+from msgspec.structs import replace
 from planning import bound_to, claim_on, run_of, wanted
 
 from reconciler.answers import Unknown

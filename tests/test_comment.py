@@ -17,7 +17,7 @@ from reconciler.reporters.api import GitHubApi
 from reconciler.reporters.comment import COMMENTS, Kept, comment_body, fits, keep_comment
 from reconciler.reporters.refusal import RefusedError
 from reconciler.reporters.settings import GitHubSettings
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7
@@ -26,8 +26,8 @@ Keep = Callable[..., Kept]
 
 
 @pytest.fixture
-def transport() -> Iterator[UrllibTransport]:
-    made = UrllibTransport()
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport()
     yield made
     made.close()
 
@@ -46,7 +46,7 @@ def github() -> Iterator[GitHubServer]:
 
 
 @pytest.fixture
-def keep(github: GitHubServer, transport: UrllibTransport) -> Keep:
+def keep(github: GitHubServer, transport: DirectTransport) -> Keep:
     def keep(said: str = "the text", environment: str = "prod", token: str = TOKEN) -> Kept:
         settings = GitHubSettings(github.repository, github.url, token)
         api = GitHubApi(transport, settings, COMMENTS, sleep=lambda _: None, chance=lambda: 0.0)
@@ -206,7 +206,7 @@ def test_it_is_not_guessed_who_the_token_is(github: GitHubServer, keep: Keep) ->
     assert written(github) == []
 
 
-def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: UrllibTransport) -> None:
+def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTransport) -> None:
     refused = answer(403, b'{"message": "Resource not accessible by integration"}')
     with RawServer([refused, answer(200, b"[]"), reset]).running() as server:
         api = GitHubApi(transport, GitHubSettings("acme/models", server.url, TOKEN), COMMENTS)
@@ -357,7 +357,7 @@ def emulator() -> Iterator[str]:
         yield url
 
 
-def test_an_emulator_of_github_understands_it(emulator: str, transport: UrllibTransport) -> None:
+def test_an_emulator_of_github_understands_it(emulator: str, transport: DirectTransport) -> None:
     from github import Auth, Github
 
     def api(token: str) -> GitHubApi:

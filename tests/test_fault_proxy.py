@@ -8,7 +8,7 @@ import pytest
 from fault_proxy import Fault, FaultProxy, Rule
 from raw_server import RawServer, send_then_close
 
-from reconciler.transport import HttpRequest, HttpResponse, NoAnswerError, UrllibTransport
+from reconciler.transport import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
 
 ARRIVES = {
     Fault.PASS,
@@ -32,7 +32,7 @@ STATUSES = {
 
 def outcome(proxy: FaultProxy, method: str = "POST", path: str = "/v1/jobs") -> HttpResponse | None:
     try:
-        return UrllibTransport().send(HttpRequest(method, proxy.url + path, body=b'{"a": 1}'))
+        return DirectTransport().send(HttpRequest(method, proxy.url + path, body=b'{"a": 1}'))
     except NoAnswerError:
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from held_service import HeldService
 from hypothesis import example, given
 from hypothesis import strategies as st
+from noted_locks import Meeting
 from opened import connected, opened
 from raw_server import Behaviour, RawServer, answer, reset
 from token_server import token_server
@@ -26,6 +27,7 @@ from reconciler.config import Config, from_document, load_config
 from reconciler.errors import InvalidError, ServiceError
 from reconciler.manifest import AIPLATFORM_V1
 from reconciler.ports import Credential
+from reconciler.services import credentials as credentials_module
 from reconciler.services.credentials import DefaultCredentials
 from reconciler.services.fence import GeneratedTokens, OwnToken
 from reconciler.session import Session, open_session
@@ -148,6 +150,7 @@ class World:
         self.lifetime = timedelta(seconds=lifetime)
         self.ends = self.now
         self.refreshed = 0
+        self.between: Callable[[], None] = lambda: None
 
     def wall(self) -> datetime:
         return self.now + self.off
@@ -183,7 +186,9 @@ class Found(google.auth.credentials.Credentials):
         world.refreshed += 1
         world.ends = world.now + world.lifetime
         noted = world.ends if world.by_issuer else world.wall() + world.lifetime
-        self.token, self.expiry = f"token-{world.refreshed}", noted.replace(tzinfo=None)
+        self.token = f"token-{world.refreshed}"
+        world.between()
+        self.expiry = noted.replace(tzinfo=None)
 
 
 SECONDS = st.integers(-7200, 7200) | st.integers(-200_000, 200_000)
@@ -239,6 +244,27 @@ def test_a_token_that_is_about_to_end_is_refreshed_first() -> None:
         world.passes(3540)
         assert fence.mint().headers == {"authorization": "Bearer token-2"}
     assert world.refreshed == 2
+
+
+@pytest.mark.fault(32)
+@pytest.mark.parametrize("age", [None, 3540], ids=["the first", "a later one"])
+def test_no_thread_sees_a_new_token_with_the_end_of_another(
+    age: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """google-auth sets the two one after the other."""
+    meeting, world = Meeting(), World()
+    meeting.notes_locks_of(credentials_module, monkeypatch)
+    with world.fence() as (credentials, fence):
+        if age is not None:
+            credentials.headers()
+            world.passes(age)
+        world.between = meeting.pause
+        found = meeting.hold(credentials.headers, fence.mint)
+    headers = {"authorization": f"Bearer token-{1 if age is None else 2}"}
+    assert found[0] == headers
+    assert found[1].headers == headers
+    assert found[1].expires >= world.ends
+    assert world.refreshed == (1 if age is None else 2)
 
 
 def test_a_token_without_an_end_is_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:

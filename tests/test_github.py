@@ -30,7 +30,7 @@ from reconciler.manifest import AIPLATFORM_V1
 from reconciler.reporters.github import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporters.settings import GitHubSettings, github_settings
 from reconciler.reporters.status import CommitStatus, News, news, status_of
-from reconciler.transport import HttpRequest, UrllibTransport
+from reconciler.transport import DirectTransport, HttpRequest
 
 SHA = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
 
@@ -263,8 +263,8 @@ def test_each_part_of_a_status_is_news(changed: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def transport() -> Iterator[UrllibTransport]:
-    made = UrllibTransport()
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport()
     yield made
     made.close()
 
@@ -285,7 +285,7 @@ def waited() -> list[float]:
 
 @pytest.fixture
 def reporter(
-    github: GitHubServer, transport: UrllibTransport, waited: list[float]
+    github: GitHubServer, transport: DirectTransport, waited: list[float]
 ) -> Callable[..., GitHubReporter]:
     def make(**changed: str) -> GitHubReporter:
         settings = GitHubSettings(github.repository, github.url, TOKEN)
@@ -395,7 +395,7 @@ def test_all_pages_are_read_before_anything_is_posted(
     assert [method for method, _, _ in github.requests] == ["GET"] * 5 + ["POST"] * 2
 
 
-def test_reading_has_an_end(transport: UrllibTransport) -> None:
+def test_reading_has_an_end(transport: DirectTransport) -> None:
     """A server whose every page names a next one."""
     page = answer(200, b"[]", link='<http://localhost/?page=2>; rel="next"')
     with RawServer([page]).running() as server:
@@ -406,7 +406,7 @@ def test_reading_has_an_end(transport: UrllibTransport) -> None:
     assert len(server.arrived) == 100
 
 
-def test_a_proxy_that_drops_the_link_header_hides_no_page(transport: UrllibTransport) -> None:
+def test_a_proxy_that_drops_the_link_header_hides_no_page(transport: DirectTransport) -> None:
     full = json.dumps([{"state": "success", "context": f"ci/{n}"} for n in range(100)]).encode()
     there = status(State.SUCCEEDED)
     last = json.dumps([{"state": "success", "context": there.context, "description": there.description}])
@@ -419,7 +419,7 @@ def test_a_proxy_that_drops_the_link_header_hides_no_page(transport: UrllibTrans
     ]
 
 
-def test_statuses_that_cant_be_ours_are_passed_over(transport: UrllibTransport) -> None:
+def test_statuses_that_cant_be_ours_are_passed_over(transport: DirectTransport) -> None:
     there = status(State.SUCCEEDED)
     page: list[Any] = [
         None,
@@ -434,7 +434,7 @@ def test_statuses_that_cant_be_ours_are_passed_over(transport: UrllibTransport) 
         assert GitHubReporter(transport, settings).report(SHA, [there]) == []
 
 
-def test_an_enterprises_own_server(transport: UrllibTransport) -> None:
+def test_an_enterprises_own_server(transport: DirectTransport) -> None:
     github = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE}, prefix="/api/v3")
     with github.running():
         settings = GitHubSettings(github.repository, github.url, TOKEN)
@@ -652,7 +652,7 @@ def test_a_server_error_while_posting_is_not_tried_again(
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_isnt_followed(status: int, transport: UrllibTransport) -> None:
+def test_a_redirect_isnt_followed(status: int, transport: DirectTransport) -> None:
     with RawServer([answer(status, b"", location="/elsewhere")]).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
@@ -663,14 +663,14 @@ def test_a_redirect_isnt_followed(status: int, transport: UrllibTransport) -> No
 @pytest.mark.parametrize(
     "body", [b"<html>Log in to the Wi-Fi ::error::</html>", b"{}", b"null", b"[" * 100_000, b"\xff"]
 )
-def test_something_that_isnt_github(body: bytes, transport: UrllibTransport) -> None:
+def test_something_that_isnt_github(body: bytes, transport: DirectTransport) -> None:
     with RawServer([answer(200, body)]).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
     assert message == f"what answers at {server.url} doesn't answer as GitHub does (HTTP 200)"
 
 
-def test_a_server_that_repeats_the_request(transport: UrllibTransport) -> None:
+def test_a_server_that_repeats_the_request(transport: DirectTransport) -> None:
     told = json.dumps({"message": f"bad header Authorization: Bearer {TOKEN}\x1b[31m\n::error::x"})
     with RawServer([answer(400, told.encode())]).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
@@ -679,7 +679,7 @@ def test_a_server_that_repeats_the_request(transport: UrllibTransport) -> None:
 
 
 @pytest.mark.parametrize("fault", [reset, send_then_close(b""), send_then_close(b"HTTP/1.1 201 Cr")])
-def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport: UrllibTransport) -> None:
+def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport: DirectTransport) -> None:
     with RawServer([answer(200, b"[]"), fault]).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
@@ -687,7 +687,7 @@ def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport:
     assert server.count("POST") == 1
 
 
-def test_github_out_of_reach(transport: UrllibTransport, waited: list[float]) -> None:
+def test_github_out_of_reach(transport: DirectTransport, waited: list[float]) -> None:
     with RawServer([answer()]).running() as server:
         pass
     settings = GitHubSettings("acme/models", server.url, TOKEN)
@@ -802,7 +802,7 @@ def test_the_description_is_what_the_script_makes() -> None:
     ],
 )
 def test_the_tests_github_notices_what_github_would(
-    body: dict[str, Any], status: int, told: str, transport: UrllibTransport
+    body: dict[str, Any], status: int, told: str, transport: DirectTransport
 ) -> None:
     github = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE})
     with github.running():
@@ -820,7 +820,7 @@ def test_the_tests_github_notices_what_github_would(
     assert len(github.violations) == (0 if good else 1)
 
 
-def test_the_tests_github_notices_an_answer_that_github_wouldnt_give(transport: UrllibTransport) -> None:
+def test_the_tests_github_notices_an_answer_that_github_wouldnt_give(transport: DirectTransport) -> None:
     github = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE}, queued=[Answer(200, [{"state": "success"}])])
     with github.running():
         transport.send(HttpRequest("GET", f"{github.url}/repos/acme/models/commits/{SHA}/statuses"))

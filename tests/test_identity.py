@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler import desired
+from reconciler import stagedcode
 from reconciler.config import Environment
 from reconciler.desired import Desired, desired_jobs
 from reconciler.sources.sdist import Sdist, build_sdist
@@ -138,7 +138,7 @@ def test_an_archive_of_other_bytes_makes_no_other_job(root: Path, monkeypatch: p
 
     text = json.dumps(CONTENT, ensure_ascii=False)
     before = wanted(root, text).archives
-    monkeypatch.setattr(desired, "build_sdist", other_archive)
+    monkeypatch.setattr(stagedcode, "build_sdist", other_archive)
     after = wanted(root, text).archives
     assert [*before] == [*after] == [NAME]
     assert before[NAME].data != after[NAME].data

@@ -50,7 +50,7 @@ from reconciler.setup.wanted import (
     is_plain_branch,
     source_id,
 )
-from reconciler.validation.validate import load_and_check
+from reconciler.validation.validate import check_document
 
 SHA = "3d3c42e5aac5ba805825da76410c181273ba90b1"
 ACTION = ("--action", f"acme/reconciler@{SHA}")
@@ -919,7 +919,7 @@ def test_branches_that_would_need_quoting(branch: str) -> None:
 def test_the_templates_are_valid_as_they_stand(tmp_path: Path) -> None:
     (tmp_path / "reconciler.yaml").write_text(texts.template("reconciler.yaml"))
     schema = schemas.document("config.schema.json")
-    assert load_and_check(tmp_path / "reconciler.yaml", schema, "x")[1] == []
+    assert check_document((tmp_path / "reconciler.yaml").read_bytes(), schema, "x")[1] == []
     yaml.safe_load(texts.template("environment.yaml"))
     for name in ("vscode/settings.json", "vscode/extensions.json"):
         json.loads(texts.template(name))

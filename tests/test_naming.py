@@ -6,13 +6,13 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reconciler.config import Environment
 from reconciler.desired import desired_jobs
@@ -80,7 +80,7 @@ def test_a_wanted_job_knows_the_names_that_older_versions_gave_it(
 ) -> None:
     environment = Environment("local", "local", "local", "local", "bucket", "bucket")
     spec = {"workerPoolSpecs": [{"containerSpec": {"imageUri": "x"}, "machineSpec": {"machineType": "n1"}}]}
-    manifest = replace(MANIFEST, spec=spec)
+    manifest = replace(MANIFEST, packed=spec)
     (before,) = desired_jobs(tmp_path, [manifest], environment).jobs
     assert before.earlier == ()
     monkeypatch.setitem(VERSIONS, 2, lambda manifest, spec, code: "2" * 64)

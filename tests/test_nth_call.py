@@ -20,7 +20,7 @@ from repository import Repository
 
 from reconciler import session
 from reconciler.cli import run
-from reconciler.transport import HttpRequest, HttpResponse, NoAnswerError, UrllibTransport
+from reconciler.transport import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
 
 ML_JOB = """
 apiVersion: ml.googleapis.com/v1
@@ -39,25 +39,25 @@ CRASHED = 70
 LATER = 300.0
 """Seconds, longer than any outcome stays unknown."""
 
-Send = Callable[[UrllibTransport, HttpRequest], HttpResponse]
-Fault = Callable[[Send, UrllibTransport, HttpRequest], HttpResponse]
+Send = Callable[[DirectTransport, HttpRequest], HttpResponse]
+Fault = Callable[[Send, DirectTransport, HttpRequest], HttpResponse]
 
 
-def raise_before(send: Send, transport: UrllibTransport, request: HttpRequest) -> HttpResponse:
+def raise_before(send: Send, transport: DirectTransport, request: HttpRequest) -> HttpResponse:
     raise NoAnswerError("the connection broke")
 
 
-def raise_after(send: Send, transport: UrllibTransport, request: HttpRequest) -> HttpResponse:
+def raise_after(send: Send, transport: DirectTransport, request: HttpRequest) -> HttpResponse:
     send(transport, request)
     raise NoAnswerError("the connection broke")
 
 
-def kill_before(send: Send, transport: UrllibTransport, request: HttpRequest) -> NoReturn:
+def kill_before(send: Send, transport: DirectTransport, request: HttpRequest) -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-def kill_after(send: Send, transport: UrllibTransport, request: HttpRequest) -> NoReturn:
+def kill_after(send: Send, transport: DirectTransport, request: HttpRequest) -> NoReturn:
     send(transport, request)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
@@ -139,17 +139,17 @@ def _child(
     os.chdir(root)
     with (root.parent / "output").open("w") as output:
         sys.stdout = sys.stderr = output
-        send = UrllibTransport.send
+        send = DirectTransport.send
         calls = 0
 
-        def sending(transport: UrllibTransport, request: HttpRequest) -> HttpResponse:
+        def sending(transport: DirectTransport, request: HttpRequest) -> HttpResponse:
             nonlocal calls
             calls += 1
             with counted.open("ab") as file:
                 file.write(b".")
             return fault(send, transport, request) if fault and calls == at else send(transport, request)
 
-        UrllibTransport.send = sending  # type: ignore[method-assign]
+        DirectTransport.send = sending  # type: ignore[method-assign]
         session._Clock.sleep = lambda self, seconds: time.sleep(seconds)  # type: ignore[method-assign]
         session._Clock.monotonic = lambda self: time.monotonic()  # type: ignore[method-assign]
         try:

@@ -17,7 +17,7 @@ from reconciler.engines.base import Connection, Endpoint
 from reconciler.manifest import AIPLATFORM_V1
 from reconciler.ports import Credential
 from reconciler.services.jobapi import EngineJobs
-from reconciler.transport import HttpRequest, HttpResponse, RetryingReads, UrllibTransport
+from reconciler.transport import DirectTransport, HttpRequest, HttpResponse, RetryingReads
 
 TOKEN = "ya29.one-shot"
 BODY = {"displayName": "census_0123456789", "jobSpec": {"workerPoolSpecs": []}}
@@ -62,8 +62,8 @@ TOLD: dict[str, tuple[Behaviour, type[Answer]]] = {
 
 
 @pytest.fixture
-def transport() -> Iterator[UrllibTransport]:
-    made = UrllibTransport(max_body=10_000)
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport(max_body=10_000)
     yield made
     made.close()
 
@@ -71,7 +71,7 @@ def transport() -> Iterator[UrllibTransport]:
 class Quick:
     """A transport that waits less long."""
 
-    def __init__(self, transport: UrllibTransport, seconds: float) -> None:
+    def __init__(self, transport: DirectTransport, seconds: float) -> None:
         self.transport, self.seconds = transport, seconds
 
     def send(self, request: HttpRequest) -> HttpResponse:
@@ -79,7 +79,7 @@ class Quick:
         return self.transport.send(HttpRequest(*more))
 
 
-def create(url: str, transport: UrllibTransport, seconds: float = 30.0) -> Answer:
+def create(url: str, transport: DirectTransport, seconds: float = 30.0) -> Answer:
     """One create as `apply` sends it to Vertex AI, but to this URL."""
     reads = RetryingReads(Quick(transport, seconds), sleep=pytest.fail, random=lambda: 0.0)
     endpoint = Endpoint(reads, pytest.fail, "acme-ml", "us-central1", {"aiplatform": f"{url}/"})
@@ -104,7 +104,7 @@ def check_one_post(server: RawServer) -> None:
 @pytest.mark.fault(1, 3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_create_without_a_good_answer_is_sent_once_and_unknown(
-    fault: str, transport: UrllibTransport
+    fault: str, transport: DirectTransport
 ) -> None:
     with RawServer([FAULTS[fault]]).running() as server:
         told = create(server.url, transport, 1.0 if fault in SLOW else 30.0)
@@ -116,7 +116,7 @@ def test_a_create_without_a_good_answer_is_sent_once_and_unknown(
 @pytest.mark.fault(3, 4, 5)
 @pytest.mark.parametrize("name", TOLD)
 def test_a_create_is_sent_once_and_its_answer_says_what_it_says(
-    name: str, transport: UrllibTransport
+    name: str, transport: DirectTransport
 ) -> None:
     behaviour, expected = TOLD[name]
     with RawServer([behaviour]).running() as server:
@@ -127,7 +127,7 @@ def test_a_create_is_sent_once_and_its_answer_says_what_it_says(
 
 
 @pytest.mark.fault(5)
-def test_a_refused_credential_is_neither_renewed_nor_sent_again(transport: UrllibTransport) -> None:
+def test_a_refused_credential_is_neither_renewed_nor_sent_again(transport: DirectTransport) -> None:
     """The endpoint's own credentials fail the test when they are asked for: a create carries its own."""
     with RawServer([google_error(401, "UNAUTHENTICATED"), said({"name": NAME})]).running() as server:
         told = create(server.url, transport)
@@ -136,7 +136,7 @@ def test_a_refused_credential_is_neither_renewed_nor_sent_again(transport: Urlli
     assert (told.status, told.reason) == (401, "UNAUTHENTICATED")
 
 
-def test_a_create_that_cannot_leave_is_told_as_not_sent(transport: UrllibTransport) -> None:
+def test_a_create_that_cannot_leave_is_told_as_not_sent(transport: DirectTransport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
     for url in (gone, "http://nobody.invalid"):

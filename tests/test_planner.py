@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from reconciler.claim import Claim, ClaimState, rerun_digest
 from reconciler.job import ActualJob, State
@@ -312,7 +312,7 @@ def test_a_changed_field_shows_both_values() -> None:
 
 
 def test_fields_are_counted() -> None:
-    after = replace(wanted(content="b"), spec={"args": ["b"], "network": "n"})
+    after = replace(wanted(content="b"), packed={"args": ["b"], "network": "n"})
     assert only(changed(wanted(content="a"), after)).reason == "2 fields changed"
 
 
@@ -335,7 +335,7 @@ def test_a_changed_rerun_is_said_beside_what_else_changed(
 
 
 def test_a_default_that_is_left_out_is_not_taken_for_a_changed_rerun() -> None:
-    before = replace(wanted(content="x"), spec={"args": ["a"], "scheduling": {"timeout": "604800s"}})
+    before = replace(wanted(content="x"), packed={"args": ["a"], "scheduling": {"timeout": "604800s"}})
     assert only(changed(before, wanted(), rerun=rerun_digest(""))).reason == (
         "only a default was written out or left out"
     )
@@ -366,7 +366,7 @@ def test_a_manifest_that_says_the_same_in_other_words_changed_no_field(
     before: dict[str, Any], after: dict[str, Any], pointers: list[str]
 ) -> None:
     run = run_of(wanted(content="a"), State.SUCCEEDED, spec=before)
-    job = replace(wanted(content="b"), spec=after)
+    job = replace(wanted(content="b"), packed=after)
     assert [field.pointer for field in only(plan([job], [run])).fields] == pointers
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from msgspec import structs
 
 from reconciler.diagnostics import Problem
 from reconciler.inert import one_line
@@ -209,7 +210,7 @@ def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]]
 def test_nothing_in_the_plan_that_asked_the_service_is_live(a: str, b: str, c: str, d: str) -> None:
     def made(of: Callable[[str], str]) -> str:
         change = Change(Action.SUBMIT, of(a), "census", of(b), "CustomJob", of(c), 1)
-        change = replace(change, fields=(FieldChange(of(d), of(a), of(b)),))
+        change = structs.replace(change, fields=(FieldChange(of(d), of(a), of(b)),))
         drift = Drift(DriftKind.ORPHANED, of(c), "census", of(d))
         return plan_markdown(Plan(Target("prod", "google", of(a), of(b)), (change,), (drift,), None))
 

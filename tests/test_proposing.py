@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reconciler.diagnostics import Problem
 from reconciler.manifest import ML_V1
@@ -95,12 +95,12 @@ def test_the_reason_says_what_makes_it_another_job(after: DesiredJob, reason: st
 def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
     """Such as the output folder that an environment fills in."""
     before, after = (
-        replace(job, spec={**job.spec, "folder": f"gs://b/{job.job_name}"})
+        replace(job, packed={**job.spec, "folder": f"gs://b/{job.job_name}"})
         for job in (JOB, wanted(content="b"))
     )
     assert [field.pointer for field in one([before], [after]).change.fields] == ["/args/0"]
     for value in ("gs://elsewhere", 1, None):
-        other = replace(after, spec={**after.spec, "folder": value})
+        other = replace(after, packed={**after.spec, "folder": value})
         for sides in ([before], [other]), ([other], [before]):
             assert [field.pointer for field in one(*sides).change.fields] == ["/args/0", "/folder"]
 

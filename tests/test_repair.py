@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reconciler.job import ActualJob, State
 from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY, attempt_of, labels_digest

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import dataclasses
+from collections.abc import Collection, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from github_server import GitHubServer, page_of_html, secondary_limit
 from memory_ports import Commits, Time
+from msgspec.structs import replace
 from planning import bound_to, plan, run_of, wanted
 
 from reconciler.errors import ServiceError
@@ -21,7 +23,7 @@ from reconciler.reporters.contexts import Contexts
 from reconciler.reporters.github import Failed, GitHubReporter
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.submission.observation import Observed
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 from reconciler.verdicts import View
 
 JOB, TREES = wanted(), wanted("trees")
@@ -64,7 +66,7 @@ def close(store: Commits, github: GitHubServer, seen: View) -> None:
 
 def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
     settings = GitHubSettings(github.repository, github.url, TOKEN)
-    return report(store, GitHubReporter(UrllibTransport(), settings, sleep=lambda _: None), seen)
+    return report(store, GitHubReporter(DirectTransport(), settings, sleep=lambda _: None), seen)
 
 
 def test_a_record_is_closed_by_the_look_that_finds_all_of_it(store: Commits, github: GitHubServer) -> None:
@@ -130,8 +132,36 @@ def test_a_commit_that_was_passed_over_and_is_applied_after_all_gets_its_verdict
     seen = view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST)
     tell(store, github, seen)
     applied(store, SECOND, JOB)
-    tell(store, github, replace(seen, commit=SECOND))
+    tell(store, github, dataclasses.replace(seen, commit=SECOND))
     assert github.states(SECOND, "reconciler") == ["error", "success"]
+
+
+@pytest.mark.fault(29)
+def test_what_lies_between_two_that_were_applied_at_once_is_told(
+    store: Commits, github: GitHubServer
+) -> None:
+    """Neither knew of the other, so that neither could tell; the next one does, if at the second try."""
+    history = [FIRST, SECOND, THIRD, "4" * 40]
+    github.commits |= {history[-1]}
+
+    def skipped(head: str, known: Collection[str]) -> list[str]:
+        before = history[: history.index(head)]
+        return before[max((before.index(sha) + 1 for sha in known if sha in before), default=len(before)) :]
+
+    older, newer = Commits(store.time), Commits(store.time)
+    applied(older, FIRST, JOB)
+    applied(newer, THIRD, JOB)
+    store.held |= older.held | newer.held
+    for _ in range(2):
+        open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
+        assert store.held[SECOND].record.superseded_by == history[-1]
+        store.remove(SECOND, store.held[SECOND].generation)
+        del store.held[history[-1]]
+    open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
+    close(store, github, view(history[-1], (JOB, State.SUCCEEDED), asked=FIRST))
+    assert github.states(SECOND, "reconciler") == ["error"]
+    open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
+    assert store.held.keys() == {history[-1]}, "what was told once isn't told again"
 
 
 @pytest.mark.fault(29)
@@ -190,7 +220,7 @@ def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
     close(store, github, good)
     (run,) = good.observed.runs
     second: ActualJob = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
-    twice = replace(good, observed=replace(good.observed, runs=(run, second)))
+    twice = dataclasses.replace(good, observed=dataclasses.replace(good.observed, runs=(run, second)))
     tell(store, github, twice)
     for context in ("reconciler", "reconciler/prod/census"):
         assert github.states(FIRST, context) == ["success", "error"]

@@ -15,7 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.sources.sdist import Sdist, build_sdist
+from reconciler import stagedcode
+from reconciler.config import Environment
+from reconciler.desired import desired_jobs
+from reconciler.manifest import ML_V1, Manifest
+from reconciler.sources.sdist import Sdist, build_sdist, check_sdist
 from reconciler.sources.sourcetree import SourceFile, SourceTree, SourceTreeError
 from reconciler.sources.targz import MTIME, tar_gz
 
@@ -41,7 +45,37 @@ def finding(files: dict[str, str], module: str = "task") -> tuple[str, str]:
     with pytest.raises(SourceTreeError) as caught:
         build_sdist(tree(files), "job", module)
     (found,) = caught.value.findings
+    with pytest.raises(SourceTreeError) as checked:
+        check_sdist(tree(files), module)
+    assert checked.value.findings == (found,)
     return found.message, found.hint
+
+
+def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan needs none for jobs that are as wanted; the bytes fit the name whatever becomes of the files."""
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "task.py").write_text("1")
+    made = []
+
+    def counting(tree: SourceTree, name: str, module: str) -> Sdist:
+        made.append(name)
+        return build_sdist(tree, name, module)
+
+    monkeypatch.setattr(stagedcode, "build_sdist", counting)
+    spec = {"trainingInput": {"region": "r", "pythonModule": "task"}}
+    manifests = [Manifest(ML_V1, "Job", name, spec, package=tmp_path / "trainer") for name in ("one", "two")]
+    desired = desired_jobs(tmp_path, manifests, Environment("e", "local", "p", "l", "b", "b"))
+    (tmp_path / "trainer" / "task.py").write_text("2")
+    assert made == []
+    one, two = (job.job_name for job in desired.jobs)
+    assert [*desired.archives] == [one, two]
+    assert desired.archives[two] is desired.archives.get(two)
+    assert made == ["two"]
+    assert members(desired.archives[one])["task.py"] == "1"
+    assert desired.archives.get("three") is None
+    assert len(desired.archives) == 2
 
 
 # What pip makes of it

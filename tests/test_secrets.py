@@ -8,17 +8,21 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import string
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reconciler.config import load_config
 from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError
+from reconciler.validation import secrets as searching
+from reconciler.validation.load import load_documents
+from reconciler.validation.secrets import may_hold_secrets, secrets
 from reconciler.validation.validate import validate
 from tests.repository import Repository
 
@@ -338,11 +342,103 @@ def test_annotations_do_not_quote_it(repository: Repository) -> None:
     assert RANDOM[:8] not in done.out
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_looked_through(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     root = tmp_path_factory.mktemp("any")
     for found in problems(root, json.dumps(env("API_KEY", text))):
         assert_unsaid(text, found) if len(text) > 11 else None
+
+
+# --- The quick look -------------------------------------------------------------------------------------
+
+AROUND = st.text(max_size=6) | st.sampled_from(
+    [
+        "",
+        " ",
+        "x: ",
+        "- ",
+        "# ",
+        "'",
+        '"',
+        "=",
+        "\r",
+        "\r\n",
+        "\n",
+        "\ufeff",
+        "\ufffd",
+        "\u017f",
+        "\u212a",
+        "_",
+        "-",
+    ]
+)
+NAMES = st.sampled_from([*NAMED, *NOT_NAMED, "K", "tOkEn", "PASSWORD value", "pwd.1", "a-key-2", "key_value"])
+
+
+@st.composite
+def suspicious(draw: st.DrawFn) -> bytes:
+    """What has the shape of a secret or nearly so, or is named like one, with anything around it."""
+    shape = draw(st.sampled_from(searching._SHAPES))
+    parts = draw(
+        st.lists(
+            st.sampled_from([secret for _, secret in KNOWN] + PASS)
+            | st.from_regex(re.compile(shape.pattern, re.ASCII))
+            | NAMES.flatmap(
+                lambda name: st.sampled_from(
+                    [
+                        f"{name}: {RANDOM}",
+                        f"--{name}={RANDOM}",
+                        f"[--{name}, {RANDOM}]",
+                        f"{{name: {name}, value: {RANDOM}}}",
+                    ]
+                )
+            ),
+            min_size=1,
+            max_size=2,
+        )
+    )
+    data = "".join(draw(AROUND) + part + draw(AROUND) for part in parts).encode("utf-8", "replace")
+    at = draw(st.integers(0, len(data)))
+    return data[:at] + draw(st.sampled_from([b"", b"", b"", b"\xff", b"\xe2\x80", b"x", b"\n"])) + data[at:]
+
+
+@pytest.mark.fault(46)
+@settings(max_examples=80, deadline=None)
+@given(suspicious())
+@example(b"://\xc2\xa0:abc@")
+@example(b"://a\x1c:abc@")
+@example("x_key\u017f: 1".encode())
+def test_where_the_quick_look_sees_nothing_there_is_nothing(data: bytes) -> None:
+    found = secrets(data, load_documents(data, "x")[0], "x")
+    shaped = [shape for shape in searching._SHAPES if any(shape.found_in(data.decode("utf-8", "replace")))]
+    if found or shaped or searching._may_name_secrets(data):
+        assert may_hold_secrets(data)
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("secret", [secret for _, secret in KNOWN])
+def test_the_quick_look_sees_each_known_shape(secret: str) -> None:
+    assert may_hold_secrets(f"a: {secret}\n".encode())
+    assert may_hold_secrets(f"# {secret}".encode() + b"\xff\n")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_quick_look_sees_each_name(name: str) -> None:
+    for line in (f"{name}: x", f"- --{name.lower()}", f"{{name: {name}, value: x}}", name):
+        assert may_hold_secrets(line.encode())
+
+
+def test_the_quick_look_is_done_with_what_most_files_hold() -> None:
+    value = manifest(
+        args=["--data=gs://bucket/train-*.tfrecord", "--max-tokens=10", "--tokenizer=risk-model-of-the-team"],
+        env=[
+            {"name": name, "value": "x:y@z"} for name in ("MAX_TOKENS", "KEYBOARD", "TOKEN_FILE", "SECRETARY")
+        ],
+        imageUri="us-docker.pkg.dev/p/r/i@sha256:" + noise(64, "0123456789abcdef"),
+    )
+    value["spec"]["serviceAccount"] = "trainer@project.iam.gserviceaccount.com"
+    assert not may_hold_secrets(json.dumps(value).encode())
 
 
 @pytest.mark.parametrize(

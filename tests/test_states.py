@@ -42,11 +42,11 @@ def enum(name: str, schema: str) -> set[str]:
 
 def vertex(word: Any) -> ActualJob:
     engine = AiPlatformEngine(connected("http://127.0.0.1:9"))
-    return engine._actual("CustomJob", {"name": "projects/1/locations/l/customJobs/7", "state": word})
+    return engine._read("CustomJob", {"name": "projects/1/locations/l/customJobs/7", "state": word})
 
 
 def ml(word: Any) -> ActualJob:
-    return MlEngine(connected("http://127.0.0.1:9"))._actual({"jobId": "census_1", "state": word})
+    return MlEngine(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
 
 
 @pytest.mark.parametrize(("word", "state"), VERTEX.items())

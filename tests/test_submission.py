@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from memory_ports import BOUNDS, Outside
+from msgspec.structs import replace
 
 from reconciler.answers import Answer, NotSent, Refused, Taken, Unknown
 from reconciler.claim import Claim, ClaimId, ClaimState
@@ -380,7 +381,7 @@ def test_vertex_saying_that_a_name_is_taken_says_nothing(outside: Outside, answe
 def test_what_an_older_version_of_the_hash_claimed_is_not_sent(outside: Outside) -> None:
     settle(outside, Order(replace(CLAIM, id=ClaimId("o" * 52)), body))
     outside.jobs.jobs.clear()
-    settled = settle(outside, replace(ORDER, earlier=(ClaimId("n" * 52), ClaimId("o" * 52))))
+    settled = settle(outside, dataclasses.replace(ORDER, earlier=(ClaimId("n" * 52), ClaimId("o" * 52))))
     assert settled.claim.id == ClaimId("o" * 52)
     assert len(outside.jobs.sent) == 1
 
@@ -415,7 +416,7 @@ def test_a_person_decides_that_what_its_request_made_is_the_job(outside: Outside
     """The settings that fill a body changed while the outcome was unknown."""
     outside.jobs.answers = ["lost"]
     settle(outside)
-    changed = replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
+    changed = dataclasses.replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
     held = settle(outside, changed).claim
     (job,) = outside.jobs.jobs
     assert (held.state, held.odd) == (ClaimState.HELD, job.resource)
@@ -451,7 +452,7 @@ class TestAdopt:
     def test_another_job_is_held_once(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         settle(outside)
-        changed = replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
+        changed = dataclasses.replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
         for _ in range(2):
             Submitter(outside.ports).adopt(changed)
         assert [claim.state for claim in outside.claims.history] == [ClaimState.PENDING, ClaimState.HELD]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from memory_ports import BOUNDS, Outside
+from msgspec.structs import replace
 from test_submission import CLAIM, ID, KEY_1, ML_ORDER, MOMENT, ORDER, RIPE, body, ml_body, pending, settle
 
 from reconciler.answers import Refused, Taken
@@ -52,7 +53,7 @@ def strict(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def another(outside: Outside) -> Submitter:
     """The same repository's submitter in another process."""
-    return Submitter(replace(outside.ports, owner="another"))
+    return Submitter(dataclasses.replace(outside.ports, owner="another"))
 
 
 def meanwhile(outside: Outside, state: ClaimState, does: Any) -> None:
@@ -87,7 +88,7 @@ def test_a_mark_can_be_a_label(outside: Outside) -> None:
 
 
 def test_what_is_sent_is_pending_whatever_its_order_says(outside: Outside) -> None:
-    settle(outside, replace(ORDER, claim=replace(ORDER.claim, state=ClaimState.HELD)))
+    settle(outside, dataclasses.replace(ORDER, claim=replace(ORDER.claim, state=ClaimState.HELD)))
     assert outside.claims.history[0].state is ClaimState.PENDING
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
+import math
 import socket
 import ssl
 import threading
@@ -16,39 +18,69 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from noted_locks import Meeting
 from raw_server import (
     ANSWERS,
-    FAULTS,
     SLOW,
     Arrived,
     Behaviour,
     RawServer,
     answer,
+    drip,
     raw,
     reset,
     send_then_close,
 )
+from raw_server import FAULTS as ALL_FAULTS
 
+from reconciler.engines.together import together
 from reconciler.errors import InvalidError, ServiceError
 from reconciler.transport import (
     ClientHttp,
+    DirectTransport,
     HttpRequest,
     HttpResponse,
     NoAnswerError,
     NotSentError,
     RetryingReads,
-    UrllibTransport,
     retry_after,
     send_idempotent,
+    sending,
 )
+from reconciler.transport.connecting import Connection
+from reconciler.transport.wire import Incoming, UnusableAnswerError, read_response
 
 SECRET = "ya29.very-secret-token"
 AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
+# A body that is announced as too long isn't waited for.
+FAULTS = ALL_FAULTS | {
+    "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"),
+    "too long by its own account": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10001\r\n\r\n{}"),
+    "a chunk too long by its own account": raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n270f\r\n{}"
+    ),
+    "a chunk longer than it says": raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}}\r\n0\r\n\r\n"
+    ),
+    "a chunked body without an end": send_then_close(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    ),
+    "chunks in another encoding": raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+    ),
+    "a header without a colon": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nhello\r\n\r\n{}"),
+    "a header that goes on": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n 0\r\n\r\n" + b"{}" * 20),
+    "a header of no name": raw(b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\n{}"),
+    "headers too long": raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n"),
+    "too many headers": raw(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000 + b"Content-Length: 0\r\n\r\n"),
+    "another version": raw(b"HTTP/2 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
+    "a status that is none": raw(b"HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\n{}"),
+}
 
 
 @pytest.fixture
-def transport() -> Iterator[UrllibTransport]:
-    made = UrllibTransport(max_body=10_000)
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport(max_body=10_000)
     yield made
     made.close()
 
@@ -115,7 +147,7 @@ def test_a_request_without_a_good_answer_arrives_once(
     fault: str,
     method: str,
     warm: bool,
-    transport: UrllibTransport,
+    transport: DirectTransport,
     serve: Callable[..., RawServer],
 ) -> None:
     server = serve(*([answer()] if warm else []), FAULTS[fault])
@@ -136,7 +168,7 @@ def test_over_tls_too(
 ) -> None:
     server = serve(FAULTS[fault], tls=server_tls)
     with pytest.raises(NoAnswerError) as caught:
-        UrllibTransport(max_body=10_000).send(request_to(server, timeout=1.0 if fault in SLOW else 30.0))
+        DirectTransport(max_body=10_000).send(request_to(server, timeout=1.0 if fault in SLOW else 30.0))
     assert server.count("POST") == len(server.arrived) == 1
     assert SECRET not in all_text(caught.value)
 
@@ -145,7 +177,7 @@ def test_over_tls_too(
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_an_answer_of_any_status_is_returned_as_it_is(
-    name: str, method: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+    name: str, method: str, transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     status, behaviour = ANSWERS[name]
     server = serve(behaviour, answer())
@@ -168,7 +200,7 @@ def test_the_google_clients_own_transport_sends_a_post_twice(serve: Callable[...
 
 
 def test_what_comes_after_an_answer_is_never_the_answer_to_the_next_request(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
     stray = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray"
@@ -223,7 +255,7 @@ def test_headers_and_body_leave_in_one_write(
     """A process that is stopped between two writes sends the body whenever it wakes."""
     server = serve(answer(), tls=server_tls if scheme == "https" else None)
     body = b"x" * size
-    UrllibTransport().send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
+    DirectTransport().send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
     (write,) = writes.whole
     assert write.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
     assert write.endswith(b"\r\n\r\n" + body)
@@ -234,7 +266,7 @@ def test_headers_and_body_leave_in_one_write(
 
 
 def test_a_read_and_each_after_it_leave_in_one_write(
-    transport: UrllibTransport, serve: Callable[..., RawServer], writes: Writes
+    transport: DirectTransport, serve: Callable[..., RawServer], writes: Writes
 ) -> None:
     server = serve(answer())
     for _ in range(3):
@@ -244,7 +276,7 @@ def test_a_read_and_each_after_it_leave_in_one_write(
 
 
 def test_a_request_carries_what_it_was_given(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     twice = {"x_goog_hash": "crc32c=AAAAAA==", "X_Goog_Hash": "md5=1B2M2Y8AsgTpgAmY7PhCfg=="}
     server = serve(answer(201, b'{"a": 1}', **twice))
@@ -263,7 +295,7 @@ def test_a_request_carries_what_it_was_given(
 
 
 def test_reads_share_a_connection_and_writes_never_do(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer())
     for method in ("GET", "GET", "POST", "POST", "GET"):
@@ -277,7 +309,40 @@ def test_reads_share_a_connection_and_writes_never_do(
     ]
 
 
-def test_every_connection_ends(transport: UrllibTransport, serve: Callable[..., RawServer]) -> None:
+def test_reads_share_a_connection_of_tls_too(
+    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(200, b"x" * 50_000), tls=server_tls)
+    transport = DirectTransport()
+    for _ in range(3):
+        assert len(transport.send(request_to(server, "GET")).body) == 50_000
+    assert server.connections == 1
+    transport.close()
+
+
+def test_an_address_may_be_of_ipv6(transport: DirectTransport) -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    asked: list[bytes] = []
+
+    def serve_once() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            asked.append(sock.recv(1 << 16))
+            sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    thread = threading.Thread(target=serve_once, daemon=True)
+    with listener:
+        thread.start()
+        port = listener.getsockname()[1]
+        assert transport.send(HttpRequest("GET", f"http://[::1]:{port}/")).status == 204
+        thread.join(10)
+    assert f"\r\nhost: [::1]:{port}\r\n".encode() in asked[0]
+
+
+def test_every_connection_ends(transport: DirectTransport, serve: Callable[..., RawServer]) -> None:
     server = serve(answer(), answer(), answer(), answer(200, b"x" * 20_000), answer())
     transport.send(request_to(server, "POST"))
     server.wait_for_end_of(0)
@@ -293,21 +358,18 @@ def test_every_connection_ends(transport: UrllibTransport, serve: Callable[..., 
     server.wait_for_end_of(3)
     told = [request.headers.get("connection") for request in server.arrived]
     assert told == ["close", None, "close", None, None]
-    for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer):
-            thread.join(5)
-            assert not thread.is_alive(), "it would wake up long after the request"
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
 
 
 def test_an_answer_of_just_the_allowed_length_is_read(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(200, b"x" * 10_000))
     assert len(transport.send(request_to(server)).body) == 10_000
 
 
 def test_a_request_without_time_isnt_sent(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer())
     transport.send(request_to(server, "GET"))
@@ -318,7 +380,7 @@ def test_a_request_without_time_isnt_sent(
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_a_kept_connection_that_the_server_closed_does_no_harm(
-    method: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+    method: str, transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer())
     transport.send(request_to(server, "GET"))
@@ -329,7 +391,7 @@ def test_a_kept_connection_that_the_server_closed_does_no_harm(
 
 @pytest.mark.parametrize("drained", [True, False])
 def test_a_refusal_before_the_end_of_the_body_counts_as_the_answer(
-    drained: bool, transport: UrllibTransport
+    drained: bool, transport: DirectTransport
 ) -> None:
     """The server answers from the headers alone; what it leaves unread makes its system reset it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -350,7 +412,7 @@ def test_a_refusal_before_the_end_of_the_body_counts_as_the_answer(
 
 
 def test_many_threads_share_one_transport(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     def echo(sock: socket.socket, request: Arrived) -> bool:
         return answer(200, request.target.encode())(sock, request)
@@ -373,7 +435,114 @@ def test_many_threads_share_one_transport(
     assert len({request.target for request in server.arrived}) == len(server.arrived) == 160
 
 
-def test_nobody_there_is_not_sent(transport: UrllibTransport) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_reads_side_by_side_use_the_connections_of_those_before(
+    scheme: str,
+    trusted: None,
+    server_tls: ssl.SSLContext,
+    transport: DirectTransport,
+    serve: Callable[..., RawServer],
+) -> None:
+    """Up to eight; what more there are end with their reads."""
+    meet = threading.Barrier(1)
+
+    def met(sock: socket.socket, request: Arrived) -> bool:
+        meet.wait(30)
+        return answer()(sock, request)
+
+    server = serve(met, tls=server_tls if scheme == "https" else None)
+    for count, connections in ((8, 8), (8, 8), (1, 8), (10, 10), (9, 11)):
+        meet = threading.Barrier(count)
+        statuses = together([lambda: transport.send(request_to(server, "GET")).status] * count, threads=True)
+        assert statuses == [200] * count
+        assert server.connections == connections
+    transport.close()
+    server.wait_for_end_of(*range(11))
+
+
+def test_the_connection_that_was_used_last_is_used_next(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    """The others get idle, and end, where so many aren't needed any more."""
+    begun, ended = threading.Barrier(2), threading.Event()
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        if request.target == "/both":
+            begun.wait(30)
+            if request.connection == 1:
+                ended.wait(30)
+        return answer()(sock, request)
+
+    def read(target: str) -> None:
+        transport.send(HttpRequest("GET", server.url + target))
+
+    server = serve(behave)
+
+    def both() -> None:
+        read("/both")
+        # The one of connection 0 is here first.
+        ended.set()
+
+    together([both, both], threads=True)
+    for _ in range(3):
+        read("/one")
+    assert [request.connection for request in server.arrived[2:]] == [1, 1, 1]
+
+
+def test_all_kept_connections_that_the_server_closed_are_let_go_of(
+    transport: DirectTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meet = threading.Barrier(3)
+    closed: list[Connection] = []
+    close = Connection.close
+
+    def closing(connection: Connection) -> None:
+        closed.append(connection)
+        close(connection)
+
+    monkeypatch.setattr(Connection, "close", closing)
+
+    def met(sock: socket.socket, request: Arrived) -> bool:
+        if request.target != "/one":
+            meet.wait(30)
+        return answer()(sock, request)
+
+    server = serve(met)
+    together([lambda: transport.send(request_to(server, "GET"))] * 3, threads=True)
+    server.close_idle()
+    server.wait_for_end_of(0, 1, 2)
+    for _ in range(2):
+        assert transport.send(HttpRequest("GET", f"{server.url}/one")).status == 200
+        assert len(closed) == 3
+    assert [request.connection for request in server.arrived[3:]] == [3, 3]
+
+
+def test_what_tls_trusts_is_read_once_for_all_threads(
+    trusted: None,
+    server_tls: ssl.SSLContext,
+    serve: Callable[..., RawServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meeting, make, made = Meeting(), ssl.create_default_context, list[ssl.SSLContext]()
+
+    def noted() -> ssl.SSLContext:
+        meeting.pause()
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr("ssl.create_default_context", noted)
+    meeting.notes_locks_of(sending, monkeypatch)
+    transport, server = DirectTransport(), serve(answer(), tls=server_tls)
+
+    def read() -> int:
+        return transport.send(request_to(server, "GET")).status
+
+    assert meeting.hold(read, read) == [200, 200]
+    assert len(made) == 1
+    transport.close()
+
+
+def test_nobody_there_is_not_sent(transport: DirectTransport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(NotSentError, match="connection refused") as caught:
@@ -381,12 +550,12 @@ def test_nobody_there_is_not_sent(transport: UrllibTransport) -> None:
     assert SECRET not in all_text(caught.value)
 
 
-def test_a_name_that_no_one_has_is_not_sent(transport: UrllibTransport) -> None:
+def test_a_name_that_no_one_has_is_not_sent(transport: DirectTransport) -> None:
     with pytest.raises(NotSentError, match="its name doesn't resolve"):
         transport.send(HttpRequest("POST", "http://nobody.invalid/", AUTHORIZED, b"{}"))
 
 
-def test_a_host_that_takes_no_connection_is_not_sent(transport: UrllibTransport) -> None:
+def test_a_host_that_takes_no_connection_is_not_sent(transport: DirectTransport) -> None:
     """A listener whose queue is full leaves a connection hanging."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
         address = listener.getsockname()
@@ -402,7 +571,7 @@ def test_a_host_that_takes_no_connection_is_not_sent(transport: UrllibTransport)
 @pytest.mark.parametrize(
     "end", [send_then_close(b""), send_then_close(b"\x15\x03\x03\x00\x02\x02\x28"), reset]
 )
-def test_a_handshake_that_breaks_off_is_not_sent_anything(end: Behaviour, transport: UrllibTransport) -> None:
+def test_a_handshake_that_breaks_off_is_not_sent_anything(end: Behaviour, transport: DirectTransport) -> None:
     taken: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -424,7 +593,7 @@ def test_a_handshake_that_breaks_off_is_not_sent_anything(end: Behaviour, transp
 
 
 def test_a_server_without_tls_is_not_sent_anything(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer())
     with pytest.raises(NotSentError, match="TLS failed"):
@@ -433,7 +602,7 @@ def test_a_server_without_tls_is_not_sent_anything(
 
 
 def test_a_certificate_that_nobody_vouches_for_is_not_sent_anything(
-    transport: UrllibTransport, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+    transport: DirectTransport, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(), tls=server_tls)
     with pytest.raises(NotSentError, match="self-signed certificate"):
@@ -446,7 +615,7 @@ def test_a_certificate_of_another_host_is_not_sent_anything(
 ) -> None:
     server = serve(answer(), tls=server_tls)
     with pytest.raises(NotSentError, match="certificate is not valid"):
-        UrllibTransport().send(HttpRequest("POST", f"https://127.0.0.1:{server.port}/", AUTHORIZED, b"{}"))
+        DirectTransport().send(HttpRequest("POST", f"https://127.0.0.1:{server.port}/", AUTHORIZED, b"{}"))
     assert server.arrived == []
 
 
@@ -468,7 +637,7 @@ def test_a_certificate_of_another_host_is_not_sent_anything(
         "http://" + "a" * 70 + ".x/",
     ],
 )
-def test_an_address_that_is_none_is_not_sent(url: str, transport: UrllibTransport) -> None:
+def test_an_address_that_is_none_is_not_sent(url: str, transport: DirectTransport) -> None:
     with pytest.raises(NotSentError) as caught:
         transport.send(HttpRequest("POST", url, AUTHORIZED, b"{}"))
     assert SECRET not in all_text(caught.value)
@@ -478,7 +647,7 @@ def test_an_address_that_is_none_is_not_sent(url: str, transport: UrllibTranspor
 @pytest.mark.parametrize("bad", ["\n", "\r\nX-Injected: 1", "\0", "\u2028", "\u2013"])
 @pytest.mark.parametrize("where", ["name", "value"])
 def test_a_header_that_http_cant_carry_is_not_sent_and_not_quoted(
-    bad: str, where: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+    bad: str, where: str, transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer())
     headers = {f"X{bad}": SECRET} if where == "name" else {"Authorization": f"Bearer {SECRET}{bad}"}
@@ -495,7 +664,7 @@ def test_the_text_forms_hold_no_secret() -> None:
 
 
 def test_the_environments_proxy_is_not_used(
-    transport: UrllibTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
+    transport: DirectTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, server = serve(answer(502)), serve(answer())
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
@@ -529,7 +698,7 @@ def test_a_given_proxy_tunnels_https(
     trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
 ) -> None:
     proxy, server = serve(tunnel), serve(answer(201), tls=server_tls)
-    transport = UrllibTransport(proxy=f"http://us%40er:pass@localhost:{proxy.port}")
+    transport = DirectTransport(proxy=f"http://us%40er:pass@localhost:{proxy.port}")
     assert transport.send(request_to(server)).status == 201
     (connect,) = proxy.arrived
     assert (connect.method, connect.target) == ("CONNECT", f"localhost:{server.port}")
@@ -540,7 +709,7 @@ def test_a_given_proxy_tunnels_https(
 
 def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) -> None:
     proxy, server = serve(answer(407, b"who are you?")), serve(answer())
-    transport = UrllibTransport(proxy=f"http://user:hunter2@localhost:{proxy.port}")
+    transport = DirectTransport(proxy=f"http://user:hunter2@localhost:{proxy.port}")
     with pytest.raises(NotSentError) as caught:
         transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
     assert server.connections == 0
@@ -551,14 +720,14 @@ def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) ->
 @pytest.mark.parametrize("proxy", ["localhost:3128", "socks5://localhost", "http://", "http://a:b:c"])
 def test_a_proxy_that_is_none_is_refused(proxy: str) -> None:
     with pytest.raises(InvalidError, match="http://host:port"):
-        UrllibTransport(proxy=proxy)
+        DirectTransport(proxy=proxy)
 
 
 # Reads that are repeated.
 
 
 def test_reads_are_repeated_until_the_server_is_back(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(503), reset, answer(429, b"", retry_after="7"), answer(200, b"[]"))
     waited: list[float] = []
@@ -569,7 +738,7 @@ def test_reads_are_repeated_until_the_server_is_back(
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_busy_server_is_asked_again(
-    status: int, transport: UrllibTransport, serve: Callable[..., RawServer]
+    status: int, transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(status), answer(status), answer(status), answer())
     reads = RetryingReads(transport, sleep=lambda _: None, random=lambda: 0.0)
@@ -578,7 +747,7 @@ def test_a_busy_server_is_asked_again(
 
 @pytest.mark.parametrize("status", [200, 304, 400, 401, 403, 404, 409, 501])
 def test_an_answer_that_wont_change_is_returned_at_once(
-    status: int, transport: UrllibTransport, serve: Callable[..., RawServer]
+    status: int, transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(status, b""))
     reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
@@ -587,7 +756,7 @@ def test_an_answer_that_wont_change_is_returned_at_once(
 
 
 def test_a_403_that_names_a_time_is_waited_for(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(403, b"{}", retry_after="60"), answer())
     waited: list[float] = []
@@ -597,7 +766,7 @@ def test_a_403_that_names_a_time_is_waited_for(
 
 
 def test_nobody_waits_for_longer_than_about_a_minute(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(429, b"", retry_after="65"))
     reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
@@ -606,7 +775,7 @@ def test_nobody_waits_for_longer_than_about_a_minute(
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_writes_are_never_repeated(
-    method: str, transport: UrllibTransport, serve: Callable[..., RawServer]
+    method: str, transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(503, b"", retry_after="1"))
     reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
@@ -614,7 +783,7 @@ def test_writes_are_never_repeated(
     assert len(server.arrived) == 1
 
 
-def test_the_last_attempt_decides(transport: UrllibTransport, serve: Callable[..., RawServer]) -> None:
+def test_the_last_attempt_decides(transport: DirectTransport, serve: Callable[..., RawServer]) -> None:
     server = serve(answer(503), answer(503), send_then_close(b""))
     with pytest.raises(NoAnswerError):
         send_idempotent(
@@ -720,7 +889,7 @@ def test_retry_after_takes_any_text(wanted: str, date: str) -> None:
 
 @pytest.fixture
 def storage(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> Callable[..., tuple[object, RawServer]]:
     """The client of Cloud Storage that talks to a raw server, and the server."""
     from googleapiclient.discovery import build_from_document
@@ -754,7 +923,7 @@ def test_the_google_client_builds_and_parses(storage: Callable[..., tuple]) -> N
 
 
 def test_what_the_client_gives_and_gets_is_httplib2s(
-    transport: UrllibTransport, serve: Callable[..., RawServer]
+    transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
     import httplib2
 
@@ -817,4 +986,171 @@ def test_loading_the_package_loads_no_http_library() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    assert not {"urllib3", "ssl", "http.client", "httplib2", "googleapiclient"} & set(loaded)
+    assert not {"urllib3", "socket", "ssl", "http.client", "httplib2", "googleapiclient"} & set(loaded)
+
+
+# What is read of an answer, beside what the library reads of it.
+
+
+def by_library(data: bytes, method: str) -> tuple[int, bytes] | None:
+    """Status and body as `http.client` reads them; None where it can't."""
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(data)
+        far.shutdown(socket.SHUT_WR)
+        response = http.client.HTTPResponse(near, method=method)
+        with response:
+            try:
+                response.begin()
+                return response.status, response.read()
+            except (http.client.HTTPException, OSError, ValueError):
+                return None
+
+
+def by_us(data: bytes, method: str, sizes: list[int]) -> tuple[int, bytes, bool] | None:
+    """Status, body and whether the connection is kept, the bytes coming in pieces of these sizes."""
+    try:
+        response, keeps = read_response(Incoming(Pieces(data, sizes), math.inf), method, 1 << 20)
+    except UnusableAnswerError:
+        return None
+    return response.status, response.body, keeps
+
+
+class Pieces:
+    """As a socket, from which the bytes come in pieces of these sizes, and then an end."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._data, self._sizes = data, sizes
+
+    def settimeout(self, seconds: float) -> None:
+        assert seconds > 0
+
+    def recv(self, size: int) -> bytes:
+        size = min(size, self._sizes.pop(0) if self._sizes else size)
+        piece, self._data = self._data[:size], self._data[size:]
+        return piece
+
+
+HEADS = st.sampled_from(
+    [
+        b"Content-Length: 2",
+        b"content-length:  2 ",
+        b"Content-Length: 2, 2",
+        b"Content-Length: 02",
+        b"Content-Length: +2",
+        b"Content-Length: 3",
+        b"Content-Length: \xb2",
+        b"Content-Length:",
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: Chunked",
+        b"Transfer-Encoding: identity",
+        b"Connection: close",
+        b"Connection: Keep-Alive, close",
+        b"X-Any: caf\xe9 \t !",
+        b": no name",
+        b"X\0Y: z",
+    ]
+)
+BODIES = st.sampled_from(
+    [
+        b"{}",
+        b"2\r\n{}\r\n0\r\n\r\n",
+        b"1;x=y\r\n{\r\n1\r\n}\r\n0\r\nX-Late: 1\r\n\r\n",
+        b"02\r\n{}\r\n00\r\n\r\n",
+        b"0x2\r\n{}\r\n0\r\n\r\n",
+        b"-1\r\n{}\r\n0\r\n\r\n",
+        b"2\r\n{}\r\n",
+        b"",
+        b"{",
+    ]
+)
+
+
+@given(
+    status=st.sampled_from(
+        [b"200 OK", b"200", b"204 No Content", b"304 Not Modified", b"404 \xe9", b"0200 OK"]
+    ),
+    version=st.sampled_from([b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2"]),
+    heads=st.lists(HEADS, max_size=3),
+    body=BODIES,
+    stray=st.sampled_from([b"", b"", b"HTTP/1.1 201 OK"]),
+    end=st.sampled_from([b"\r\n", b"\n"]),
+    method=st.sampled_from(["GET", "POST", "HEAD"]),
+    sizes=st.lists(st.integers(1, 9), max_size=100),
+    cut=st.integers(0, 3),
+)
+def test_what_is_read_is_what_the_library_reads_or_nothing(
+    status: bytes,
+    version: bytes,
+    heads: list[bytes],
+    body: bytes,
+    stray: bytes,
+    end: bytes,
+    method: str,
+    sizes: list[int],
+    cut: int,
+) -> None:
+    whole = end.join([version + b" " + status, *heads, b"", b""]) + body + stray
+    data = whole[: len(whole) - cut]
+    read = by_us(data, method, sizes)
+    if read is None:
+        return
+    if status[:3] in (b"204", b"304"):
+        # Whatever its headers say (RFC 9112, section 6.3); the library reads chunks all the same.
+        assert read[:2] == (int(status[:3]), b"")
+    else:
+        assert read[:2] == by_library(data, method)
+    if read[2]:
+        assert version == b"HTTP/1.1"
+        assert not any(b"close" in head for head in heads)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_a_plain_answer_is_read_however_it_comes(size: int) -> None:
+    lengthy = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\nx-a: 2\r\n\r\n{}"
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
+    for data in (lengthy, chunked):
+        assert by_us(data, "POST", [size] * len(data)) == (200, b"{}", True)
+    assert by_us(lengthy + b"x", "POST", []) == (200, b"{}", False)
+
+
+def test_a_proxy_that_speaks_before_the_server_means_not_sent(serve: Callable[..., RawServer]) -> None:
+    """Else what it said would be the beginning of what TLS gets."""
+    proxy = serve(raw(b"HTTP/1.1 200 OK\r\n\r\nstray"))
+    transport = DirectTransport(proxy=f"http://localhost:{proxy.port}")
+    with pytest.raises(NotSentError, match="speaks before"):
+        transport.send(HttpRequest("POST", "https://localhost:1/", AUTHORIZED, b"{}"))
+
+
+def test_a_method_that_is_none_is_not_sent(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    with pytest.raises(NotSentError, match="method"):
+        transport.send(HttpRequest("GET / HTTP/1.1\r\nX: y\r\n\r\nGET", server.url))
+    assert server.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "length"),
+    [
+        ("GET", None, None),
+        ("DELETE", None, None),
+        ("POST", None, "0"),
+        ("PATCH", None, "0"),
+        ("DELETE", b"", "0"),
+        ("PUT", b"{}", "2"),
+    ],
+)
+def test_a_request_says_how_long_its_body_is(
+    method: str,
+    body: bytes | None,
+    length: str | None,
+    transport: DirectTransport,
+    serve: Callable[..., RawServer],
+) -> None:
+    server = serve(answer())
+    transport.send(HttpRequest(method, server.url, {"Host": "elsewhere"}, body))
+    (arrived,) = server.arrived
+    assert arrived.headers.get("content-length") == length
+    assert arrived.headers["host"] == f"localhost:{server.port}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from memory_ports import BOUNDS, Outside
+from msgspec.structs import replace
 from test_submission import settle
 
 from reconciler.claim import ClaimState

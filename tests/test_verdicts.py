@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from planning import bound_to, claim_on, plan, run_of, wanted
 
 from reconciler.claim import Claim, ClaimState
@@ -77,7 +78,7 @@ def told(
 
 def status(runs: Iterable[ActualJob], *claims: Claim, problem: str = "") -> CommitStatus | None:
     """The one status that the commit of the claims is told, None for none."""
-    found = told(runs, [replace(claim, commit=ASKED) for claim in claims], problem)
+    found = told(runs, [structs.replace(claim, commit=ASKED) for claim in claims], problem)
     assert found.keys() <= {ASKED}
     return found[ASKED][0] if found else None
 
@@ -219,7 +220,7 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
     assert found
     assert (found.state, found.over) == (expected, Over.NO_END)
     running, ended = (
-        status([replace(run, state=State.RUNNING)], bound_to(JOB, run)),
+        status([structs.replace(run, state=State.RUNNING)], bound_to(JOB, run)),
         status([run], bound_to(JOB, run)),
     )
     assert news(found, running) is News.NEW
@@ -251,7 +252,7 @@ class TestTwice:
             run_of(JOB, State.RUNNING, number=2, mark="unknown"),
             run_of(JOB, State.RUNNING, number=2, kind="HyperparameterTuningJob"),
             run_of(wanted(content="b"), State.RUNNING, number=2),
-            replace(run, state=State.RUNNING),
+            structs.replace(run, state=State.RUNNING),
         ):
             assert state([run, beside], bound_to(JOB, run)) == "success"
 
@@ -296,7 +297,7 @@ class TestRollUp:
     def test_it_is_green_only_when_all_succeeded_and_red_as_soon_as_one_is(
         self, census: State, trees: State, expected: str, said: str
     ) -> None:
-        job = replace(JOB, manifest=replace(JOB.manifest, reconcile=Reconcile()))
+        job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, reconcile=Reconcile()))
         runs = [run_of(job, census), run_of(TREES, trees, number=2)]
         claims = [bound_to(job, runs[0], commit=OTHER), bound_to(TREES, runs[1], commit=OTHER)]
         found = roll_up(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
@@ -350,7 +351,7 @@ class TestRollUp:
         failed = run_of(JOB, State.FAILED)
         seen = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], [TREES], whole=False)
         assert not telling(seen, record_of(JOB)).final
-        assert telling(replace(seen, plan=replace(seen.plan, whole=True)), record_of(JOB)).final
+        assert telling(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
 
 
 class TestSuperseded:
@@ -424,7 +425,7 @@ class TestManyJobs:
     def test_only_what_was_begun_is_followed(self, count: int, each: bool | None, expected: bool) -> None:
         jobs = [wanted(f"job-{n}") for n in range(count)]
         runs = [run_of(job, State.RUNNING, number=n % 28 + 1) for n, job in enumerate(jobs)]
-        runs = [replace(run, resource=f"{run.resource}-{n}") for n, run in enumerate(runs)]
+        runs = [structs.replace(run, resource=f"{run.resource}-{n}") for n, run in enumerate(runs)]
         claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
         found = telling(view_of(runs, claims, jobs, each=each), record_of(*jobs)).by_commit[OTHER]
         singles = [status for status in found if status.context != "reconciler"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from fault_proxy import FaultProxy, Request
@@ -17,8 +20,12 @@ from held_service import HeldService
 from repository import Repository
 from watching import PATIENCE, until, watching
 
-from reconciler.transport import HttpRequest, HttpResponse, UrllibTransport
-from reconciler.watching.turn import Checkout, Result, one_turn
+from reconciler.errors import ServiceError
+from reconciler.localservice.records import JobState
+from reconciler.manifestcache import ManifestCache
+from reconciler.transport import DirectTransport, HttpRequest, HttpResponse
+from reconciler.watching.settings import KeptSettings
+from reconciler.watching.turn import Checkout, Remembered, Result, Turn, look_ahead, one_turn
 
 
 @pytest.fixture
@@ -333,23 +340,212 @@ def test_after_days_without_a_pass_the_next_ones_converge(
     for name in ("one", "two", "three"):
         repository.job(name)
     checkout = Checkout(repository.root, "", os.environ, None)
-    send = UrllibTransport.send
+    send = DirectTransport.send
 
-    def killed(transport: UrllibTransport, request: HttpRequest) -> HttpResponse:
+    def killed(transport: DirectTransport, request: HttpRequest) -> HttpResponse:
         answer = send(transport, request)
         if request.method == "POST" and "customJobs" in request.url:
             raise Killed
         return answer
 
     with monkeypatch.context() as faulty:
-        faulty.setattr(UrllibTransport, "send", killed)
+        faulty.setattr(DirectTransport, "send", killed)
         with pytest.raises(Killed):
-            one_turn(checkout, None, lambda: True, lambda line: None)
+            one_turn(checkout, Remembered(), None, lambda: True, lambda line: None)
     assert [claim["state"] for claim in service.claims()] == ["pending"]
 
     service.ahead += timedelta(days=9)
-    turn = one_turn(checkout, None, lambda: True, lambda line: None)
+    turn = one_turn(checkout, Remembered(), None, lambda: True, lambda line: None)
     assert turn.result is Result.SUCCEEDED
     assert set(service.names().values()) == {1}
     assert service.names().total() == 3
     assert {claim["state"] for claim in service.claims()} == {"bound"}
+
+
+class Loop:
+    """The passes of one loop, and what they ask of the service."""
+
+    def __init__(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[str] = []
+        self.before: Turn | None = None
+        self.remembered = Remembered()
+        self.checkout = Checkout(repository.root, "", os.environ, None, KeptSettings().read)
+        send = DirectTransport.send
+
+        def noted(transport: DirectTransport, request: HttpRequest) -> HttpResponse:
+            self.requests.append(
+                f"{request.method} {urlsplit(request.url).path} {urlsplit(request.url).query}"
+            )
+            return send(transport, request)
+
+        monkeypatch.setattr(DirectTransport, "send", noted)
+
+    def turn(self) -> Turn:
+        self.requests.clear()
+        self.before = one_turn(self.checkout, self.remembered, self.before, lambda: True, lambda line: None)
+        assert self.before.error is None, self.before.error
+        return self.before
+
+    def look_ahead(self) -> None:
+        assert self.before is not None
+        self.requests.clear()
+        look_ahead(self.checkout, self.remembered, self.before)
+
+
+@pytest.fixture
+def loop(repository: Repository, service: HeldService, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """A loop that has submitted three jobs, which go on, and that nothing is news to."""
+    # What was written a moment ago is trusted at once, so that nobody has to wait here.
+    for remembering in ("validation.filecontent", "sources.remembered"):
+        monkeypatch.setattr(f"reconciler.{remembering}._COARSEST_TICK", 0)
+    for name in ("one", "two", "three"):
+        repository.job(name)
+    made = Loop(repository, monkeypatch)
+    for _ in range(3):
+        made.turn()
+    assert service.names().total() == 3
+    return made
+
+
+def all_succeed(service: HeldService) -> None:
+    store = service.store
+    for job in store.unfinished():
+        store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=store.now())
+        store.move(job.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
+
+
+class Opened:
+    """The files that this process opens, while it is told to look."""
+
+    def __init__(self) -> None:
+        self._paths: list[str] | None = None
+        sys.addaudithook(self._hook)  # it stays for ever, and does nothing then
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._paths is not None and event == "open" and isinstance(arguments[0], (str, bytes)):
+            self._paths.append(os.fsdecode(arguments[0]))
+
+    def during(self, call: Callable[[], object]) -> list[str]:
+        self._paths = paths = []
+        try:
+            call()
+        finally:
+            self._paths = None
+        return paths
+
+
+LISTINGS = ("/o ", "/customJobs ", "/hyperparameterTuningJobs ", "/jobs ")
+
+
+class TestPasses:
+    def test_without_a_change_each_page_is_asked_for_once(self, loop: Loop, service: HeldService) -> None:
+        turn = loop.turn()
+        assert turn.live, "the jobs go on"
+        listed = [request for request in loop.requests if any(part in request for part in LISTINGS)]
+        assert len(listed) == 5, "the genesis, the claims, and the jobs of three collections"
+        assert len({*loop.requests}) == len(loop.requests)
+        assert len(loop.requests) == 9, "and the service's health, images and places, and its bucket"
+
+        all_succeed(service)
+        for _ in range(3):
+            turn = loop.turn()
+        assert turn.at_rest
+        assert loop.turn() is turn
+        assert len({*loop.requests}) == len(loop.requests) == 6, "a service that rests is only looked at"
+        assert {request.partition(" ")[0] for request in loop.requests} == {"GET"}
+
+    def test_without_a_change_no_file_is_opened(self, loop: Loop, repository: Repository) -> None:
+        opened = Opened()
+        task = str(repository.root / "trainer/task.py")
+        assert task in opened.during(lambda: Path(task).read_bytes())
+        names = {"one.yaml", "two.yaml", "three.yaml", "task.py", "reconciler.yaml", ".gitignore"}
+        assert names.isdisjoint(Path(path).name for path in opened.during(loop.turn))
+
+        repository.job("two", args=["--other"])
+        seen = [Path(path).name for path in opened.during(loop.turn)]
+        assert names.intersection(seen) == {"two.yaml"}
+        assert names.isdisjoint(Path(path).name for path in opened.during(loop.turn))
+
+    def test_changes_of_manifests_code_and_settings_are_seen(
+        self, loop: Loop, repository: Repository, service: HeldService
+    ) -> None:
+        repository.job("two", args=["--other"])
+        loop.turn()
+        assert service.names().total() == 4
+        repository.write("trainer/task.py", "# other code\n")
+        loop.turn()
+        assert service.names().total() == 7
+        for _ in range(3):
+            before = loop.turn()
+        assert loop.turn().plan is before.plan, "nothing was decided anew"
+        with (repository.root / "reconciler.yaml").open("a") as settings:
+            settings.write("limits: {submissions: 1}\n")
+        assert loop.turn().plan is not before.plan
+
+    def test_a_look_before_files_are_still_serves_one_pass(
+        self, loop: Loop, repository: Repository, service: HeldService
+    ) -> None:
+        all_succeed(service)
+        for _ in range(3):
+            loop.turn()
+        loop.look_ahead()
+        assert len(loop.requests) == 6
+        turn = loop.turn()
+        assert (turn.at_rest, loop.requests) == (True, [])
+        loop.turn()
+        assert len(loop.requests) == 6, "a look is never used twice"
+
+        loop.look_ahead()
+        repository.job("two", args=["--other"])
+        turn = loop.turn()
+        assert [str(outcome.status) for outcome in turn.outcomes] == ["applied"]
+        assert service.names().total() == 4
+
+        # What was seen by other settings isn't what there is by these.
+        loop.look_ahead()
+        with (repository.root / "reconciler.yaml").open("a") as settings:
+            settings.write("source: another\n")
+        turn = loop.turn()
+        assert turn.settled is not None
+        assert turn.settled.observed is not None
+        assert len(turn.settled.observed.runs) == 3
+        assert service.names().total() == 7
+
+    def test_what_fails_leaves_nothing_wrong_behind(
+        self, loop: Loop, service: HeldService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        all_succeed(service)
+        send = DirectTransport.send
+
+        def away(transport: DirectTransport, request: HttpRequest) -> HttpResponse:
+            if "/jobs" in request.url:
+                raise ServiceError("away")
+            return send(transport, request)
+
+        with monkeypatch.context() as faulty:
+            faulty.setattr(DirectTransport, "send", away)
+            loop.look_ahead()
+            assert loop.remembered.ahead is None
+            failed = one_turn(loop.checkout, loop.remembered, loop.before, lambda: True, lambda line: None)
+            assert failed.result is Result.FAILED
+        loop.before = failed
+        loop.look_ahead()
+        assert loop.requests == [], "a pass that failed is followed by one that begins anew"
+        for _ in range(3):
+            turn = loop.turn()
+        assert turn.at_rest
+        assert turn.settled is not None
+        assert turn.settled.observed is not None
+        assert {str(run.state) for run in turn.settled.observed.runs} == {"SUCCEEDED"}
+
+    def test_what_is_gone_is_forgotten(self, loop: Loop, repository: Repository) -> None:
+        (repository.root / "jobs/two.yaml").unlink()
+        loop.turn()
+        environ = {**os.environ}
+        filled: frozenset[str] = frozenset()
+        kept = ManifestCache(repository.root, filled, environ).load()
+        assert len(kept.places) == 3, "the first pass left what it found out to other commands"
+        files = loop.remembered.files
+        assert files is not None
+        assert {Path(place.place).name for place in files.manifests.places} == {"one.yaml", "three.yaml"}
+        assert len(files.manifests.files) == 2

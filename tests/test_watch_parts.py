@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import gc
 import io
 import json
 import logging
@@ -13,7 +15,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +23,29 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 from in_memory import Commands, commands_in
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from watchdog.events import DirModifiedEvent
 from watchdog.observers import Observer
 from watching import until
 
+from reconciler.claim import ClaimState
 from reconciler.errors import InvalidError, ServiceError, UsageError
 from reconciler.events import events
 from reconciler.git import Git, GitError
 from reconciler.job import State
 from reconciler.plan import DriftKind
+from reconciler.submission.observation import Observed
 from reconciler.watching.files import Files, Place, places
 from reconciler.watching.listener import Health, Page, address_of, listening
-from reconciler.watching.loop import Loop
+from reconciler.watching.loop import Loop, rare_collections
 from reconciler.watching.metrics import CONTENT_TYPE, Metrics
 from reconciler.watching.remote import Clone, checked_branch, checked_url
 from reconciler.watching.settings import KeptSettings
 from reconciler.watching.sources import RemoteBranch, WorkTree
 from reconciler.watching.telling import Teller
 from reconciler.watching.timing import LONGEST_BACKOFF, LONGEST_UNREST, STILL, backoff, due_after, still_at
-from reconciler.watching.turn import Checkout, Result, Turn, one_turn
+from reconciler.watching.turn import Checkout, Remembered, Result, Turn, one_turn
 from reconciler.watching.wakes import Stopped, Wakes
 
 seconds = st.floats(0, 1e6)
@@ -95,6 +100,22 @@ class TestWakes:
         wakes.change()  # at 0
         wakes.change()  # at 10: after it was due
         assert wakes.wait(0) is True
+
+    def test_what_needs_no_still_files_is_done_at_the_first_change_and_once(self) -> None:
+        wakes = Wakes()
+        done: list[str] = []
+        assert wakes.wait(0, lambda: done.append("in vain")) is False
+
+        def meanwhile() -> None:
+            done.append("once")
+            wakes.change()
+
+        wakes.change()
+        assert wakes.wait(60, meanwhile) is True
+        assert done == ["once"]
+        wakes.stop()
+        assert wakes.wait(60, lambda: done.append("at the end")) is False
+        assert done == ["once"]
 
     def test_the_end_ends_every_wait(self) -> None:
         wakes = Wakes()
@@ -157,9 +178,8 @@ class TestFiles:
         self, commands: Commands, files: Files, told: Told
     ) -> None:
         commands.job("census")
-        turn = one_turn(
-            Checkout(commands.root, "", os.environ, "prod"), None, lambda: True, lambda line: None
-        )
+        checkout = Checkout(commands.root, "", os.environ, "prod")
+        turn = one_turn(checkout, Remembered(), None, lambda: True, lambda line: None)
         assert turn.jobs is not None
         (job,) = turn.jobs
         wakes = Wakes()
@@ -185,6 +205,25 @@ class TestFiles:
         (tmp_path / "home/state.db").write_text("more")
         (tmp_path / "homely").read_text()
         assert not changed.wait(0.5)
+
+    def test_that_files_are_opened_or_closed_is_nobodys_event(
+        self, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There are so many of them that others are lost: each pass of any tool opens all files."""
+        asked: list[Any] = []
+        schedule = Observer.schedule
+
+        def noted(observer: Any, *arguments: Any, **more: Any) -> Any:
+            asked.append(more.get("event_filter"))
+            return schedule(observer, *arguments, **more)
+
+        monkeypatch.setattr(Observer, "schedule", noted)
+        (tmp_path / "jobs").mkdir()
+        assert files.follow(places(tmp_path, [tmp_path / "jobs"]))
+        assert len(asked) == 2
+        for kinds in asked:
+            assert {kind.event_type for kind in kinds} == {"created", "deleted", "modified", "moved"}
+            assert DirModifiedEvent not in kinds
 
     def test_a_limit_of_the_system_is_told_and_tried_again(
         self, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
@@ -305,10 +344,13 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 class TestTelling:
+    @pytest.fixture(autouse=True)
+    def loop(self) -> None:
+        self.remembered = Remembered()
+
     def turn(self, commands: Commands, told: Told, before: Turn | None = None) -> Turn:
-        turn = one_turn(
-            Checkout(commands.root, "", os.environ, "prod"), before, lambda: True, told.teller.waiting
-        )
+        checkout = Checkout(commands.root, "", os.environ, "prod")
+        turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting)
         told.teller.passed(turn, 1.5, "")
         return turn
 
@@ -397,7 +439,7 @@ class TestTelling:
         checkout = Checkout(commands.root, "", os.environ, "prod", settings.read)
 
         def turned(before: Turn | None) -> Turn:
-            turn = one_turn(checkout, before, lambda: True, told.teller.waiting)
+            turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting)
             told.teller.passed(turn, 1.5, "")
             return turn
 
@@ -431,6 +473,59 @@ class TestTelling:
         with pytest.raises(InvalidError, match="is gone"):
             settings.read(tmp_path)
 
+    def test_settings_are_read_again_only_when_they_were_touched(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = tmp_path / "reconciler.yaml"
+        config.write_text("source: one\n")
+        settings = KeptSettings()
+        first = settings.read(tmp_path)
+        assert settings.read(tmp_path) is not first, "a file of just now may change unseen"
+        monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
+        kept = settings.read(tmp_path)
+        assert settings.read(tmp_path) is kept
+        config.with_name("new").write_text("source: two\n")
+        config.with_name("new").replace(config)
+        assert [settings.read(tmp_path).source for _ in range(2)] == ["two", "two"]
+        config.write_text("sauce: two\n")
+        for _ in range(2):
+            with pytest.raises(InvalidError):
+                settings.read(tmp_path)
+
+    def test_a_pass_is_the_same_as_the_last_one_only_where_that_left_nothing_open(
+        self, commands: Commands, told: Told
+    ) -> None:
+        commands.job("census")
+        turn = self.turn(commands, told)
+        assert turn.seen is not None
+        assert not turn.holds_for(turn.seen), "what it did isn't what it saw"
+        turn = self.turn(commands, told, turn)
+        assert turn.seen is not None
+        assert turn.settled is not None
+        assert turn.settled.observed is not None
+        assert turn.holds_for(turn.seen)
+        observed = turn.settled.observed
+        nothing = Observed({}, ())
+        for other in (
+            dataclasses.replace(turn, result=Result.REFUSED),
+            dataclasses.replace(turn, plan=None),
+            dataclasses.replace(turn, settled=dataclasses.replace(turn.settled, problems=("not kept",))),
+            dataclasses.replace(turn, settled=dataclasses.replace(turn.settled, observed=nothing)),
+        ):
+            assert not other.holds_for(turn.seen)
+        for seen in (
+            dataclasses.replace(turn.seen, commit="another"),
+            dataclasses.replace(turn.seen, jobs=()),
+            dataclasses.replace(turn.seen, observed=nothing),
+            dataclasses.replace(turn.seen, config=replace(turn.seen.config, source="another")),
+        ):
+            assert not turn.holds_for(seen)
+        ((id, found),) = observed.claims.items()
+        pending = replace(found, claim=replace(found.claim, state=ClaimState.PENDING))
+        unknown = dataclasses.replace(turn.seen, observed=Observed({id: pending}, observed.runs))
+        left = dataclasses.replace(turn.settled, observed=unknown.observed)
+        assert not dataclasses.replace(turn, seen=unknown, settled=left).holds_for(unknown)
+
     def test_what_a_file_system_says_is_told_too(
         self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -447,7 +542,7 @@ class TestTelling:
         commands.job("two")
         asked = iter([True])
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        turn = one_turn(checkout, None, lambda: next(asked, False), lambda line: None)
+        turn = one_turn(checkout, Remembered(), None, lambda: next(asked, False), lambda line: None)
         assert [str(outcome.status) for outcome in turn.outcomes] == ["applied", "skipped"]
         assert len(commands.outside.jobs.jobs) == 1
 
@@ -484,7 +579,7 @@ class TestLoop:
         def turned(*arguments: Any) -> Turn:
             return Turn(next(results))
 
-        def waited(seconds: float) -> bool:
+        def waited(seconds: float, meanwhile: Any) -> bool:
             waits.append(seconds)
             if len(waits) == 5:
                 wakes.stop()
@@ -494,6 +589,57 @@ class TestLoop:
         monkeypatch.setattr(wakes, "wait", waited)
         Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
         assert [round(wait) for wait in waits] == [2, 4, 8, 300, 2]
+
+    def test_a_change_has_the_service_looked_at_before_files_are_still(
+        self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands.job("census")
+        checkout = Checkout(commands.root, "", os.environ, "prod")
+        wakes = Wakes()
+        ahead: list[bool] = []
+        looks: list[bool] = []
+        claims = commands.outside.claims
+        list_all = claims.all
+
+        def looked() -> Any:
+            looks.append(True)
+            return list_all()
+
+        class Source:
+            due = math.inf
+
+            def refresh(self) -> bool:
+                return False
+
+            def checkout(self) -> Checkout:
+                return checkout
+
+            def follow(self, jobs: Any) -> None: ...
+
+        def waited(seconds: float, meanwhile: Callable[[], None]) -> bool:
+            ahead.append(bool(looks))
+            looks.clear()
+            if len(ahead) == 4:
+                wakes.stop()
+            elif len(ahead) > 1:
+                meanwhile()
+                assert looks == [True]
+                looks.clear()
+            return True
+
+        monkeypatch.setattr(claims, "all", looked)
+        monkeypatch.setattr(wakes, "wait", waited)
+        threshold = gc.get_threshold()
+        Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
+        # The first passes look by themselves; the second sees what the first did.
+        assert ahead == [True, True, False, False]
+        assert gc.get_threshold() == threshold
+
+    def test_collections_are_rare_within_only(self) -> None:
+        before = gc.get_threshold()
+        with rare_collections():
+            assert gc.get_threshold()[0] > before[0]
+        assert gc.get_threshold() == before
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from reconciler.apply import PATIENCE, applier_of
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json, tell, tell_error
-from reconciler.cli.progress import progress
+from reconciler.cli.progress import progress, submitting
 from reconciler.commit import commit_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
@@ -24,12 +24,13 @@ from reconciler.plan import Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reconcile import plan_of, wanted
+from reconciler.reconcile import plan_of
 from reconciler.render import outcomes_text, plan_text
 from reconciler.reporters.settings import github_settings
 from reconciler.session import Session
 from reconciler.submission.observation import observe
 from reconciler.wait import Awaited, awaited, wait
+from reconciler.wanting import wanted
 
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` gives to outcomes that aren't known: more than a request takes to be settled.
@@ -63,7 +64,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             raise
         _tell_plan(plan, arguments)
         _tell(untold(session, commit), arguments)
-        outcomes = carry_out(session, applier, plan)
+        with submitting(arguments, sys.stderr) as listener:
+            outcomes = carry_out(session, replace(applier, listener=listener), plan)
         _tell(settle(session, applier, desired, plan, outcomes).problems, arguments)
         jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()

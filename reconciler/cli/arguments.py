@@ -6,13 +6,14 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from reconciler import __version__
 from reconciler.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _Flags = Callable[[argparse.ArgumentParser], None]
 
@@ -24,8 +25,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
+class _Spec(NamedTuple):
     """One command: its name, what `--help` says, an example, and its flags beside the common ones."""
 
     name: str
@@ -36,13 +36,14 @@ class _Spec:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line as a namespace whose `command` runs it; raises UsageError."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(argv).parse_args(argv)
     if arguments.env is None:
         arguments.env = os.environ.get("RECONCILER_ENV") or None
     return arguments
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of this command line: of the one command that it begins with, else of all of them."""
     parser = _Parser(
         prog="reconciler",
         description="Makes the cloud agree with a repository of training jobs kept as YAML.",
@@ -50,8 +51,10 @@ def _parser() -> argparse.ArgumentParser:
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
     )
     parser.add_argument("--version", action="version", version=f"reconciler {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for spec in _COMMANDS:
+    # Without a name for the usage of each, argparse makes one, by modules that take longer than all it does.
+    commands = parser.add_subparsers(prog=parser.prog, title="commands", metavar="COMMAND", required=True)
+    # All of them take longer than all else that argparse does here.
+    for spec in [spec for spec in _COMMANDS if spec.name in argv[:1]] or _COMMANDS:
         sub = commands.add_parser(
             spec.name,
             help=spec.summary,
@@ -87,8 +90,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="PATH", help="files or folders of manifests (default: jobs)"
+        "paths", nargs="*", type=_path, metavar="PATH", help="files or folders of manifests (default: jobs)"
     )
+
+
+def _path(text: str) -> Path:
+    from pathlib import Path  # `--help` needs none
+
+    return Path(text)
 
 
 def _format(parser: argparse.ArgumentParser, *choices: str) -> None:
@@ -108,7 +117,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output-dir",
-        type=Path,
+        type=_path,
         metavar="DIR",
         help="with --base, also write comment.md, summary.md and plan.md there",
     )
@@ -243,7 +252,7 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--comment",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="instead, keep one comment on this run's pull request up to date with the file's text",
     )

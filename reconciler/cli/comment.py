@@ -18,7 +18,7 @@ from reconciler.reporters.api import GitHubApi
 from reconciler.reporters.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporters.refusal import RefusedError
 from reconciler.reporters.settings import github_settings
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 
 _MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
@@ -42,7 +42,7 @@ def run_comment(arguments: argparse.Namespace) -> ExitCode:
         tell(_UNAUTHORIZED, arguments.log_format)
         return ExitCode.DONE
     try:
-        with closing(UrllibTransport()) as transport:
+        with closing(DirectTransport()) as transport:
             kept = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, said)
     except RefusedError as refusal:
         tell(

@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reconciler.config import Config, Environment, find_root, load_config
 from reconciler.errors import NotFoundError
 from reconciler.job import ActualJob
-from reconciler.planning.attempts import attempts_by_base
 from reconciler.repair import age
 from reconciler.session import Session, open_session
 from reconciler.submission.observation import observe
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """The repository that a command runs in, and the environment that it is about."""
 
     config: Config
@@ -40,6 +39,8 @@ def newest_run(name: str, session: Session) -> ActualJob:
 
     A run that a claim knows goes before one that only has its name.
     """
+    from reconciler.planning.attempts import attempts_by_base  # slow to import, and needed by few commands
+
     observed = observe(session.ports)
     by_base = attempts_by_base([], observed.runs, observed.known)
     attempts = [attempt for of_base in by_base.values() for attempt in of_base]

@@ -9,8 +9,6 @@ from typing import Any
 from reconciler.diagnostics import Problem
 from reconciler.errors import ReconcilerError
 from reconciler.inert import one_line
-from reconciler.jsonforms import problem_json
-from reconciler.render import problems_text
 
 
 def print_json(value: Any) -> None:
@@ -44,8 +42,11 @@ def tell_problems(problems: Sequence[Problem], log_format: str) -> None:
     """What is wrong with manifests, each with its place, on stderr."""
     if log_format == "json":
         from reconciler.events import events
+        from reconciler.jsonforms import problem_json
 
         for problem in problems:
             events(log_format).error("invalid", **problem_json(problem))
     elif problems:
+        from reconciler.render import problems_text
+
         print(problems_text(problems), file=sys.stderr)

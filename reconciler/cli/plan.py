@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
 from reconciler.errors import ExitCode, UsageError
-from reconciler.jsonforms import plan_json
-from reconciler.plan import Action, Plan
-from reconciler.reconcile import plan_of, wanted
-from reconciler.render import plan_markdown, plan_text
+from reconciler.meanwhile import Meanwhile
 from reconciler.submission.observation import observe
+from reconciler.wanting import Wanting
+
+if TYPE_CHECKING:
+    from reconciler.plan import Plan
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -23,16 +25,38 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if arguments.output_dir is not None:
         raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
     context = context_of(arguments)
-    desired = wanted(context.config, context.environment, arguments.paths)
+    whole = not arguments.paths
     with context.session(start=False) as session:
-        plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
-    if arguments.format == "json":
-        print_json(plan_json(plan))
-    else:
-        print(plan_markdown(plan) if arguments.format == "markdown" else _text(plan, arguments))
+        observing = Meanwhile(lambda: observe(session.ports))
+        try:
+            with Wanting(
+                context.config, context.environment, arguments.paths, beside=observing.begin
+            ) as wanting:
+                desired = wanting.result()
+        except BaseException:
+            # A mistake in a manifest is told without waiting for a service that is far away. The embedded
+            # one may be looked at in this very process, over a copy that has to be taken away.
+            if session.is_local:
+                observing.end()
+            raise
+        # The service may still be answering: what is needed only now is imported meanwhile.
+        from reconciler.plan import Action
+        from reconciler.reconcile import plan_of
+
+        plan = plan_of(session, desired, observing.result(), whole=whole)
+        arguments.made = plan, desired, observing  # so that the end of this function takes nothing apart
+    _tell(plan, arguments)
     pending = any(change.action is not Action.NONE for change in plan.changes)
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
 
 
-def _text(plan: Plan, arguments: argparse.Namespace) -> str:
-    return plan_text(plan, verbose=arguments.verbose)
+def _tell(plan: Plan, arguments: argparse.Namespace) -> None:
+    if arguments.format == "json":
+        from reconciler.jsonforms import plan_json
+
+        print_json(plan_json(plan))
+        return
+    from reconciler.render import plan_markdown, plan_text
+
+    as_text = arguments.format != "markdown"
+    print(plan_text(plan, verbose=arguments.verbose) if as_text else plan_markdown(plan))

@@ -1,12 +1,14 @@
-"""How waiting looks: a live table on a terminal, else one line for each change of state."""
+"""How submitting and waiting look: a bar and a live table on a terminal, else lines."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TextIO
 
 from reconciler.errors import ReconcilerError
@@ -16,12 +18,108 @@ from reconciler.job import ActualJob, State
 from reconciler.render import short_error
 from reconciler.services.cloudlog import JobLog
 from reconciler.session import Session
+from reconciler.submissions import Listener as SubmissionListener
+from reconciler.submissions import Standing
 from reconciler.wait import Listener
 
 if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
     from rich.table import Table
 
 _STYLES = {State.SUCCEEDED: "green", State.FAILED: "red", State.CANCELLED: "yellow", State.RUNNING: "cyan"}
+
+
+_EVERY = 50
+"""Submissions between two lines for people who read a log."""
+_EVERY_SECONDS = 30.0
+_BAR = 30
+"""How many characters wide the bar is."""
+
+
+@contextmanager
+def submitting(arguments: argparse.Namespace, stream: TextIO) -> Iterator[SubmissionListener]:
+    """What `apply` tells how far its submissions have come."""
+    if arguments.quiet:
+        yield lambda standing: None
+    elif _is_live(arguments, stream):
+        with _Bar() as bar:
+            yield bar
+    else:
+        yield _CountedLines(lambda line: print(line, file=stream, flush=True))
+
+
+class _Bar:
+    """A bar that is there from the first submission on, and gone at the end."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._live: Live | None = None
+        self._standing, self._at = Standing(0), 0.0
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, standing: Standing) -> None:
+        self._standing, self._at = standing, self._monotonic()
+        if self._live is None and standing.total:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True)
+            self._live = Live(console=console, get_renderable=self.shown, transient=True)
+            self._live.start()
+
+    def shown(self) -> Group:
+        """The bar as it is now: what is left of a time grows less by itself."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        standing, gone = self._standing, self._monotonic() - self._at
+        left = None if standing.left is None else max(0.0, standing.left - gone)
+        now = replace(standing, held=max(0.0, standing.held - gone), left=left)
+        bar = Table.grid(padding=(0, 2))
+        counts = Text(f"submitted {now.done} of {now.total}")
+        bar.add_row(ProgressBar(total=now.total, completed=now.done, width=_BAR), counts)
+        return Group(bar, Text(_described(now)))
+
+
+class _CountedLines:
+    """Now and then a line: where thousands are submitted, somebody may look whether it goes on."""
+
+    def __init__(self, tell: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._monotonic = monotonic
+        self._told, self._told_at = 0, monotonic()
+
+    def __call__(self, standing: Standing) -> None:
+        new, now = standing.done - self._told, self._monotonic()
+        if not new or standing.done == standing.total:
+            return
+        if new >= _EVERY or now - self._told_at >= _EVERY_SECONDS:
+            self._told, self._told_at = standing.done, now
+            described = _described(standing)
+            self._tell(
+                f"submitted {standing.done} of {standing.total}" + (f", {described}" if described else "")
+            )
+
+
+def _described(standing: Standing) -> str:
+    """What there is to say beside how many are done."""
+    parts = [f"{standing.failed} failed"] if standing.failed else []
+    if standing.open:
+        parts.append(f"{standing.open} not known yet")
+    if standing.held:
+        parts.append(f"quota used up, going on in {standing.held:.0f} s")
+    if standing.left:
+        parts.append(f"at least {timedelta(seconds=round(standing.left))} left")
+    return ", ".join(parts)
 
 
 @contextmanager
@@ -29,11 +127,15 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
     """What `wait` tells how the jobs stand."""
     if arguments.quiet:
         yield lambda jobs: None
-    elif stream.isatty() and "NO_COLOR" not in os.environ and arguments.log_format == "text":
+    elif _is_live(arguments, stream):
         with _live_table(session) as tell:
             yield tell
     else:
         yield _Lines(arguments)
+
+
+def _is_live(arguments: argparse.Namespace, stream: TextIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ and bool(arguments.log_format == "text")
 
 
 class _Lines:

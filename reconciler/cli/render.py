@@ -12,7 +12,8 @@ from reconciler.cli.output import print_json
 from reconciler.commit import commit_of
 from reconciler.errors import ExitCode, NotFoundError
 from reconciler.naming import label_of
-from reconciler.reconcile import request_body, wanted
+from reconciler.reconcile import request_body
+from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

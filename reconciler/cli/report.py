@@ -12,9 +12,9 @@ from reconciler.cli.output import tell
 from reconciler.commit import commit_of
 from reconciler.errors import ExitCode, InvalidError
 from reconciler.onepass import invalid, tell_commits, unposted, untold
-from reconciler.reconcile import wanted
 from reconciler.reporters.settings import github_settings
 from reconciler.submission.observation import observe
+from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

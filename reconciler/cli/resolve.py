@@ -16,10 +16,11 @@ from reconciler.inert import one_line
 from reconciler.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.brakes import check_limit
-from reconciler.reconcile import hours_of, wanted
+from reconciler.reconcile import hours_of
 from reconciler.session import Session
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Submitter
+from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from reconciler.config import find_root
 from reconciler.errors import ExitCode
-from reconciler.services.embedded import EmbeddedService, home_of, prepare_home, service_command
+from reconciler.home import home_of, prepare_home
+from reconciler.services.embedded import EmbeddedService, service_command
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -13,10 +13,10 @@ from reconciler.job import ActualJob
 from reconciler.jsonforms import status_json
 from reconciler.plan import DesiredJob
 from reconciler.planning.outcome import JobStatus, job_statuses
-from reconciler.reconcile import wanted
 from reconciler.render import status_text
 from reconciler.session import Session
 from reconciler.submission.observation import observe
+from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

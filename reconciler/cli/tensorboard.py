@@ -41,7 +41,8 @@ def _folder(context: Context, session: Session, job: ActualJob) -> str:
         if not uri.startswith("gs://"):
             raise NotFoundError(f"{job.job_name} logs to {uri}, which is not in Cloud Storage")
         return uri
-    from reconciler.services.embedded import folder_of, home_of
+    from reconciler.home import home_of
+    from reconciler.services.embedded import folder_of
 
     folder = folder_of(home_of(context.config.root, os.environ), uri)
     if folder is None:

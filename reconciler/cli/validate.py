@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from reconciler.desired import code_problems
 from reconciler.diagnostics import Problem, capped
 from reconciler.errors import ExitCode, InvalidError
 from reconciler.jsonforms import validation_json
-from reconciler.reconcile import check_found, manifest_paths
+from reconciler.manifestcache import remembering
+from reconciler.manifests import check_found, manifest_paths
 from reconciler.render import validation_github, validation_text
 from reconciler.validation.validate import validate
 
@@ -27,7 +29,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             raise
         print(validation_github(1, [_in_checkout(problem, root) for problem in error.problems]))
         return ExitCode.INVALID
-    found = validate(root, manifest_paths(root, arguments.paths), filled)
+    paths = manifest_paths(root, arguments.paths)
+    with remembering(root, filled, os.environ) as memory:
+        found = validate(root, paths, filled, memory=memory, whole=not arguments.paths)
     check_found(found, arguments.paths)
     problems = sorted([*found.problems, *capped(code_problems(root, found.manifests))])
     if arguments.format == "json":

@@ -13,8 +13,8 @@ from pathlib import Path
 from reconciler.config import find_root, load_config
 from reconciler.errors import ExitCode, InvalidError, UsageError
 from reconciler.events import events
+from reconciler.home import home_of, prepare_home
 from reconciler.reporters.settings import DEFAULT_API_URL
-from reconciler.services.embedded import home_of, prepare_home
 from reconciler.watching.files import Files
 from reconciler.watching.listener import Health, Page, address_of, listening
 from reconciler.watching.loop import Loop

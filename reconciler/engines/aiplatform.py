@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from reconciler import schemas
 from reconciler.engines.accelerators import accelerators_of
@@ -17,22 +20,26 @@ from reconciler.engines.base import (
     execute,
     hours,
     labels_of,
+    object_of,
     part_of,
     parts_of,
     text_of,
     unknown,
     with_headers,
 )
-from reconciler.engines.listing import listing
+from reconciler.engines.listing import Pages, listing
+from reconciler.engines.together import together
 from reconciler.job import ActualJob, State, Trials
-from reconciler.labels import KEY
+from reconciler.labels import KEY, ReadLabels
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
 _LISTED = "name,displayName,state,labels,createTime,startTime,endTime,error"
-_PAGE_SIZE = 100
+# The service says of no size that it is too large; what it doesn't take, it makes smaller (AIP-158).
+_PAGE_SIZE = 1000
+_METHODS = "aiplatform.projects.locations"
 _TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
 
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState. A word that is not here, PAUSED and
@@ -52,6 +59,40 @@ _STATES = {
 
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: chosen, but not run yet.
 _UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
+
+
+class _Error(Struct, frozen=True, gc=False):
+    message: str = ""
+
+
+class _Job(Struct, frozen=True, rename="camel", gc=False):
+    """The fields that jobs of both kinds have, `_LISTED`."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    display_name: str = ""
+    state: str = ""
+    labels: Mapping[str, str] = {}
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    error: _Error = _Error()
+
+
+def _job(resource: JsonObject) -> _Job:
+    """A job as far as its fields are what they should be."""
+    return _Job(
+        name=resource["name"],
+        display_name=text_of(resource, "displayName"),
+        state=text_of(resource, "state"),
+        labels=labels_of(resource),
+        create_time=text_of(resource, "createTime"),
+        start_time=text_of(resource, "startTime"),
+        end_time=text_of(resource, "endTime"),
+        error=_Error(text_of(part_of(resource, "error"), "message")),
+    )
+
+
+_PAGES = {kind: Pages(items, _Job, ("name", "name"), _job) for kind, items in _COLLECTIONS.items()}
 
 
 class AiPlatformEngine:
@@ -129,18 +170,20 @@ class AiPlatformEngine:
         below = "" if kind == "CustomJob" else "trialJobSpec."
         return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
-    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """The jobs of both kinds with these labels."""
-        return tuple(job for kind in _COLLECTIONS for job in self._listed(kind, labels))
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """The jobs of both kinds with these labels; `since`: those created then or later (RFC 3339)."""
+        listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
+        found = together(listings, threads=self._connection.endpoint.distant)
+        return tuple(job for jobs in found for job in jobs)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs of this kind with this key label."""
-        return self._listed(kind, {KEY: key})
+        return tuple(self._listed(kind, {KEY: key}))
 
     def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
-        answer = execute(self._collection(kind).get(name=_checked(kind, resource)))
-        return self._actual(kind, about(answer, "name"))
+        answer = self._connection.get(f"{_METHODS}.{_items(kind)}.get", name=_checked(kind, resource))
+        return self._read(kind, about(object_of(answer.body), "name"))
 
     @staticmethod
     def named(kind: str, job_name: str) -> None:
@@ -150,7 +193,7 @@ class AiPlatformEngine:
         """One `create`; Vertex AI takes no id from the caller, so that a second one would be a second job."""
         request = self._collection(kind).create(parent=self._parent, body=body)
         answer = execute(request, with_headers(self._connection, headers))
-        return self._actual(kind, about(answer, "name", self._names(kind)))
+        return self._read(kind, about(answer, "name", self._names(kind)))
 
     def cancel(self, job: ActualJob) -> None:
         """One `cancel`: best effort, says the service."""
@@ -167,43 +210,50 @@ class AiPlatformEngine:
         project, location = re.escape(endpoint.project), re.escape(endpoint.location)
         return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
 
-    def _listed(self, kind: str, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        collection, items = self._collection(kind), _items(kind)
-        found = listing(
-            collection,
-            lambda: collection.list(
-                parent=self._parent,
-                filter=" AND ".join(f'labels.{name}="{value}"' for name, value in labels.items()),
-                pageSize=_PAGE_SIZE,
-                fields=f"{items}({_LISTED}),nextPageToken",
-            ),
-            items,
-            "name",
+    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
+        items = _items(kind)
+        terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
+        if since:
+            terms.append(f'create_time>="{since}"')
+        ask = partial(
+            self._connection.get,
+            f"{_METHODS}.{items}.list",
+            parent=self._parent,
+            filter=" AND ".join(terms),
+            pageSize=_PAGE_SIZE,
+            fields=f"{items}({_LISTED}),nextPageToken",
         )
-        jobs = (self._actual(kind, resource) for resource in found)
-        return tuple(job for job in jobs if labels.items() <= job.labels.items())
+        found = listing(
+            lambda token: ask(pageToken=token),
+            _PAGES[kind],
+            lambda job: self._actual(kind, job, {}, {}),
+            ahead=self._connection.endpoint.distant,
+        )
+        wanted = labels.items()
+        return [job for job in found if wanted <= job.labels.items()]
 
     def _collection(self, kind: str) -> Any:
-        locations = self._connection.aiplatform.projects().locations()
-        return getattr(locations, _items(kind))()
+        return self._connection.client(f"{_METHODS}.{_items(kind)}")
 
-    def _actual(self, kind: str, resource: JsonObject) -> ActualJob:
-        word = text_of(resource, "state")
+    def _read(self, kind: str, resource: JsonObject) -> ActualJob:
+        return self._actual(kind, _job(resource), _spec_of(kind, resource), resource)
+
+    def _actual(self, kind: str, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
         return ActualJob(
-            resource=resource["name"],
-            job_name=text_of(resource, "displayName"),
+            resource=job.name,
+            job_name=job.display_name,
             api_version=AIPLATFORM_V1,
             kind=kind,
-            state=_STATES.get(word, State.RUNNING),
-            service_state=word,
-            labels=labels_of(resource),
-            spec=_spec_of(kind, resource),
-            body=resource,
-            create_time=text_of(resource, "createTime"),
-            start_time=text_of(resource, "startTime"),
-            end_time=text_of(resource, "endTime"),
-            error=text_of(part_of(resource, "error"), "message"),
-            url=self._url(kind, resource["name"]),
+            state=_STATES.get(job.state, State.RUNNING),
+            service_state=job.state,
+            labels=ReadLabels(job.labels),
+            spec=spec,
+            body=body,
+            create_time=job.create_time,
+            start_time=job.start_time,
+            end_time=job.end_time,
+            error=job.error.message,
+            url=self._url(kind, job.name),
         )
 
     def _url(self, kind: str, name: str) -> str:

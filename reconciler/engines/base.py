@@ -1,25 +1,35 @@
 """What an engine is, and the connection that all engines share.
 
-The Google client builds requests and parses answers; the transport under it sends each request once.
+Writes are built and their answers parsed by the Google client; reads need no more than an address, and a
+small plan no more than reads. The transport under both sends each request once.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 from reconciler import schemas
+from reconciler.engines.addresses import address
 from reconciler.errors import NotFoundError, ServiceError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob, Trials
 from reconciler.manifest import JsonObject
-from reconciler.transport import ClientHttp, HttpResponse, NoAnswerError, Transport, retry_after
+from reconciler.transport import (
+    ClientHttp,
+    HttpRequest,
+    HttpResponse,
+    NoAnswerError,
+    Transport,
+    retry_after,
+)
 
 _ANY = re.compile(".+")
+_VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
 
 DEFAULT_TIMEOUT = "604800s"
 """Both services' limit for a job that has none of its own: seven days."""
@@ -54,11 +64,12 @@ class Endpoint:
 
     Attributes:
         transport: Sends one request, once.
-        authorize: The headers that prove who asks; called for each request.
+        authorize: The headers that prove who asks; called for each request, by whichever thread sends it.
         project, location: Whose jobs, and where.
         roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`, `iamcredentials`), with a
             trailing slash.
         console: Whether people can look at the jobs in Google's console.
+        distant: Whether answers take so long to come that several reads are better under way at once.
     """
 
     transport: Transport
@@ -67,46 +78,77 @@ class Endpoint:
     location: str
     roots: Mapping[str, str]
     console: bool = False
+    distant: bool = False
 
 
 class Connection:
-    """The API clients of one environment, each built when first used."""
+    """The APIs of one environment; Google's clients of them are built when first used.
+
+    Safe to use from several threads. So are Google's clients, whose requests share nothing but what sends
+    them, which is ours; but for being built, which writes into the document that they are built from.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self._clients: dict[str, Any] = {}
+        self._building = threading.RLock()
 
-    @cached_property
+    def get(self, method: str, *, fresh: bool = False, **parameters: str | int | None) -> HttpResponse:
+        """The answer to a GET; raises ApiError for what is no success, or the transport's errors.
+
+        Args:
+            method: Its id in the discovery document, such as "storage.objects.list".
+            fresh: Whether no cache between may answer it.
+            parameters: What it is asked with; None for what isn't given.
+        """
+        url = address(self.endpoint.roots, method, parameters)
+        headers = {"accept": "application/json"}
+        if fresh:
+            headers["cache-control"] = "no-cache"
+        headers |= self.endpoint.authorize()
+        response = self.endpoint.transport.send(HttpRequest("GET", url, headers))
+        _check_status(response.status, response.headers, response.body)
+        return response
+
+    def client(self, name: str) -> Any:
+        """Google's client of an API or of a collection within, such as "ml" or "storage.objects".
+
+        A collection makes all its methods anew each time that its API's client is asked for it: here each is
+        made once.
+        """
+        with self._building:
+            if name not in self._clients:
+                within, _, last = name.rpartition(".")
+                self._clients[name] = getattr(self.client(within), last)() if within else self._built(last)
+            return self._clients[name]
+
+    @property
     def aiplatform(self) -> Any:
         """The client of `aiplatform` v1."""
-        return self._client("aiplatform.v1")
+        return self.client("aiplatform")
 
-    @cached_property
+    @property
     def ml(self) -> Any:
         """The client of `ml` v1."""
-        return self._client("ml.v1")
+        return self.client("ml")
 
-    @cached_property
+    @property
     def storage(self) -> Any:
         """The client of `storage` v1."""
-        return self._client("storage.v1")
+        return self.client("storage")
 
-    @cached_property
+    @property
     def logging(self) -> Any:
         """The client of `logging` v2."""
-        return self._client("logging.v2")
+        return self.client("logging")
 
-    @cached_property
-    def iamcredentials(self) -> Any:
-        """The client of `iamcredentials` v1."""
-        return self._client("iamcredentials.v1")
-
-    def _client(self, name: str) -> Any:
+    def _built(self, api: str) -> Any:
         from googleapiclient.discovery import build_from_document
 
         # The document's own rootUrl is changed rather than api_endpoint given: with the latter the client
         # loses storage's `/storage/v1/` and sends media uploads to https.
-        document = dict(schemas.discovery(name))
-        document["rootUrl"] = self.endpoint.roots[name.partition(".")[0]]
+        document = schemas.discovery(f"{api}.{_VERSIONS[api]}")
+        document["rootUrl"] = self.endpoint.roots[api]
         document.pop("mtlsRootUrl", None)
         return build_from_document(
             document, http=ClientHttp(self.endpoint.transport, authorize=self.endpoint.authorize)
@@ -120,7 +162,20 @@ def execute(request: Any, http: ClientHttp | None = None) -> Any:
         request: What the client built.
         http: Sends it; by default as all requests of its client are sent.
     """
-    answer = _answer(request, http)
+    return _object(_answer(request, http))
+
+
+def object_of(body: bytes) -> JsonObject:
+    """The JSON object that an answer to a read is; raises NoAnswerError where it is none."""
+    try:
+        answer = json.loads(body.decode())
+    except (ValueError, RecursionError):
+        # No JSON, no UTF-8, a number of thousands of digits, or nested too deep.
+        answer = None
+    return _object(answer)
+
+
+def _object(answer: Any) -> JsonObject:
     # The client returns what it can't parse as text: a proxy's page with status 200, say. What became of the
     # request is unknown then, as without any answer.
     if not isinstance(answer, dict):
@@ -128,12 +183,6 @@ def execute(request: Any, http: ClientHttp | None = None) -> Any:
             "the service's answer is not a JSON object", hint="check the endpoint and any proxy between"
         )
     return answer
-
-
-def content(request: Any) -> bytes:
-    """The content that a media request gives; raises ApiError or the transport's errors."""
-    answer = _answer(request, None)
-    return answer if isinstance(answer, bytes) else b""
 
 
 def delete(request: Any) -> None:
@@ -163,11 +212,14 @@ class _Good:
     def request(self, *args: Any, **named: Any) -> tuple[Any, bytes]:
         """Send as `ClientHttp.request` does; raises ApiError for what is no success."""
         response, body = self.http.request(*args, **named)
-        status = int(response.status)
-        if status >= 300:
-            asked = retry_after(HttpResponse(status, dict(response), b""))
-            raise api_error(status, body, asked)
+        _check_status(int(response.status), dict(response), body)
         return response, body
+
+
+def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """Raise ApiError for what is no success."""
+    if status >= 300:
+        raise api_error(status, body, retry_after(HttpResponse(status, headers, b"")))
 
 
 def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:

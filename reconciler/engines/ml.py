@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from reconciler import schemas
 from reconciler.engines.accelerators import accelerators_of
@@ -19,20 +22,22 @@ from reconciler.engines.base import (
     execute,
     hours,
     labels_of,
+    object_of,
     part_of,
     parts_of,
     text_of,
     unknown,
     with_headers,
 )
-from reconciler.engines.listing import listing
+from reconciler.engines.listing import Pages, listing
 from reconciler.job import ActualJob, State, Trials
-from reconciler.labels import KEY
+from reconciler.labels import KEY, ReadLabels
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100
+_METHODS = "ml.projects.jobs"
 _KIND = "Job"
 _ROLES = ("master", "worker", "parameterServer", "evaluator")
 
@@ -56,6 +61,37 @@ _LEGACY = {
 _TASKS = {"worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
 _TIERS = {"STANDARD_1": {"worker": 4, "ps": 3}, "PREMIUM_1": {"worker": 19, "ps": 11}}
 _UNBEGUN = ("", "STATE_UNSPECIFIED", "QUEUED")
+
+# A word that isn't known counts as RUNNING: only an end that was seen may be told as an end.
+_STATES = {str(state): state for state in State}
+
+
+class _Job(Struct, frozen=True, rename="camel", gc=False):
+    """The fields `_LISTED` of a job."""
+
+    job_id: Annotated[str, Meta(min_length=1)]
+    state: str = ""
+    labels: Mapping[str, str] = {}
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    error_message: str = ""
+
+
+def _job(resource: JsonObject) -> _Job:
+    """A job as far as its fields are what they should be."""
+    return _Job(
+        job_id=resource["jobId"],
+        state=text_of(resource, "state"),
+        labels=labels_of(resource),
+        create_time=text_of(resource, "createTime"),
+        start_time=text_of(resource, "startTime"),
+        end_time=text_of(resource, "endTime"),
+        error_message=text_of(resource, "errorMessage"),
+    )
+
+
+_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), _job)
 
 
 class MlEngine:
@@ -143,21 +179,27 @@ class MlEngine:
         """`jobDir`."""
         return "spec.trainingInput.jobDir"
 
-    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """The jobs with these labels."""
-        found = listing(
-            self._jobs,
-            lambda: self._jobs.list(
-                parent=self._parent,
-                filter=" AND ".join(f'labels.{name}="{value}"' for name, value in labels.items()),
-                pageSize=_PAGE_SIZE,
-                fields=f"jobs({_LISTED}),nextPageToken",
-            ),
-            "jobs",
-            "jobId",
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """The jobs with these labels; `since`: those created at that time or later (RFC 3339)."""
+        terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
+        if since:
+            terms.append(f'create_time>="{since}"')
+        ask = partial(
+            self._connection.get,
+            f"{_METHODS}.list",
+            parent=self._parent,
+            filter=" AND ".join(terms),
+            pageSize=_PAGE_SIZE,
+            fields=f"jobs({_LISTED}),nextPageToken",
         )
-        jobs = (self._actual(resource) for resource in found)
-        return tuple(job for job in jobs if labels.items() <= job.labels.items())
+        found = listing(
+            lambda token: ask(pageToken=token),
+            _PAGES,
+            lambda job: self._actual(job, {}, {}),
+            ahead=self._connection.endpoint.distant,
+        )
+        wanted = labels.items()
+        return tuple(job for job in found if wanted <= job.labels.items())
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs with this key label."""
@@ -167,7 +209,8 @@ class MlEngine:
     def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
         _check_kind(kind)
-        return self._actual(about(execute(self._jobs.get(name=_checked(resource))), "jobId"))
+        answer = self._connection.get(f"{_METHODS}.get", name=_checked(resource))
+        return self._read(about(object_of(answer.body), "jobId"))
 
     def named(self, kind: str, job_name: str) -> str:
         """The name that the `jobId` gives."""
@@ -177,7 +220,7 @@ class MlEngine:
         """One `create`; a jobId that is taken is refused with ALREADY_EXISTS."""
         request = self._jobs.create(parent=self._parent, body=body)
         answer = execute(request, with_headers(self._connection, headers))
-        return self._actual(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
+        return self._read(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
 
     def cancel(self, job: ActualJob) -> None:
         """One `cancel`."""
@@ -185,31 +228,32 @@ class MlEngine:
 
     @property
     def _jobs(self) -> Any:
-        return self._connection.ml.projects().jobs()
+        return self._connection.client(_METHODS)
 
     @property
     def _parent(self) -> str:
         return f"projects/{self._connection.endpoint.project}"
 
-    def _actual(self, resource: JsonObject) -> ActualJob:
-        word = text_of(resource, "state")
+    def _read(self, resource: JsonObject) -> ActualJob:
         training = part_of(resource, "trainingInput")
         spec = {"trainingInput": without_staged(training)} if training else {}
+        return self._actual(_job(resource), spec, resource)
+
+    def _actual(self, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
         return ActualJob(
-            resource=self.named(_KIND, resource["jobId"]),
-            job_name=resource["jobId"],
+            resource=self.named(_KIND, job.job_id),
+            job_name=job.job_id,
             api_version=ML_V1,
             kind=_KIND,
-            # A word that isn't known counts as RUNNING: only an end that was seen may be told as an end.
-            state=State(word) if word in State.__members__ else State.RUNNING,
-            service_state=word,
-            labels=labels_of(resource),
+            state=_STATES.get(job.state, State.RUNNING),
+            service_state=job.state,
+            labels=ReadLabels(job.labels),
             spec=spec,
-            body=resource,
-            create_time=text_of(resource, "createTime"),
-            start_time=text_of(resource, "startTime"),
-            end_time=text_of(resource, "endTime"),
-            error=text_of(resource, "errorMessage"),
+            body=body,
+            create_time=job.create_time,
+            start_time=job.start_time,
+            end_time=job.end_time,
+            error=job.error_message,
         )
 
 

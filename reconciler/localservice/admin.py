@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from reconciler.localservice import wire
@@ -19,6 +20,7 @@ IMAGES = "images"
 _DISTRIBUTION = "mljob-reconciler"
 
 
+@cache
 def own_version() -> str:
     """The installed version, "" where the code runs without being installed."""
     try:

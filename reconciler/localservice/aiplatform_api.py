@@ -6,11 +6,14 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from operator import attrgetter
 
 from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.message import ApiError, invalid, not_found, violations
+from reconciler.localservice.job_heads import JobHead
+from reconciler.localservice.message import ApiError, Response, invalid, not_found, violations
+from reconciler.localservice.partial_lists import Fields
 from reconciler.localservice.records import (
     CUSTOM_JOBS,
     TUNING_JOBS,
@@ -80,21 +83,22 @@ class AiPlatformApi:
         job = self._named(kind, call)
         return resource(job, self._trials(job))
 
-    def _list(self, kind: _Kind, call: Call) -> JsonObject:
-        selects = filters.compiled(filters.parse(call.text("filter")), _field)
-        jobs = partial(self._before, kind, *_place(call))
-        found, token = self._training.page(call, jobs, selects, page_size(call, DEFAULT_PAGE, LARGEST_PAGE))
+    def _list(self, kind: _Kind, call: Call) -> Response | JsonObject:
+        place = (kind.collection, *_place(call))
         mask = field_masks.parse_paths(call.text("readMask")) if call.text("readMask") else {}
         # Trials are most of a job: they aren't even read where nobody wants them.
-        wanted = not mask or "trials" in mask or "*" in mask
-        jobs_told = [
-            field_masks.select(resource(job, self._trials(job) if wanted else ()), mask) for job in found
-        ]
-        answer: JsonObject = {kind.collection: jobs_told}
-        return {name: value for name, value in (answer | {"nextPageToken": token}).items() if value}
+        trials = not mask or "trials" in mask or "*" in mask
 
-    def _before(self, kind: _Kind, project: str, location: str, before: int) -> Iterator[JobRecord]:
-        return self._training.store.jobs_of(kind.collection, project, location, before=before)
+        def whole(job: JobRecord) -> JsonObject:
+            selected: JsonObject = field_masks.select(
+                resource(job, self._trials(job) if trials else ()), mask
+            )
+            return selected
+
+        size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
+        return self._training.listed(
+            call, place, _filter(call.text("filter")), size, {} if mask else _FIELDS, whole
+        )
 
     def _cancel(self, kind: _Kind, call: Call) -> JsonObject:
         self._training.cancel(self._named(kind, call), "CANCELED")
@@ -163,14 +167,39 @@ def _deletion(job: JobRecord, at: str) -> JsonObject:
     }
 
 
-def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+@lru_cache(maxsize=100)
+def _filter(text: str) -> filters.Predicate[JobHead]:
+    return filters.compiled(filters.parse(text), _field)
+
+
+def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
     match path:
         case ("display_name",):
-            return filters.text_field(lambda job: str(job.body["displayName"]), "=", "!=", ":")
+            return filters.text_field(lambda job: job.display_name, "=", "!=", ":")
         case ("state",):
             return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
         case ("create_time",):
             return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
         case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+            return filters.map_field(lambda job: job.labels or {}, ".".join(key))
     return None
+
+
+def _error(job: JobHead) -> JsonObject | None:
+    return {"code": job.error_code, "message": job.error_message} if job.error_code else None
+
+
+# What a list tells of each job where only these fields are wanted; the same as in `resource`.
+_FIELDS: Fields[JobHead] = {
+    "name": lambda job: (
+        f"projects/{job.project_number}/locations/{job.location}/{job.collection}/{job.job_id}"
+    ),
+    "displayName": attrgetter("display_name"),
+    "labels": attrgetter("labels"),
+    "state": lambda job: STATES[job.state],
+    "createTime": attrgetter("create_time"),
+    "startTime": attrgetter("start_time"),
+    "endTime": attrgetter("end_time"),
+    "updateTime": attrgetter("update_time"),
+    "error": _error,
+}

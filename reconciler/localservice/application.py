@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import lru_cache
 from pathlib import Path
 
 from reconciler.localservice import discovery, field_masks, wire
@@ -101,8 +101,13 @@ def answered(request: Request, answer: Callable[[], Response]) -> Response:
 
 
 def _dated(response: Response, at: datetime) -> Response:
-    date = format_datetime(at.astimezone(UTC), usegmt=True)
-    return replace(response, headers=(*response.headers, ("Date", date)))
+    dated = (*response.headers, ("Date", _date(int(at.timestamp()))))
+    return Response(response.status, dated, response.content, response.file, response.length)
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> str:
+    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
 
 
 def error_response(request: Request, error: ApiError) -> Response:
@@ -147,7 +152,7 @@ _FIELDS = {
 
 def _written(request: Request, message: JsonObject) -> Response:
     wanted = request.parameter("fields")
-    value = field_masks.select(message, field_masks.parse(wanted)) if wanted else message
+    value = field_masks.select(message, field_masks.parsed(wanted)) if wanted else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 

@@ -15,11 +15,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from reconciler.localservice.message import ApiError, invalid
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a folder is opened."""
 # O_NONBLOCK: a FIFO that a trainer has put there must not hold up the service.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+TICK_NS = 50_000_000
+"""What changed this shortly ago may change again without its time showing it: the clocks of file systems tick
+every few milliseconds."""
+
 _MAX_NAME = 1024
 _MAX_PART = 255
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -51,7 +58,7 @@ def opened(path: Path | str, within: int | None = None) -> Iterator[int]:
     Raises:
         OSError: It isn't there, or is no folder.
     """
-    descriptor = os.open(path, _FOLDER, dir_fd=within)
+    descriptor = os.open(path, FOLDER, dir_fd=within)
     try:
         yield descriptor
     finally:
@@ -113,8 +120,7 @@ def remove(bucket: int, parts: tuple[str, ...]) -> None:
         os.fsync(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True, gc=False):
     """A file's object name with its status, or with none the common beginning of several names."""
 
     name: str
@@ -141,35 +147,6 @@ class Wanted:
     def file(self, name: str) -> bool:
         """Whether it is such a name."""
         return name.startswith(self.prefix) and name >= self.start
-
-
-def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
-    """The files below a folder, in the order of their names' UTF-8 bytes; `path` is what names begin with."""
-    for name, entry in _sorted_entries(folder, path):
-        if not name.endswith("/"):
-            if wanted.file(name):
-                yield Found(name, entry.stat(follow_symlinks=False))
-        elif wanted.folder(name):
-            # A folder may go away while one walks.
-            with suppress(FileNotFoundError, NotADirectoryError), opened(entry.name, folder) as below:
-                if not wanted.folds(name):
-                    yield from walk(below, wanted, name)
-                elif any(walk(below, Wanted(start=wanted.start), name)):
-                    yield Found(name, None)
-
-
-def _sorted_entries(folder: int, path: str) -> list[tuple[str, os.DirEntry[str]]]:
-    """Files by their name, folders by theirs with "/" behind, in the order that their files' names have."""
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(UnicodeEncodeError):  # a file whose name isn't UTF-8 is no object
-                entry.name.encode()
-                if entry.is_dir(follow_symlinks=False):
-                    found.append((f"{path}{entry.name}/", entry))
-                elif entry.is_file(follow_symlinks=False):
-                    found.append((path + entry.name, entry))
-    return sorted(found, key=lambda item: item[0])
 
 
 @contextmanager
@@ -199,7 +176,7 @@ def _made_parent(bucket: int, parts: tuple[str, ...]) -> Iterator[int]:
 
 def _step(folder: int, part: str) -> int:
     """The folder `part` in `folder`, which is closed once the next is open."""
-    below = os.open(part, _FOLDER, dir_fd=folder)
+    below = os.open(part, FOLDER, dir_fd=folder)
     os.close(folder)
     return below
 

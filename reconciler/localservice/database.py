@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
-_SCHEMA = """
+_TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     collection TEXT NOT NULL,
@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     error_message TEXT NOT NULL,
     etag TEXT NOT NULL,
     gcs_secret TEXT NOT NULL UNIQUE,
+    revision INTEGER NOT NULL DEFAULT 0,
     UNIQUE (collection, project_number, location, job_id)
 );
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
@@ -74,7 +75,7 @@ CREATE TABLE IF NOT EXISTS objects (
     mtime_ns INTEGER NOT NULL,
     body TEXT NOT NULL,
     PRIMARY KEY (bucket, name)
-) WITHOUT ROWID;
+);
 CREATE TABLE IF NOT EXISTS announced (
     bucket TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -84,8 +85,29 @@ CREATE TABLE IF NOT EXISTS announced (
     PRIMARY KEY (bucket, name, inode)
 ) WITHOUT ROWID;
 """
+_LISTS = (
+    # A list goes along this index alone, from where its last page ended, for jobs that it remembers.
+    "CREATE INDEX IF NOT EXISTS jobs_by_place ON jobs (collection, project_number, location, id, revision)",
+    # What is remembered of a row is good as long as its revision is the same. Nobody can forget to count.
+    "CREATE TRIGGER IF NOT EXISTS jobs_revised AFTER UPDATE ON jobs WHEN NEW.revision = OLD.revision BEGIN"
+    " UPDATE jobs SET revision = OLD.revision + 1 WHERE id = NEW.id; END",
+)
 # Runs of before version 3: their jobs had no trials.
-_BEFORE_TRIALS = "ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0;"
+_ADD_TRIALS = ("ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0",)
+_ADD_REVISIONS = ("ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
+# Before version 4 the objects lay in their index, where a row of this size takes a page for itself.
+_SET_OBJECTS_ASIDE = ("ALTER TABLE objects RENAME TO objects_3",)
+_TAKE_OBJECTS_OVER = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
+
+
+AsOf = tuple[sqlite3.Connection, int, int]
+"""A state of the database: while it is the same, nobody has written."""
+
+
+def state_of(connection: sqlite3.Connection) -> AsOf:
+    """The state that a connection reads."""
+    # What this connection has changed, and whether another one has.
+    return connection, connection.total_changes, connection.execute("PRAGMA data_version").fetchone()[0]
 
 
 class DatabaseError(Exception):
@@ -180,7 +202,37 @@ def prepare(connection: sqlite3.Connection) -> None:
             f"state.db has format {found}, this version knows {SCHEMA_VERSION}: a newer version wrote it"
         )
     if found < SCHEMA_VERSION:
-        columns = {row["name"] for row in connection.execute("PRAGMA table_info(runs)")}
-        older = _BEFORE_TRIALS if columns and "trial" not in columns else ""
-        statements = f"{_SCHEMA}{older}PRAGMA user_version = {SCHEMA_VERSION};"
-        connection.executescript(f"BEGIN IMMEDIATE;{statements}COMMIT;")
+        _migrate(connection)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables to this version's form: all of them, or none."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Somebody else may have done it, while this waited for its turn.
+        if int(connection.execute("PRAGMA user_version").fetchone()[0]) < SCHEMA_VERSION:
+            for statement in _statements(connection):
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(connection: sqlite3.Connection) -> list[str]:
+    """What leads from the tables that are there, none in a new database, to this version's."""
+    runs, jobs, objects = (_columns(connection, table) for table in ("runs", "jobs", "objects"))
+    return [
+        *(_ADD_TRIALS if runs and "trial" not in runs else ()),
+        *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
+        *(_SET_OBJECTS_ASIDE if objects else ()),
+        *filter(str.strip, _TABLES.split(";")),
+        *(_TAKE_OBJECTS_OVER if objects else ()),
+        *_LISTS,
+        f"PRAGMA user_version = {SCHEMA_VERSION}",
+    ]
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}

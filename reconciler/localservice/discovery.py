@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -60,6 +60,7 @@ class Route:
     method: Method
     verbs: tuple[str, ...]
     pattern: re.Pattern[str]
+    slashes: int
     form: Form
 
 
@@ -93,10 +94,20 @@ def routes() -> tuple[Route, ...]:
     return tuple(route for name in DOCUMENTS for route in _routes_of(document(name)))
 
 
+@cache
+def _routes_by_shape() -> Mapping[tuple[str, int], Sequence[Route]]:
+    """The routes for a verb and a number of slashes: no part of a path that is variable holds one."""
+    found: dict[tuple[str, int], list[Route]] = {}
+    for route in routes():
+        for verb in dict.fromkeys(route.verbs):
+            found.setdefault((verb, route.slashes), []).append(route)
+    return found
+
+
 def match(verb: str, path: str) -> Match | None:
     """The method for a verb and a path that is still percent-encoded; None where there is no such method."""
-    for route in routes():
-        found = route.pattern.fullmatch(path) if verb in route.verbs else None
+    for route in _routes_by_shape().get((verb, path.count("/")), ()):
+        found = route.pattern.fullmatch(path)
         if found:
             parts = {key: _decoded(value) for key, value in found.groupdict().items()}
             return Match(route.method, route.form, parts)
@@ -125,12 +136,16 @@ def _methods(resources: JsonObject) -> Iterator[JsonObject]:
 def _routes_to(api: Api, service_path: str, definition: JsonObject) -> Iterator[Route]:
     method = _method(api, definition)
     path = f"/{service_path}{definition.get('flatPath') or definition['path']}"
-    yield Route(method, (method.verb,), _pattern(path), Form.JSON)
+    yield _route(method, (method.verb,), path, Form.JSON)
     if definition.get("supportsMediaDownload"):
-        yield Route(method, (method.verb,), _pattern("/download" + path), Form.DOWNLOAD)
+        yield _route(method, (method.verb,), "/download" + path, Form.DOWNLOAD)
     for protocol in definition.get("mediaUpload", {}).get("protocols", {}).values():
         # A resumable upload goes on with PUT, and is given up with DELETE, on the path that it began with.
-        yield Route(method, (method.verb, "PUT", "DELETE"), _pattern(protocol["path"]), Form.UPLOAD)
+        yield _route(method, (method.verb, "PUT", "DELETE"), protocol["path"], Form.UPLOAD)
+
+
+def _route(method: Method, verbs: tuple[str, ...], path: str, form: Form) -> Route:
+    return Route(method, verbs, _pattern(path), path.count("/"), form)
 
 
 def _method(api: Api, definition: JsonObject) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from reconciler.localservice.message import ApiError, invalid
 from reconciler.localservice.records import Json, JsonObject
@@ -27,6 +28,10 @@ def parse(text: str) -> Mask:
     if end != len(tokens):
         raise _unreadable(text)
     return mask
+
+
+parsed = lru_cache(maxsize=100)(parse)
+"""The same, for masks that come again and again; not to be changed."""
 
 
 def parse_paths(text: str) -> Mask:

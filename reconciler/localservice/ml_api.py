@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache
+from operator import attrgetter
 
 from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.message import ApiError, invalid, not_found, violations
+from reconciler.localservice.job_heads import JobHead
+from reconciler.localservice.message import ApiError, Response, invalid, not_found, violations
+from reconciler.localservice.partial_lists import Fields
 from reconciler.localservice.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.localservice.store import AlreadyExistsError
 from reconciler.localservice.training_api import Training, page_size
@@ -52,16 +55,11 @@ class MlApi:
     def _get(self, call: Call) -> JsonObject:
         return self._told(self._named(call))
 
-    def _list(self, call: Call) -> JsonObject:
-        selects = filters.compiled(filters.parse(call.text("filter")), _field)
-        jobs = partial(self._before, _project(call))
-        found, token = self._training.page(call, jobs, selects, page_size(call, DEFAULT_PAGE, LARGEST_PAGE))
-        told = self._told if _wants_output(call) else _without_trials
-        answer: JsonObject = {"jobs": [told(job) for job in found], "nextPageToken": token}
-        return {name: value for name, value in answer.items() if value}
-
-    def _before(self, project: str, before: int) -> Iterator[JobRecord]:
-        return self._training.store.jobs_of(ML_JOBS, project, "", before=before)
+    def _list(self, call: Call) -> Response | JsonObject:
+        whole = self._told if _wants_output(call) else _without_trials
+        place = (ML_JOBS, _project(call), "")
+        size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
+        return self._training.listed(call, place, _filter(call.text("filter")), size, _FIELDS, whole)
 
     def _cancel(self, call: Call) -> JsonObject:
         self._training.cancel(self._named(call), "The job was cancelled by the user.")
@@ -126,7 +124,7 @@ def resource(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
 def _wants_output(call: Call) -> bool:
     """Whether a list is to hold the jobs' outputs. Trials are most of a job: where not, they aren't read."""
     text = call.request.parameter("fields")
-    wanted = field_masks.parse(text) if text else {}
+    wanted = field_masks.parsed(text) if text else {}
     for name in ("jobs", "trainingOutput"):
         if not wanted:
             return True
@@ -153,7 +151,12 @@ def _refuse(mistakes: list[required.Mistake]) -> None:
         raise violations(mistakes, "\n".join(f"Field: {path} Error: {text}" for path, text in mistakes))
 
 
-def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+@lru_cache(maxsize=100)
+def _filter(text: str) -> filters.Predicate[JobHead]:
+    return filters.compiled(filters.parse(text), _field)
+
+
+def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
     match path:
         case ("jobId" | "job_id",):
             return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
@@ -162,5 +165,18 @@ def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
         case ("createTime" | "create_time",):
             return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
         case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+            return filters.map_field(lambda job: job.labels or {}, ".".join(key))
     return None
+
+
+# What a list tells of each job where only these fields are wanted; the same as in `resource`.
+_FIELDS: Fields[JobHead] = {
+    "jobId": attrgetter("job_id"),
+    "labels": attrgetter("labels"),
+    "createTime": attrgetter("create_time"),
+    "startTime": attrgetter("start_time"),
+    "endTime": attrgetter("end_time"),
+    "state": attrgetter("state"),
+    "errorMessage": attrgetter("error_message"),
+    "etag": attrgetter("etag"),
+}

@@ -6,22 +6,26 @@ import json
 import os
 import sqlite3
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reconciler.localservice.bucket_files import TICK_NS
+from reconciler.localservice.database import AsOf, state_of
 from reconciler.localservice.message import ApiError
 from reconciler.localservice.records import JsonObject
 from reconciler.localservice.store import rfc3339
 from reconciler.localservice.uploads import Checksums
 
-# A file that changed this shortly ago may change again without its time showing it: the clocks of file
-# systems tick every few milliseconds.
-_TICK_NS = 50_000_000
 _UNSETTLED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(Struct, frozen=True, gc=False):
     """One object.
 
     Attributes:
@@ -100,6 +104,65 @@ def find(connection: sqlite3.Connection, bucket: str, name: str) -> StoredObject
     return StoredObject(**{column: row[column] for column in _COLUMNS} | {"body": json.loads(row["body"])})
 
 
+class Version(NamedTuple):
+    """What was noted of an object, but for what it says."""
+
+    name: str
+    generation: int
+    metageneration: int
+    size: int
+    inode: int
+    mtime_ns: int
+
+    def is_of(self, status: os.stat_result) -> bool:
+        """Whether the file is still the one that was noted."""
+        return (self.mtime_ns, self.inode, self.size) == (status.st_mtime_ns, status.st_ino, status.st_size)
+
+
+class Versions:
+    """Objects' versions, remembered as long as nobody writes to the database; `most` of them.
+
+    Not to be used by two threads at once, nor within a transaction, which may be undone.
+    """
+
+    def __init__(self, most: int = 50_000) -> None:
+        self._most = most
+        self._as_of: AsOf | None = None
+        self._known: dict[str, dict[str, Version]] = {}
+
+    def of(
+        self, connection: sqlite3.Connection, bucket: str, names: Collection[str]
+    ) -> Mapping[str, Version]:
+        """The versions of at least the named objects that were noted."""
+        now = state_of(connection)
+        if now != self._as_of or sum(map(len, self._known.values())) > self._most:
+            self._as_of, self._known = now, {}
+        known = self._known.setdefault(bucket, {})
+        left = [name for name in names if name not in known]
+        if left:
+            known.update((row[0], Version(*row)) for row in _rows(connection, Version._fields, bucket, left))
+        return known
+
+
+def find_all(connection: sqlite3.Connection, bucket: str, names: Collection[str]) -> dict[str, StoredObject]:
+    """What was noted of several objects."""
+    return {
+        row[1]: StoredObject(*(*row[:-1], msgspec.json.decode(row[-1])))
+        for row in _rows(connection, _COLUMNS, bucket, names)
+    }
+
+
+def _rows(
+    connection: sqlite3.Connection, columns: Collection[str], bucket: str, names: Collection[str]
+) -> list[tuple[Any, ...]]:
+    cursor = connection.cursor()
+    cursor.row_factory = None  # rows that know their columns' names cost more
+    # Only names of columns, and conditions, that stand in this module go into the statement.
+    chosen = "bucket = ? AND name IN (SELECT value FROM json_each(?))"
+    statement = f"SELECT {', '.join(columns)} FROM objects WHERE {chosen}"  # noqa: S608
+    return cursor.execute(statement, (bucket, json.dumps([*names]))).fetchall()
+
+
 def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:
     """Write an object's row."""
     values = [json.dumps(noted.body) if name == "body" else getattr(noted, name) for name in _COLUMNS]
@@ -164,7 +227,7 @@ def note_outside(
 
     Somebody else has written it, or we have, and were ended before we could note it.
     """
-    settled = time.time_ns() - status.st_mtime_ns > _TICK_NS
+    settled = time.time_ns() - status.st_mtime_ns > TICK_NS
     known = find(connection, bucket, name)
     if known is None or known.inode != status.st_ino or not known.has(checksums):
         body = _announced(connection, bucket, name, status.st_ino, checksums.md5)
@@ -186,7 +249,7 @@ def next_generation(connection: sqlite3.Connection, now: datetime) -> int:
     return following
 
 
-_COLUMNS = tuple(StoredObject.__dataclass_fields__)
+_COLUMNS = tuple(StoredObject.__struct_fields__)
 
 
 def _announced(connection: sqlite3.Connection, bucket: str, name: str, inode: int, md5: str) -> JsonObject:

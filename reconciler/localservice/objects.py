@@ -8,17 +8,21 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from reconciler.localservice import bucket_files, object_index
-from reconciler.localservice.database import Database
+from msgspec.structs import replace
+
+from reconciler.localservice import bucket_files, bucket_walk, object_index
+from reconciler.localservice.bucket_files import Found, Wanted
+from reconciler.localservice.bucket_walk import Folders, Look
+from reconciler.localservice.database import AsOf, Database, state_of
 from reconciler.localservice.message import ApiError, invalid, not_found
-from reconciler.localservice.object_index import ANY, Conditions, StoredObject
+from reconciler.localservice.object_index import ANY, Conditions, StoredObject, Version, Versions
 from reconciler.localservice.records import JsonObject
 from reconciler.localservice.store import rfc3339
 from reconciler.localservice.uploads import Staged, checksums_of
@@ -51,6 +55,8 @@ class Objects:
         self._root = home / "gcs"
         self._database = database
         self._clock = clock
+        self._folders = Folders()
+        self._versions = Versions()
 
     def buckets(self) -> list[str]:
         """The names of all buckets, sorted."""
@@ -184,23 +190,47 @@ class Objects:
             bucket_files.remove(folder, bucket_files.parts_of(name))
             object_index.forget(connection, bucket, name)
 
-    def walk(self, bucket: str, wanted: bucket_files.Wanted) -> Iterator[bucket_files.Found]:
-        """The bucket's wanted names, in order.
+    def walk(self, bucket: str, wanted: Wanted, look: Look | None = None) -> Iterator[Found]:
+        """The bucket's wanted names, in order; the folders that are looked at for them are noted in `look`.
 
         Raises:
             ApiError: NOT_FOUND: no such bucket.
         """
         with self._folder(bucket) as folder:
-            yield from bucket_files.walk(folder, wanted)
+            yield from bucket_walk.walk(bucket, folder, wanted, self._folders, look or Look())
 
-    def described(self, bucket: str, found: bucket_files.Found) -> StoredObject | None:
-        """The object of a found file; None where it is gone meanwhile."""
-        known = self._known(bucket, found.name)
-        if known is not None and found.status is not None and known.is_of(found.status):
-            return known
-        with suppress(ApiError):
-            return self.get(bucket, found.name)
-        return None
+    def still_holds(self, bucket: str, look: Look, as_of: AsOf) -> bool:
+        """Whether a walk of that look would find the same, and nothing else was noted since."""
+        with self._database.reading() as connection:
+            if state_of(connection) != as_of:
+                return False
+        with self._folder(bucket) as folder:
+            return look.still_holds(folder)
+
+    def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
+        """The objects of found files, but for those that are gone meanwhile."""
+        files = [each for each in found if each.status is not None]
+        with self._database.reading() as connection:
+            noted = object_index.find_all(connection, bucket, [each.name for each in files])
+        for each in files:
+            known = noted.get(each.name)
+            if known is not None and each.status is not None and known.is_of(each.status):
+                yield known
+                continue
+            with suppress(ApiError):
+                yield self.get(bucket, each.name)
+
+    def versions(self, bucket: str, found: Sequence[Found]) -> tuple[dict[str, Version], AsOf]:
+        """The versions of those of the found files that are as they were noted, by name; and as of when."""
+        with self._database.reading() as connection:
+            as_of = state_of(connection)
+            noted = self._versions.of(connection, bucket, [each.name for each in found if each.status])
+        versions = {
+            each.name: version
+            for each in found
+            if each.status and (version := noted.get(each.name)) and version.is_of(each.status)
+        }
+        return versions, as_of
 
     @contextmanager
     def _folder(self, bucket: str) -> Iterator[int]:

@@ -30,6 +30,11 @@ class Reach:
     mints: bool = False
     until: datetime | None = None
 
+    @property
+    def limited(self) -> bool:
+        """Whether there may be a bucket or an object that it doesn't see."""
+        return self.buckets is not None or bool(self.reserved)
+
     def bucket(self, name: str) -> bool:
         """Whether the bucket may be seen."""
         return (self.buckets is None or name in self.buckets) and name not in self.reserved

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 CUSTOM_JOBS = "customJobs"
@@ -152,6 +153,7 @@ class TrialRecord:
     message: str = ""
 
 
+@lru_cache(maxsize=100)
 def number_of(project: str) -> str:
     """The project's number, 12 digits, the same on every machine; a number stands for itself."""
     if project.isascii() and project.isdigit():

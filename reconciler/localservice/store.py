@@ -6,11 +6,13 @@ import base64
 import json
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import islice
 
 from reconciler.localservice.database import Database
+from reconciler.localservice.job_heads import Heads, JobHead
 from reconciler.localservice.records import (
     ENDED,
     UNFINISHED,
@@ -23,8 +25,6 @@ from reconciler.localservice.records import (
     TrialState,
     number_of,
 )
-
-_CHUNK = 200
 
 _NAMES = (
     "collection",
@@ -44,6 +44,7 @@ _NAMES = (
     "gcs_secret",
 )
 _COLUMNS = ", ".join(_NAMES)
+_CHUNK = 200
 
 
 class AlreadyExistsError(Exception):
@@ -75,6 +76,7 @@ class Store:
     def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
         self.database = database
         self.clock = clock
+        self._heads = Heads()
 
     def now(self) -> str:
         """The clock's time in RFC 3339."""
@@ -126,19 +128,29 @@ class Store:
         """The job whose storage URL holds this secret."""
         return self._one("WHERE gcs_secret = ?", (gcs_secret,))
 
-    def jobs_of(
-        self, collection: str, project: str, location: str, *, before: int = 2**62
-    ) -> Iterator[JobRecord]:
-        """The jobs of a place with an id below `before`, newest first, read in chunks as they are wanted."""
-        place = (
-            "WHERE collection = ? AND project_number = ? AND location = ? AND id < ? ORDER BY id DESC LIMIT ?"
-        )
-        while True:
-            chunk = self._all(place, (collection, number_of(project), location, before, _CHUNK))
-            yield from chunk
-            if len(chunk) < _CHUNK:
-                return
-            before = chunk[-1].id
+    def select(
+        self,
+        place: tuple[str, str, str],
+        selects: Callable[[JobHead], bool],
+        most: int,
+        *,
+        before: int = 2**62,
+    ) -> list[JobHead]:
+        """The newest jobs of a place that are selected, `most` at most, with an id below `before`.
+
+        Args:
+            place: The collection, the project's id or number, and the location.
+        """
+        collection, project, location = place
+        with self.database.reading() as connection:
+            numbered = (collection, number_of(project), location)
+            heads = self._heads.before(connection, numbered, before, max(most, _CHUNK))
+            return list(islice(filter(selects, heads), most))
+
+    def jobs(self, ids: Sequence[int]) -> dict[int, JobRecord]:
+        """The jobs with these row numbers, as far as they are there."""
+        found = self._all("WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
+        return {job.id: job for job in found}
 
     def unfinished(self) -> list[JobRecord]:
         """The jobs that haven't ended, oldest first."""

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import NoReturn
 
 from reconciler.localservice.discovery import Api, Method
@@ -33,6 +34,9 @@ _RANGES = {
     "int64": (-(2**63), 2**63 - 1, "TYPE_INT64"),
     "uint64": (0, 2**64 - 1, "TYPE_UINT64"),
 }
+
+
+_PARAMETERS: dict[int, tuple[Method, Mapping[str, JsonObject], Mapping[str, str]]] = {}
 
 
 class _WrongValueError(Exception):
@@ -80,9 +84,7 @@ def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonO
     Raises:
         ApiError: One that the method doesn't have, or a value that isn't of its type.
     """
-    shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
-    known = {**shared, **method.parameters}
-    by_name = {**{snake(name): name for name in known}, **{name: name for name in known}}
+    known, by_name = _parameters_of(method)
     found: JsonObject = {}
     for given, text in query:
         name = by_name.get(given)
@@ -93,6 +95,18 @@ def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonO
     return found
 
 
+def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[str, str]]:
+    """A method's parameters by name, and their names by each of their spellings."""
+    # Methods are made once, from documents that don't change.
+    known = _PARAMETERS.get(id(method))
+    if known is None or known[0] is not method:
+        shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
+        parameters = {**shared, **method.parameters}
+        known = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
+    return known[1], known[2]
+
+
+@lru_cache(maxsize=10_000)
 def snake(name: str) -> str:
     """A field's name as protocol buffers write it: "jobSpec" is "job_spec"."""
     return _CAPITAL.sub(lambda letter: "_" + letter.group().lower(), name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
@@ -20,8 +21,7 @@ _PROGRESS = {state: place for place, state in enumerate(sorted(State, key=lambda
 _JOB_NAME = re.compile(r"(?P<base>.+)_[0-9a-f]{16}(?:_[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One attempt at one content.
 
     Attributes:
@@ -71,7 +71,7 @@ def base_of(name: str) -> str:
 
 def keys_of(job: DesiredJob) -> tuple[str, ...]:
     """The keys that a job's claims and runs can have: its own, then those of older versions of the hash."""
-    return tuple(label_of(identity) for identity in (job.identity, *job.earlier))
+    return job.keys or tuple(label_of(identity) for identity in (job.identity, *job.earlier))
 
 
 def runs_of(job: DesiredJob, runs: Iterable[ActualJob]) -> list[ActualJob]:

@@ -15,6 +15,7 @@ from reconciler.planning import drift
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decision import decide
 from reconciler.planning.drift import Finding
+from reconciler.planning.settled import Sides, Split, split
 
 BodyOf = Callable[[DesiredJob], JsonObject]
 
@@ -41,24 +42,27 @@ def make_plan(
         source: The repository's id: runs with another one are told of, and else left out; None where all are
             its own.
     """
-    bound = {claim.resource for claim in claims.values()}
-    own: list[ActualJob] = []
-    foreign: list[ActualJob] = []
-    for run in actual:
-        # A claim's job stays ours when somebody takes our label from it.
-        is_own = source is None or run.labels.get(SOURCE) == source or run.resource in bound
-        (own if is_own else foreign).append(run)
-    by_base = attempts_by_base(desired, own, claims)
-    changes: list[Change] = []
+    return plan_from(
+        target, split(sides_of(desired, actual, claims, source)), body_of, whole=whole, source=source
+    )
+
+
+def plan_from(
+    target: Target, parted: Split, body_of: BodyOf, *, whole: bool = True, source: str | None = None
+) -> Plan:
+    """What apply would do about what is settled and what is not; the other arguments are `make_plan`'s."""
+    settled, left = parted
+    by_base = attempts_by_base(left.desired, left.own, left.claims)
+    changes = [*settled]
     findings: list[Finding] = []
-    for job in desired:
+    for job in left.desired:
         of_base = by_base.pop(job.manifest.base_name, [])
         change = decide(target, job, of_base)
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
-        findings += ((found, None) for found in drift.foreign(job, foreign))
+        findings += ((found, None) for found in drift.foreign(job, left.foreign))
     if whole:
-        findings += _of_unwanted(by_base, any_wanted=bool(desired))
+        findings += _of_unwanted(by_base, any_wanted=bool(settled or left.desired))
     # A run that a claim names may have another's source by now: somebody gave it away.
     changes += (
         cancel
@@ -68,6 +72,23 @@ def make_plan(
     ordered = tuple(sorted(changes, key=_order))
     told = tuple(sorted(found for found, _ in findings))
     return Plan(target, ordered, told, _digest(target, ordered, body_of), whole)
+
+
+def sides_of(
+    desired: Sequence[DesiredJob],
+    actual: Iterable[ActualJob],
+    claims: Mapping[ClaimId, Claim],
+    source: str | None,
+) -> Sides:
+    """The runs parted by whose they are; the arguments are `make_plan`'s."""
+    bound = {claim.resource for claim in claims.values()}
+    own: list[ActualJob] = []
+    foreign: list[ActualJob] = []
+    for run in actual:
+        # A claim's job stays ours when somebody takes our label from it.
+        is_own = source is None or run.labels.get(SOURCE) == source or run.resource in bound
+        (own if is_own else foreign).append(run)
+    return Sides(desired, own, foreign, claims)
 
 
 def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from reconciler.diagnostics import Problem
 from reconciler.diff import diff

@@ -10,38 +10,67 @@ all. The object's content is the same JSON: for people, and where an object was 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, TypeVar
 
-from reconciler.claim import Claim, ClaimId, checked, claim_json, claim_of
+from msgspec import Meta, Struct
+
+from reconciler.claim import Claim, ClaimId, checked, claim_json
 from reconciler.engines.base import (
     ApiError,
     Connection,
     NotFoundAtServiceError,
-    content,
     execute,
+    object_of,
     part_of,
     text_of,
 )
-from reconciler.engines.listing import listing
+from reconciler.engines.listing import Pages, listing
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
 from reconciler.ports import ClaimRead, Versioned
+from reconciler.services.claimtext import ENTRY, claim_in, object_in
+from reconciler.services.known import KnownClaim, KnownClaims
+from reconciler.transport import HttpResponse
 
 PREFIX = "reconciler/claims/"
 """What the name of every object begins with that claims are kept in."""
 
 _FORMAT_VERSION = 1
-_CLAIM = "claim"
 _GENESIS = "genesis"
 _CHANGED = 412
 _PAGE_SIZE = 1000
-_GENERATION = re.compile("[0-9]{1,19}")
+_DIGITS = 19  # of a generation, which is an int64
 _FIELDS = "name,generation,metadata"
+_LIST = "storage.objects.list"
+
+
+Made = TypeVar("Made")
+
+
+class _Metadata(Struct, frozen=True, gc=False):
+    claim: str = ""
+    genesis: str = ""
+
+
+class _Object(Struct, frozen=True, gc=False):
+    """The fields `_FIELDS` of an object."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    generation: str = ""
+    metadata: _Metadata = _Metadata()
+
+
+def _object(item: JsonObject) -> _Object:
+    """An object as far as its fields are what they should be."""
+    metadata = part_of(item, "metadata")
+    said = _Metadata(text_of(metadata, ENTRY), text_of(metadata, _GENESIS))
+    return _Object(text_of(item, "name"), text_of(item, "generation"), said)
+
+
+_PAGES = Pages("items", _Object, ("name", "name"), _object)
 
 
 class ObjectClaims:
@@ -54,6 +83,7 @@ class ObjectClaims:
         project, location: The target.
         founds: Whether an empty store may be new: elsewhere a person prepares it first.
         environment: What commands that a person is told to run call the environment.
+        known: What earlier looks have read; None where nothing is remembered.
     """
 
     def __init__(
@@ -66,11 +96,13 @@ class ObjectClaims:
         *,
         founds: bool,
         environment: str = "NAME",
+        known: KnownClaims | None = None,
     ) -> None:
         self._connection = connection
         self._bucket = bucket
         self._source = source
         self._founds = founds
+        self._known = known
         self._command = f"reconciler init --claims --env {environment}"
         self._genesis = f"{PREFIX}{source}/{_GENESIS}"
         self._prefix = f"{PREFIX}{source}/{project}/{location}/"
@@ -102,21 +134,23 @@ class ObjectClaims:
         """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
         with self._told():
             try:
-                found = self._listed()
+                versions = self._all()
             except NotFoundAtServiceError:
                 # Where nobody has to prepare a store, there is none before the first claim.
                 if not self._founds:
                     raise
-                found = ()
-            versions = [self._versioned(item["name"], item) for item in found]
+                if self._known is not None:
+                    self._known.replace({})
+                versions = ()
         return {version.claim.id: version for version in versions}
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim as it is now."""
         name = self._name(id)
         with self._told():
-            found, now = self._get(name)
-            return ClaimRead(self._versioned(name, found) if found is not None else None, now)
+            found, response = self._get(name)
+            now = answered_at(response)
+            return ClaimRead(self._versioned(found) if found is not None else None, now)
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
         """Replace the claim of this generation, 0 for none; None where that isn't what is there.
@@ -124,29 +158,48 @@ class ObjectClaims:
         Sent once. Where it raises ServiceError, it may have been written all the same.
         """
         with self._told():
-            written = self._insert(self._name(claim.id), _CLAIM, claim_json(claim), generation)
+            written = self._insert(self._name(claim.id), ENTRY, claim_json(claim), generation)
         return Versioned(claim, written) if written is not None else None
 
     def now(self) -> datetime:
         """The store's own time, to the second, never ahead of it."""
         with self._told():
-            return self._get(self._genesis)[1]
+            return answered_at(self._get(self._genesis)[1])
 
     def _name(self, id: ClaimId) -> str:
         return f"{self._prefix}{id.key}/{id.attempt}"
 
-    def _listed(self) -> tuple[JsonObject, ...]:
-        objects = self._connection.storage.objects()
-
-        def request() -> Any:
-            fields = f"items({_FIELDS}),nextPageToken"
-            return _fresh(
-                objects.list(bucket=self._bucket, prefix=self._prefix, maxResults=_PAGE_SIZE, fields=fields)
+    def _listed(self, made: Callable[[_Object], Made]) -> Sequence[Made]:
+        def ask(token: str | None) -> HttpResponse:
+            return self._connection.get(
+                _LIST,
+                fresh=True,
+                bucket=self._bucket,
+                prefix=self._prefix,
+                maxResults=_PAGE_SIZE,
+                fields=f"items({_FIELDS}),nextPageToken",
+                pageToken=token,
             )
 
-        return listing(objects, request, "items", "name")
+        return listing(ask, _PAGES, made, ahead=self._connection.endpoint.distant)
 
-    def _genesis_there(self) -> JsonObject | None:
+    def _all(self) -> Sequence[Versioned]:
+        """The claims of all objects; what is known of one that is still the same isn't read again."""
+        if self._known is None:
+            return self._listed(self._versioned)
+        known = self._known.found
+
+        def read(item: _Object) -> tuple[str, KnownClaim]:
+            told = (item.generation, item.metadata.claim)
+            before = known.get(item.name)
+            same = before is not None and before.told == told
+            return item.name, before if before and same else KnownClaim(told, self._versioned(item))
+
+        now = dict(self._listed(read))
+        self._known.replace(now)
+        return [claim.versioned for claim in now.values()]
+
+    def _genesis_there(self) -> _Object | None:
         """The genesis, None where there is none: in no bucket either, where nobody has to prepare one."""
         try:
             return self._get(self._genesis)[0]
@@ -155,19 +208,22 @@ class ObjectClaims:
                 raise
             return None
 
-    def _get(self, name: str) -> tuple[JsonObject | None, datetime]:
-        """An object as it is now, None where there is none, and the time of the answer.
+    def _get(self, name: str) -> tuple[_Object | None, HttpResponse]:
+        """An object as it is now, None where there is none, and the answer that says so.
 
         It is listed, as a missing object is told from a forbidden one only to who may list all of the bucket,
         and a permission for one folder is enough here. Of all names that begin with `name`, it comes first.
         """
-        objects = self._connection.storage.objects()
-        request = _fresh(
-            objects.list(bucket=self._bucket, prefix=name, maxResults=1, fields=f"kind,items({_FIELDS})")
+        response = self._connection.get(
+            _LIST,
+            fresh=True,
+            bucket=self._bucket,
+            prefix=name,
+            maxResults=1,
+            fields=f"kind,items({_FIELDS})",
         )
-        listed, now = answered_at(request)
-        first = _first(listed)
-        return (first if first is not None and first.get("name") == name else None), now
+        first = _first(object_of(response.body))
+        return (_object(first) if first is not None and first.get("name") == name else None), response
 
     def _insert(self, name: str, entry: str, said: JsonObject, generation: int) -> int | None:
         """Write an object in one request; its new generation, None where another one is there."""
@@ -177,7 +233,7 @@ class ObjectClaims:
         # Not in ASCII, as there is room for 8 KiB; what UTF-8 can't carry is written as JSON's own escape.
         compact = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
         compact = compact.encode("utf-8", "backslashreplace").decode()
-        request = self._connection.storage.objects().insert(
+        request = self._connection.client("storage.objects").insert(
             bucket=self._bucket,
             ifGenerationMatch=str(generation),
             fields="generation",
@@ -192,35 +248,35 @@ class ObjectClaims:
             if error.status != _CHANGED:
                 raise
             return None
-        return self._generation(name, answer)
+        return self._generation(name, text_of(answer, "generation"))
 
-    def _versioned(self, name: str, found: JsonObject) -> Versioned:
+    def _versioned(self, found: _Object) -> Versioned:
         try:
-            claim = claim_of(self._said(found, _CLAIM))
-            if self._name(claim.id) != name:
+            claim = claim_in(found.metadata.claim or self._content(found))
+            if self._name(claim.id) != found.name:
                 raise ValueError(f"it is the claim of {claim.id.key}/{claim.id.attempt}")
         except ValueError as error:
             raise ServiceError(
-                f"gs://{self._bucket}/{name} can't be read as a claim: {error}",
+                f"gs://{self._bucket}/{found.name} can't be read as a claim: {error}",
                 hint="nothing is submitted over a claim that can't be read: update the reconciler if a newer "
                 "version wrote it; else bring back its earlier version (`gcloud storage ls -a`, then `cp`). "
                 "Without its claim, a job is submitted again where the service has forgotten it",
             ) from None
-        return Versioned(claim, self._generation(name, found))
+        return Versioned(claim, self._generation(found.name, found.generation))
 
-    def _generation(self, name: str, found: JsonObject) -> int:
-        text = text_of(found, "generation")
-        if not (_GENERATION.fullmatch(text) and int(text)):
+    def _generation(self, name: str, text: str) -> int:
+        number = int(text) if len(text) <= _DIGITS and text.isdecimal() and text.isascii() else 0
+        if not number:
             raise ServiceError(
                 f"Cloud Storage gives no generation of gs://{self._bucket}/{name}",
                 hint='check "endpoints" in reconciler.yaml, and any proxy between',
             )
-        return int(text)
+        return number
 
-    def _check_genesis(self, found: JsonObject) -> None:
+    def _check_genesis(self, found: _Object) -> None:
         place = f"gs://{self._bucket}/{self._genesis}"
         try:
-            said = self._said(found, _GENESIS)
+            said = object_in(found.metadata.genesis or self._content(found), _GENESIS)
             version = said.get("formatVersion")
             if version != _FORMAT_VERSION:
                 raise ValueError(f"it has format version {version!r}, not {_FORMAT_VERSION}")
@@ -235,22 +291,16 @@ class ObjectClaims:
                 hint='name another bucket under "claimsBucket" in reconciler.yaml, or correct "source"',
             )
 
-    def _said(self, found: JsonObject, entry: str) -> JsonObject:
-        """What an object says; raises ValueError."""
-        text = text_of(part_of(found, "metadata"), entry)
-        if not text:
-            objects = self._connection.storage.objects()
-            media = objects.get_media(
-                bucket=self._bucket, object=found["name"], generation=text_of(found, "generation") or None
-            )
-            text = content(media).decode(errors="replace")
-        try:
-            said = json.loads(text)
-        except RecursionError:
-            said = None
-        if not isinstance(said, dict):
-            raise ValueError(f'neither the entry "{entry}" of its metadata nor its content is a JSON object')
-        return said
+    def _content(self, found: _Object) -> str:
+        """What an object holds."""
+        media = self._connection.get(
+            "storage.objects.get",
+            alt="media",
+            bucket=self._bucket,
+            object=found.name,
+            generation=found.generation or None,
+        )
+        return media.body.decode(errors="replace")
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -282,18 +332,21 @@ class ObjectClaims:
         return error.hint or "nothing is submitted without its claim: try again when Cloud Storage answers"
 
 
-def answered_at(request: Any) -> tuple[JsonObject, datetime]:
-    """What Cloud Storage answers, and when it did by its own clock, in UTC."""
-    dates: list[str] = []
-    request.add_response_callback(lambda response: dates.append(response.get("date", "")))
-    answer: JsonObject = execute(request)
-    return answer, _time(dates[-1])
+def answered_at(response: HttpResponse) -> datetime:
+    """When Cloud Storage answered by its own clock, in UTC."""
+    # It takes longer to load than a look that asks for no time.
+    from email.utils import parsedate_to_datetime
 
-
-def _fresh(request: Any) -> Any:
-    """The request, so that no cache between answers it."""
-    request.headers["cache-control"] = "no-cache"
-    return request
+    try:
+        time = checked(parsedate_to_datetime(response.headers.get("date", "")))
+    except (ValueError, OverflowError):
+        time = None
+    if time is None:
+        raise ServiceError(
+            "Cloud Storage's answer doesn't say when it was given",
+            hint="check any proxy between: the Date header of answers must come through",
+        )
+    return time
 
 
 def _first(listed: JsonObject) -> JsonObject | None:
@@ -306,20 +359,6 @@ def _first(listed: JsonObject) -> JsonObject | None:
             hint='check "endpoints" in reconciler.yaml, and any proxy between',
         )
     return items[0] if items else None
-
-
-def _time(date: str) -> datetime:
-    """The time in an answer's Date header."""
-    try:
-        time = checked(parsedate_to_datetime(date))
-    except (ValueError, OverflowError):
-        time = None
-    if time is None:
-        raise ServiceError(
-            "Cloud Storage's answer doesn't say when it was given",
-            hint="check any proxy between: the Date header of answers must come through",
-        )
-    return time
 
 
 def _counted(runs: int) -> str:

@@ -8,29 +8,46 @@ No project's id has a "_", so that no claim is ever called like this.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from reconciler.commitrecord import CommitRecord, record_json, record_of
 from reconciler.engines.base import (
     ApiError,
     Connection,
     NotFoundAtServiceError,
-    content,
     delete,
     execute,
+    object_of,
     text_of,
 )
-from reconciler.engines.listing import listing
+from reconciler.engines.listing import Pages, listing
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
 from reconciler.ports import VersionedRecord
 from reconciler.services.claimstore import PREFIX, answered_at
+from reconciler.transport import HttpResponse
 
 _CHANGED = (404, 412)
 _PAGE_SIZE = 1000
+_LIST = "storage.objects.list"
+
+
+class _Object(Struct, frozen=True, gc=False):
+    name: Annotated[str, Meta(min_length=1)]
+    generation: str = ""
+
+
+def _object(item: JsonObject) -> _Object:
+    """An object as far as its fields are what they should be."""
+    return _Object(text_of(item, "name"), text_of(item, "generation"))
+
+
+_PAGES = Pages("items", _Object, ("name", "name"), _object)
 
 
 class ObjectCommits:
@@ -91,39 +108,48 @@ class ObjectCommits:
 
     def now(self) -> datetime:
         """The store's own time, to the second."""
-        request = self._objects.list(
-            bucket=self._bucket, prefix=self._prefix, maxResults=1, fields="kind,items(name)"
-        )
         with self._told():
-            return answered_at(request)[1]
+            response = self._connection.get(
+                _LIST, bucket=self._bucket, prefix=self._prefix, maxResults=1, fields="kind,items(name)"
+            )
+            object_of(response.body)
+            return answered_at(response)
 
     @property
     def _objects(self) -> Any:
-        return self._connection.storage.objects()
+        return self._connection.client("storage.objects")
 
-    def _listed(self) -> tuple[JsonObject, ...]:
-        fields = "items(name,generation),nextPageToken"
-
-        def request() -> Any:
-            return self._objects.list(
-                bucket=self._bucket, prefix=self._prefix, maxResults=_PAGE_SIZE, fields=fields
+    def _listed(self) -> Sequence[_Object]:
+        def ask(token: str | None) -> HttpResponse:
+            return self._connection.get(
+                _LIST,
+                bucket=self._bucket,
+                prefix=self._prefix,
+                maxResults=_PAGE_SIZE,
+                fields="items(name,generation),nextPageToken",
+                pageToken=token,
             )
 
-        return listing(self._objects, request, "items", "name")
+        return listing(ask, _PAGES, lambda item: item, ahead=self._connection.endpoint.distant)
 
-    def _read(self, item: JsonObject) -> VersionedRecord | None:
+    def _read(self, item: _Object) -> VersionedRecord | None:
         """A record; None where it was changed since it was listed: who changed it tells its commit."""
-        name, generation = text_of(item, "name"), text_of(item, "generation")
+        name, generation = item.name, item.generation
         known = self._known.get(name)
         if known and str(known.generation) == generation:
             return known
-        media = self._objects.get_media(bucket=self._bucket, object=name, generation=generation)
         try:
-            said = content(media)
+            media = self._connection.get(
+                "storage.objects.get",
+                alt="media",
+                bucket=self._bucket,
+                object=name,
+                generation=generation or None,
+            )
         except NotFoundAtServiceError:
             return None
         try:
-            record = record_of(json.loads(said))
+            record = record_of(json.loads(media.body))
             if self._prefix + record.sha != name:
                 raise ValueError(f"it is the record of {record.sha}")
             self._known[name] = VersionedRecord(record, int(generation))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from reconciler.engines.base import Endpoint
 from reconciler.errors import ServiceError
 from reconciler.inert import one_line
 from reconciler.redaction import without_credentials
-from reconciler.transport import RetryingReads, UrllibTransport
+from reconciler.transport import DirectTransport, RetryingReads
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -24,6 +24,8 @@ _MAX_SAID = 500
 
 def google_endpoint(environment: Environment, credentials: DefaultCredentials) -> Endpoint:
     """How Google's services are reached with Application Default Credentials."""
+    import random
+
     roots = {
         "aiplatform": f"https://{environment.location}-aiplatform.googleapis.com/",
         "ml": "https://ml.googleapis.com/",
@@ -33,7 +35,7 @@ def google_endpoint(environment: Environment, credentials: DefaultCredentials) -
     }
     given = {name: url.rstrip("/") + "/" for name, url in environment.endpoints.items()}
     return Endpoint(
-        transport=RetryingReads(UrllibTransport(), sleep=time.sleep, random=random.random),
+        transport=RetryingReads(DirectTransport(), sleep=time.sleep, random=random.random),
         authorize=credentials.headers,
         project=environment.project,
         location=environment.location,
@@ -60,6 +62,9 @@ class Token:
 class DefaultCredentials:
     """Application Default Credentials, found when first needed and refreshed when expired.
 
+    Safe to use from several threads: google-auth sets a new token and its end one after the other, so that
+    one thread at a time has to do with them.
+
     Args:
         wall: This machine's time in UTC, as google-auth takes it.
         monotonic: Seconds since some moment.
@@ -72,12 +77,13 @@ class DefaultCredentials:
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
+        self._lock = threading.Lock()
         self._found: Any = None
         self._measured: tuple[object, timedelta, float] | None = None
 
     def headers(self) -> Mapping[str, str]:
         """`Authorization`, and the quota project if one is set; raises ServiceError without credentials."""
-        with _told():
+        with self._lock, _told():
             return self._headers()
 
     def token(self) -> Token:
@@ -90,7 +96,7 @@ class DefaultCredentials:
         Raises:
             ServiceError: There are no credentials, or they don't say when they end.
         """
-        with _told():
+        with self._lock, _told():
             headers = self._headers()
             return Token(headers, self._left(), self._expiry())
 

@@ -8,33 +8,34 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from reconciler.config import Environment
 from reconciler.engines.base import Endpoint, api_error
 from reconciler.errors import ServiceError
-from reconciler.localservice.address import Address, ServiceRunningError, read_address
-from reconciler.localservice.application import Application
-from reconciler.localservice.bucket_files import is_bucket_name, parts_of
-from reconciler.localservice.message import ApiError, Request
+from reconciler.home import prepare_home
+from reconciler.localservice.address import ADDRESS, Address, ServiceRunningError, read_address, unserved
 from reconciler.manifest import JsonObject
 from reconciler.transport import (
     READ_METHODS,
+    DirectTransport,
     HttpRequest,
     HttpResponse,
     NoAnswerError,
     NotSentError,
     Transport,
-    UrllibTransport,
 )
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 ROOT = "http://embedded.invalid/"
 """The root of every API's URLs; replaced by where the service really listens when a request is sent."""
@@ -43,18 +44,15 @@ _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
-_COPY_LASTS = 2.0
-_SECRET_NAME = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
-
-
-def home_of(root: Path, environ: Mapping[str, str]) -> Path:
-    """Where runs leave their things: `RECONCILER_HOME`, else `.reconciler/` at the repository's root."""
-    named = environ.get("RECONCILER_HOME")
-    return Path(named).absolute() if named else root / ".reconciler"
+_COPY_LASTS = 10.0
+_STATE = (ADDRESS, "state.db", "state.db-wal")  # another one of these: a service is there, or was
 
 
 def folder_of(home: Path, uri: str) -> Path | None:
     """The folder of this machine that gs://BUCKET/… stands for; None where there can be none."""
+    from reconciler.localservice.bucket_files import is_bucket_name, parts_of
+    from reconciler.localservice.message import ApiError
+
     scheme, _, path = uri.partition("://")
     bucket, _, name = path.rstrip("/").partition("/")
     if scheme != "gs" or not is_bucket_name(bucket):
@@ -68,6 +66,8 @@ def folder_of(home: Path, uri: str) -> Path | None:
 class EmbeddedService:
     """The service of one home, as a transport: a request finds it, or starts it, or sees it stopped.
 
+    Safe to use from several threads: one of them finds the service, or starts it, for all.
+
     Args:
         home: The service's folder.
         start: Whether it is started where it doesn't run. Without, a stopped service is asked in process,
@@ -77,11 +77,9 @@ class EmbeddedService:
     def __init__(self, home: Path, *, start: bool) -> None:
         self._home = home
         self._start = start
-        self._http = UrllibTransport()
-        self._running: Address | None = None
-        self._stopped: Transport | None = None
-        self._copied = 0.0
-        self._resources = ExitStack()
+        self._http = DirectTransport()
+        self._reached: _Running | _Stopped | None = None
+        self._reaching = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +87,7 @@ class EmbeddedService:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._resources.close()
+        self._reached = None
         self._http.close()
 
     def endpoint(self, environment: Environment) -> Endpoint:
@@ -108,15 +106,15 @@ class EmbeddedService:
         A service that ended since it was last asked is found or started again: a request that never left is
         sent there, and so is a read whose answer was lost.
         """
+        reached = self._reach()
         try:
-            return self._send(request)
+            return reached.send(request)
         except NotSentError:
-            self._running = None
+            pass
         except NoAnswerError:
             if request.method not in READ_METHODS:
                 raise
-            self._running = None
-        return self._send(request)
+        return self._reach(lost=reached).send(request)
 
     def put_images(self, images: JsonObject) -> None:
         """Tell the service which images `reconciler.yaml` overrides."""
@@ -128,15 +126,27 @@ class EmbeddedService:
 
     def stop(self) -> bool:
         """End the service; whether one ran. Its jobs go on, and the next service takes them over."""
-        if not self._find():
-            return False
+        with self._reaching:
+            self._reached = self._find()
+            if self._reached is None:
+                return False
         self._checked(HttpRequest("POST", ROOT + "_service/stop", body=b""))
         deadline = time.monotonic() + _STOPS_WITHIN
-        while read_address(self._home) is not None:
+        while not self._has_ended():
             if time.monotonic() > deadline:
                 raise ServiceError("the embedded service doesn't end", hint=self._see_log())
             time.sleep(_PAUSE)
         return True
+
+    def _has_ended(self) -> bool:
+        """Whether no service is there any more that may still write to the home."""
+        if read_address(self._home) is not None:
+            return False
+        try:
+            with unserved(self._home):
+                return True
+        except ServiceRunningError:
+            return False
 
     def _put(self, setting: str, value: JsonObject) -> None:
         headers = {"Content-Type": "application/json"}
@@ -148,58 +158,53 @@ class EmbeddedService:
         if response.status >= 300:
             raise api_error(response.status, response.body)
 
-    def _send(self, request: HttpRequest) -> HttpResponse:
-        if self._stopped is not None and time.monotonic() > self._copied + _COPY_LASTS:
-            # Jobs go on without the service, and somebody may have started it.
-            self._resources.close()
-            self._stopped = None
-        self._reach()
-        if self._stopped is not None:
-            return self._stopped.send(request)
-        running = self._running
-        assert running is not None, "found or started above"
-        target = running.url + request.url.removeprefix(ROOT.rstrip("/"))
-        headers = dict(request.headers)
-        # A request that brings a credential of its own is sent with that one and no other.
-        if "authorization" not in {name.lower() for name in headers}:
-            headers["Authorization"] = f"Bearer {running.token}"
-        return self._http.send(replace(request, url=target, headers=headers))
+    def _reach(self, lost: Transport | None = None) -> Transport:
+        """What to send to: a service that runs, or what a stopped one left.
 
-    def _reach(self) -> None:
-        """Find the service, start it, or open what a stopped one left."""
+        Args:
+            lost: What was reached before, and is there no more; another thread may have noticed already.
+        """
+        with self._reaching:
+            reached = self._reached
+            if reached is None or reached is lost or not reached.is_current:
+                self._reached = reached = None  # first, as a copy may be large
+                self._reached = reached = self._found()
+            return reached
+
+    def _found(self) -> _Running | _Stopped:
+        """The service, found or started, or what a stopped one left."""
         deadline = time.monotonic() + _STARTS_WITHIN
-        while self._stopped is None and not self._find():
+        while True:
+            # The state is looked at first: what changes from here on is seen by it.
+            state = _state_of(self._home)
+            if running := self._find():
+                return running
             if self._start:
-                self._spawn()
-                return
+                return self._spawn()
             try:
-                self._stopped = self._resources.enter_context(_stopped_service(self._home))
-                self._copied = time.monotonic()
+                return _Stopped(self._home, state)
             except ServiceRunningError:
                 # It is just starting, and not listening yet; or just ending, and its state not at rest yet.
                 if time.monotonic() > deadline:
                     raise ServiceError("the embedded service doesn't answer", hint=self._see_log()) from None
                 time.sleep(_PAUSE)
 
-    def _find(self) -> bool:
-        """Whether a service runs; it is asked, because a killed one leaves its file behind."""
-        if self._running is not None:
-            return True
-        told = read_address(self._home)
-        if told is None:
-            return False
-        check = HttpRequest(
-            "GET", f"{told.url}/_service/health", {"Authorization": f"Bearer {told.token}"}, timeout=10
-        )
+    def _find(self) -> _Running | None:
+        """The service that runs; it is asked, as a killed one leaves its file behind."""
+        address = read_address(self._home)
+        if address is None:
+            return None
+        running = _Running(self._http, address)
         try:
-            alive = self._http.send(check).status == 200
+            alive = running.send(HttpRequest("GET", f"{ROOT}_service/health", timeout=10)).status == 200
         except (NotSentError, NoAnswerError):
-            alive = False
-        self._running = told if alive else None
-        return alive
+            return None
+        return running if alive else None
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> _Running:
         """Start the service in a session of its own; where several start at once, one of them stays."""
+        import subprocess
+
         prepare_home(self._home)
         with (self._home / "service.log").open("ab") as log:
             process = subprocess.Popen(
@@ -212,10 +217,11 @@ class EmbeddedService:
                 start_new_session=True,
             )
         deadline = time.monotonic() + _STARTS_WITHIN
-        while not self._find():
+        while not (running := self._find()):
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 raise ServiceError("the embedded service didn't start", hint=self._see_log())
             time.sleep(_PAUSE)
+        return running
 
     def _see_log(self) -> str:
         return f"see {self._home / 'service.log'}"
@@ -223,48 +229,78 @@ class EmbeddedService:
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables for the service, which outlives this process; jobs can read those of every process."""
-    return {name: value for name, value in environ.items() if not _SECRET_NAME.search(name)}
+    return {name: value for name, value in environ.items() if not _secret_name().search(name)}
 
 
-class _StoppedService:
-    """A transport to a stopped service's own handlers, in process."""
+@cache
+def _secret_name() -> re.Pattern[str]:
+    return re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
-    def __init__(self, application: Application) -> None:
-        self._application = application
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A transport to a service that runs; that it has ended is seen by who asks it."""
+
+    http: Transport
+    address: Address
+    is_current = True
 
     def send(self, request: HttpRequest) -> HttpResponse:
+        target = self.address.url + request.url.removeprefix(ROOT.rstrip("/"))
+        headers = dict(request.headers)
+        # A request that brings a credential of its own is sent with that one and no other.
+        if "authorization" not in {name.lower() for name in headers}:
+            headers["Authorization"] = f"Bearer {self.address.token}"
+        return self.http.send(replace(request, url=target, headers=headers))
+
+
+def _state_of(home: Path) -> object:
+    return [_signature(home / name) for name in _STATE]
+
+
+class _Stopped:
+    """A transport to a stopped service's own handlers, in process, over a copy of its state.
+
+    The copy is in memory alone, and ends with the last reference to this: who waits for an answer keeps it.
+
+    Raises:
+        ServiceRunningError: The service runs.
+        ServiceError: The state can't be read.
+    """
+
+    def __init__(self, home: Path, state: object) -> None:
+        from reconciler.localservice.database import DatabaseError
+        from reconciler.localservice.view import open_copy
+
+        self._home = home
+        self._state = state
+        self._made = time.monotonic()
+        self._copy = ExitStack()
+        try:
+            self._application = self._copy.enter_context(open_copy(home))
+        except (DatabaseError, OSError) as error:
+            raise ServiceError(f"the embedded service's state in {home} can't be read: {error}") from None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no service was there since, and it is young: runs may end without one."""
+        return time.monotonic() < self._made + _COPY_LASTS and self._state == _state_of(self._home)
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        from reconciler.localservice.message import Request
+
         asked = Request.of(request.method, request.url, request.headers, request.body or b"")
         answer = self._application.handle(asked)
         headers = {name.lower(): value for name, value in answer.headers}
         return HttpResponse(answer.status, headers, answer.read())
 
 
-@contextmanager
-def _stopped_service(home: Path) -> Iterator[Transport]:
-    """Raises ServiceError where the state can't be read."""
-    from reconciler.localservice.database import DatabaseError
-    from reconciler.localservice.view import open_copy
-
+def _signature(file: Path) -> object:
     try:
-        with open_copy(home) as application:
-            yield _StoppedService(application)
-    except (DatabaseError, OSError) as error:
-        raise ServiceError(f"the embedded service's state in {home} can't be read: {error}") from None
-
-
-def prepare_home(home: Path) -> None:
-    """Make the folder, and have git ignore it: what lies there must not make a work tree count as changed.
-
-    Raises ServiceError where there can be no such folder.
-    """
-    ignore = home / ".gitignore"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        if not ignore.exists():
-            ignore.write_text("*\n")
-    except OSError as error:
-        hint = "name another folder in RECONCILER_HOME"
-        raise ServiceError(f"{home} can't be used: {error.strerror}", hint=hint) from None
+        told = file.stat()
+    except OSError:
+        return ()
+    return told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
 
 
 def service_command(home: Path, *, stay: bool) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reconciler.claim import checked
 from reconciler.engines.base import ApiError, Connection, execute, text_of
 from reconciler.errors import ServiceError
 from reconciler.ports import Credential
-from reconciler.services.credentials import SCOPE, Token
+
+if TYPE_CHECKING:
+    from reconciler.services.credentials import Token
 
 LOCAL_SUBMITTER = "submitter@local.iam.gserviceaccount.com"
 """Who submits to the embedded service, which has no service accounts and takes any name."""
@@ -40,7 +42,9 @@ class GeneratedTokens:
 
     def mint(self) -> Credential:
         """A new credential for one create; raises ServiceError."""
-        accounts = self._connection.iamcredentials.projects().serviceAccounts()
+        from reconciler.services.credentials import SCOPE
+
+        accounts = self._connection.client("iamcredentials.projects.serviceAccounts")
         body = {"scope": [SCOPE], "lifetime": f"{int(self._lifetime.total_seconds())}s"}
         name = f"projects/-/serviceAccounts/{self._submitter}"
         try:

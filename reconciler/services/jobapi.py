@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from reconciler.answers import Answer, Created, NotSent, Unknown, refusal
 from reconciler.engines.base import ApiError, Engine, unknown
 from reconciler.errors import ServiceError, UsageError
 from reconciler.job import ActualJob
 from reconciler.labels import SOURCE
-from reconciler.manifest import JsonObject
-from reconciler.ports import Credential
+from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject
+from reconciler.ports import Bounds, Clock, Credential
 from reconciler.redaction import redacted
+from reconciler.services.known import Lister, Memory
 from reconciler.transport import NotSentError
+
+
+class RunsSeen:
+    """The runs of looks that follow each other.
+
+    Args:
+        memory: What the looks before have seen; its claims are those of this look.
+        clock: The process's own.
+        bounds: How late a job may appear.
+    """
+
+    def __init__(self, memory: Memory, clock: Clock, bounds: Bounds) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._margin = bounds.executes + bounds.visible
+
+    def runs(self, versions: Sequence[str], lister: Lister) -> tuple[ActualJob, ...]:
+        """All runs of these apiVersions."""
+        claims, runs = self._memory.claims, self._memory.runs
+        if claims.vanished:
+            runs.forget()
+        now = self._clock.monotonic()
+        return runs.look(versions, lister, now=now, margin=self._margin, named=claims.named)
+
+
+_LOOKING_BACK = (AIPLATFORM_V1, ML_V1)
+"""The apiVersions whose engines, our own, list what was created since a moment."""
 
 
 class EngineJobs:
@@ -22,17 +51,37 @@ class EngineJobs:
         source: The repository's id.
         engine: Gives the engine of an apiVersion.
         api_versions: Those whose services can be asked.
+        known: Lists the runs by what earlier looks saw; None where each look begins from nothing.
     """
 
-    def __init__(self, source: str, engine: Callable[[str], Engine], api_versions: Iterable[str]) -> None:
+    def __init__(
+        self,
+        source: str,
+        engine: Callable[[str], Engine],
+        api_versions: Iterable[str],
+        known: RunsSeen | None = None,
+    ) -> None:
         self._source = source
         self._engine = engine
         self._api_versions = tuple(api_versions)
+        self._known = known
 
     def runs(self) -> tuple[ActualJob, ...]:
         """All runs that carry this repository's source label, without their specs."""
+        back = _LOOKING_BACK if self._known else ()
+        known = [version for version in self._api_versions if version in back]
+        found = list(self._known.runs(known, self._listed)) if self._known else []
+        for version in self._api_versions:
+            if version not in back:
+                found += self._listed(version)
+        return tuple(found)
+
+    def _listed(self, api_version: str, since: str = "") -> Sequence[ActualJob]:
+        engine: Any = self._engine(api_version)
         labels = {SOURCE: self._source}
-        return tuple(job for version in self._api_versions for job in self._engine(version).jobs(labels))
+        # Engines of other packages know nothing of a time.
+        found: Sequence[ActualJob] = engine.jobs(labels, since) if since else engine.jobs(labels)
+        return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """All jobs that carry this key label, whichever source they have, without their specs."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reconciler.engines.base import ApiError, Connection, NotFoundAtServiceError, execute
 from reconciler.errors import ServiceError
-from reconciler.sources.sdist import Sdist
 from reconciler.staged import staged_name, staged_uri
+
+if TYPE_CHECKING:
+    from reconciler.sources.sdist import Sdist
 
 _MEDIA_TYPE = "application/gzip"
 
 
 def ensure_bucket(connection: Connection, bucket: str) -> None:
     """Create a bucket where it isn't there: nobody else makes those of the embedded service."""
-    buckets = connection.storage.buckets()
+    buckets = connection.client("storage.buckets")
     try:
         execute(buckets.insert(project=connection.endpoint.project, body={"name": bucket}))
     except ApiError as error:
@@ -36,6 +37,8 @@ class Staging:
         What is there already is used only if its size and MD5 are the archive's; anything else raises
         ServiceError, because running it would run code that nobody reviewed.
         """
+        import base64
+
         found = self._find(archive) or self._insert(archive)
         expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
         if "size" not in found:
@@ -51,7 +54,7 @@ class Staging:
         return staged_uri(self._bucket, archive)
 
     def _find(self, archive: Sdist) -> Any:
-        objects = self._connection.storage.objects()
+        objects = self._connection.client("storage.objects")
         try:
             return execute(objects.get(bucket=self._bucket, object=staged_name(archive)))
         except NotFoundAtServiceError:
@@ -60,7 +63,7 @@ class Staging:
     def _insert(self, archive: Sdist) -> Any:
         from googleapiclient.http import MediaInMemoryUpload
 
-        request = self._connection.storage.objects().insert(
+        request = self._connection.client("storage.objects").insert(
             bucket=self._bucket,
             name=staged_name(archive),
             ifGenerationMatch="0",

@@ -76,6 +76,13 @@ def build_sdist(tree: SourceTree, name: str, module: str) -> Sdist:
     return Sdist(f"{stem}.tar.gz", data, sha256, md5)
 
 
+def check_sdist(tree: SourceTree, module: str) -> None:
+    """Raise SourceTreeError where `build_sdist` would, whatever the name; no archive is made."""
+    if not _builds_itself(tree):
+        _packages_around(tree, module)
+        _requirements(tree)
+
+
 def _builds_itself(tree: SourceTree) -> bool:
     files = {file.path: file.content for file in tree.files}
     if "setup.py" in files:

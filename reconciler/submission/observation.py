@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.errors import NotFoundError, ServiceError
@@ -13,7 +14,7 @@ from reconciler.labels import KEY, SOURCE
 from reconciler.ports import Ports, Versioned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Observed:
     """What there was, at one look.
 
@@ -25,8 +26,8 @@ class Observed:
     claims: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
 
-    @property
-    def known(self) -> dict[ClaimId, Claim]:
+    @cached_property
+    def known(self) -> Mapping[ClaimId, Claim]:
         """The claims without their generations."""
         return {id: found.claim for id, found in self.claims.items()}
 

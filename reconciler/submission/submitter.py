@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec.structs import replace
 
 from reconciler.answers import Answer, Created, NotSent, Refused, Taken, Unknown
 from reconciler.claim import MAX_ERROR, Claim, ClaimId, ClaimState
@@ -29,6 +31,7 @@ from reconciler.manifest import JsonObject
 from reconciler.ports import Credential, Ports, Versioned
 from reconciler.repair import elder
 from reconciler.submission.adoption import differences
+from reconciler.submission.quota import USED_UP, NotBegunError, Quota
 
 MAX_UNANSWERED = 5
 """Requests in a row without a known outcome, after which a person has to say how it goes on."""
@@ -40,8 +43,6 @@ _SENDINGS = 3
 _MARK_BYTES = 16
 _WRITE_PAUSES = (1.0, 2.0)
 """Seconds before a claim is written again: Cloud Storage takes one write a second of one object."""
-_FIRST_BACKOFF = timedelta(seconds=30)
-_LONGEST_BACKOFF = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,16 @@ class _Odd:
 
 
 class Submitter:
-    """Settles submissions; holds nothing between two calls, as its process may die at any moment."""
+    """Settles submissions; holds nothing between two calls, as its process may die at any moment.
 
-    def __init__(self, ports: Ports) -> None:
+    Several may be settled at once, from several threads, with submitters of their own and one quota.
+
+    Args:
+        ports: The target.
+        quota: Lets creates go; None where nothing has to be waited for.
+    """
+
+    def __init__(self, ports: Ports, quota: Quota | None = None) -> None:
         self._source = ports.source
         self._claims = ports.claims
         self._jobs = ports.jobs
@@ -102,11 +110,13 @@ class Submitter:
         self._chance = ports.chance
         self._bounds = ports.bounds
         self._owner = ports.owner
+        self._quota = quota or Quota(ports.clock, ports.chance)
 
     def settle(self, order: Order) -> Settlement:
         """Bring a submission as far as it can come now; of its requests one at a time can make a job.
 
         Raises:
+            NotBegunError: The service takes no more creates for now; nothing was begun.
             ServiceError: A service can't be asked; what was begun is in the claim, and the next call goes on.
         """
         return self._rounds(order, lambda found, now: self._step(order, found, now))
@@ -175,6 +185,8 @@ class Submitter:
 
     def _step(self, order: Order, found: Versioned | None, now: datetime) -> Settlement | None:
         if found is None:
+            # Nothing was begun: thousands of looks for nothing are spared where nothing can be sent anyway.
+            self._quota.check()
             return self._first(order, now)
         match found.claim.state:
             case ClaimState.BOUND:
@@ -239,8 +251,8 @@ class Submitter:
         seen = self._look(order, found.claim, forced=forced)
         if seen is not None:
             return self._settled(found, seen)
+        ripe = self._ripe(found.claim)
         if not self._named(order):
-            ripe = self._ripe(found.claim)
             if ripe is not None and now <= ripe:
                 return Settlement(found.claim, until=ripe, now=now)
             self._clock.sleep(self._bounds.look_again)
@@ -251,7 +263,13 @@ class Submitter:
         if unanswered >= MAX_UNANSWERED and not forced:
             said = f"{unanswered} requests for it were sent, and none was answered"
             return self._hold(found.claim, found.generation, said)
-        return self._send(order, found, now, unanswered)
+        try:
+            return self._send(order, found, now, unanswered)
+        except NotBegunError as error:
+            if forced or not error.message or (ripe is not None and now <= ripe):
+                raise
+            # Nothing came of it, and nothing can any more: that is known, and is said.
+            return self._reject(found, error.message, None)
 
     def _ripe(self, claim: Claim) -> datetime | None:
         """After this moment, what no listing shows will never be there; None where no request was sent."""
@@ -261,6 +279,7 @@ class Submitter:
         self, order: Order, found: Versioned | None, now: datetime, unanswered: int = 0
     ) -> Settlement | None:
         """Claim the sending of one request, and send it."""
+        self._quota.begin()
         started = self._clock.monotonic()
         credential = self._fence.mint()
         if credential.expires <= now:
@@ -292,10 +311,17 @@ class Submitter:
     def _sent(self, order: Order, body: JsonObject, credential: Credential, started: float) -> Answer:
         """The answer to one request; what never left may be sent again while the credential is young."""
         answer: Answer = NotSent("this process stood still for longer than its credential lasts")
+        until = started + self._bounds.lifetime.total_seconds() / 2
         for _ in range(_SENDINGS):
-            if self._clock.monotonic() - started > self._bounds.lifetime.total_seconds() / 2:
+            left = self._quota.take(until)
+            if left:
+                # As good as refused: the service would have answered this one as it did those before it.
+                said = "the service took no more submissions a moment before this one was sent"
+                return Refused(USED_UP, "RESOURCE_EXHAUSTED", said, left)
+            if self._clock.monotonic() > until:
                 break
             answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)
+            self._quota.answered(answer)
             if not isinstance(answer, NotSent):
                 break
         return answer
@@ -386,11 +412,12 @@ class Submitter:
     def _reject(self, mine: Versioned, message: str, answer: Refused | None) -> Settlement | None:
         now = self._claims.read(mine.claim.id).now
         refusals = mine.claim.refusals + 1
+        quota = answer if answer is not None and answer.status == USED_UP else None
         rejected = replace(
             mine.claim,
             state=ClaimState.REJECTED,
             error=_short(message),
-            not_before=now + _backoff(refusals, answer) if answer and answer.status == 429 else None,
+            not_before=now + self._quota.backoff(refusals, quota.retry_after) if quota else None,
             refusals=refusals,
             unanswered=0,
         )
@@ -446,13 +473,6 @@ def bound(claim: Claim, job: ActualJob) -> Claim:
         unanswered=0,
         given_up=False,
     )
-
-
-def _backoff(refusals: int, answer: Refused) -> timedelta:
-    """Twice as long each time, and at least as long as the service asks; an hour at most."""
-    doubled = _FIRST_BACKOFF * 2.0 ** min(refusals - 1, 10)
-    asked = timedelta(seconds=min(answer.retry_after or 0.0, _LONGEST_BACKOFF.total_seconds()))
-    return max(asked, min(doubled, _LONGEST_BACKOFF))
 
 
 def _short(text: str) -> str:

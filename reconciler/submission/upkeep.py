@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State

@@ -14,18 +14,18 @@ from reconciler.transport.message import (
     Transport,
 )
 from reconciler.transport.retry import RetryingReads, retry_after, send_idempotent
-from reconciler.transport.sending import UrllibTransport
+from reconciler.transport.sending import DirectTransport
 
 __all__ = [
     "READ_METHODS",
     "ClientHttp",
+    "DirectTransport",
     "HttpRequest",
     "HttpResponse",
     "NoAnswerError",
     "NotSentError",
     "RetryingReads",
     "Transport",
-    "UrllibTransport",
     "retry_after",
     "send_idempotent",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reconciler.transport.message import (
     READ_METHODS,
@@ -19,8 +20,7 @@ FIRST_DELAY = 1.0
 LONGEST_DELAY = 64.0
 
 
-@dataclass(frozen=True, slots=True)
-class RetryingReads:
+class RetryingReads(Struct, frozen=True):
     """A transport that repeats reads as `send_idempotent` does, and sends everything else once.
 
     Attributes:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from reconciler.diagnostics import quote
 from reconciler.validation import machines
 from reconciler.validation.findings import Finding, Keys
 
-_ROLES = ("master", "worker", "parameterServer", "evaluator")
+_ROLES = [
+    (role, f"{role}Type", f"{role}Config") for role in ("master", "worker", "parameterServer", "evaluator")
+]
+_TASKS = ("containerSpec", "pythonPackageSpec")
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
@@ -25,9 +29,12 @@ def domain_findings(manifest: Any) -> Iterator[Finding]:
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
     yield from _custom_job(("spec",), spec)
-    yield from _custom_job(("spec", "trialJobSpec"), _mapping(spec.get("trialJobSpec")))
-    yield from _study(("spec", "studySpec"), _mapping(spec.get("studySpec")))
-    yield from _training_input(("spec", "trainingInput"), training_input)
+    if "trialJobSpec" in spec:
+        yield from _custom_job(("spec", "trialJobSpec"), _mapping(spec["trialJobSpec"]))
+    if "studySpec" in spec:
+        yield from _study(("spec", "studySpec"), _mapping(spec["studySpec"]))
+    if training_input:
+        yield from _training_input(("spec", "trainingInput"), training_input)
     if "package" in _mapping(manifest) and _runs_no_package(spec, training_input):
         message = "the job runs no Python package, so it has no use for the code"
         hint = 'remove "package", or run it: "pythonPackageSpec" in place of "containerSpec"'
@@ -63,27 +70,33 @@ def _runs_no_package(spec: Mapping[str, Any], training_input: Mapping[str, Any])
 
 def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
     for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
+        if not isinstance(pool, dict):
+            continue
         place = (*keys, "workerPoolSpecs", index)
-        yield from _machine_spec((*place, "machineSpec"), _mapping(_mapping(pool).get("machineSpec")))
-        for task in ("containerSpec", "pythonPackageSpec"):
-            spec = _mapping(_mapping(pool).get(task))
-            yield from _env((*place, task, "env"), _list(spec.get("env")))
-            yield from _package_uris((*place, task, "packageUris"), spec.get("packageUris"))
+        if found := _machine_spec(_mapping(pool.get("machineSpec"))):
+            yield replace(found, keys=(*place, "machineSpec", *found.keys))
+        for task in _TASKS:
+            spec = _mapping(pool.get(task))
+            if "env" in spec:
+                yield from _repeated((*place, task, "env"), _list(spec["env"]), "name")
+            if "packageUris" in spec:
+                yield from _package_uris((*place, task, "packageUris"), spec["packageUris"])
 
 
-def _machine_spec(keys: Keys, spec: Mapping[str, Any]) -> Iterator[Finding]:
+def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
+    """What is wrong with a `machineSpec`, its place as seen from there."""
     machine = spec.get("machineType")
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
-        return
+        return None
     found = machines.name_mismatch(machine) if machine else None
     if not found and bool(accelerator) != bool(count):
-        yield _half_an_accelerator(keys, accelerator, _GPU_FIELDS)
-        return
+        return _half_an_accelerator((), accelerator, _GPU_FIELDS)
     found = found or machines.mismatch(machine, accelerator, int(count))
-    if found:
-        place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
-        yield Finding((*keys, place), found.message, _hint(found, _GPU_FIELDS))
+    if not found:
+        return None
+    place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
+    return Finding((place,), found.message, _hint(found, _GPU_FIELDS))
 
 
 def _half_an_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
@@ -121,13 +134,16 @@ def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
-    for role in _ROLES:
-        machine = training_input.get(f"{role}Type", "")
-        config = _mapping(training_input.get(f"{role}Config"))
-        if isinstance(machine, str):
+    for role, type_field, config_field in _ROLES:
+        machine = training_input.get(type_field, "")
+        config = _mapping(training_input.get(config_field))
+        if isinstance(machine, str) and (machine or config):
             yield from _replica(keys, role, machine, config.get("acceleratorConfig"))
-    yield from _package_uris((*keys, "packageUris"), training_input.get("packageUris"))
-    parameters = _list(_mapping(training_input.get("hyperparameters")).get("params"))
+    if "packageUris" in training_input:
+        yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])
+    if "hyperparameters" not in training_input:
+        return
+    parameters = _list(_mapping(training_input["hyperparameters"]).get("params"))
     # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
     yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
     for index, parameter in enumerate(parameters):
@@ -135,12 +151,12 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
 
 
 def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
-    machine_keys = (*keys, f"{role}Type")
-    gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
     config = _mapping(accelerator_config)
     accelerator, count = config.get("type", ""), _whole(config.get("count", 0))
     if not isinstance(accelerator, str) or count is None:
         return
+    machine_keys = (*keys, f"{role}Type")
+    gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
     bundled = machines.bundled_accelerator(machine)
     found = machines.name_mismatch(machine) if machine else None
     if not found and bundled and bundled not in _BUNDLED_ON_ML:
@@ -167,10 +183,6 @@ def _replica_hint(role: str, found: machines.Mismatch) -> str:
 
 
 # --- Both -----------------------------------------------------------------------------------------------
-
-
-def _env(keys: Keys, variables: list[Any]) -> Iterator[Finding]:
-    yield from _repeated(keys, variables, "name")
 
 
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ def schema_of(value: Any, filled: frozenset[str] = frozenset()) -> dict[str, Any
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     """The text under a key, its name misspelt in no more than case and signs."""
-    found = value.get(name, value.get(same_word(name, value)))
+    found = value[name] if name in value else value.get(same_word(name, value))
     return found if isinstance(found, str) else ""
 
 

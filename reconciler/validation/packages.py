@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +66,10 @@ class PackageFolder:
         return similar_word(module, sorted(found))
 
 
+PackageOf = Callable[[Path, str], PackageFolder]
+"""Finds the folder that `package.path` of a manifest's file means."""
+
+
 def package_folder(manifest: Path, written: str) -> PackageFolder:
     """The folder that `package.path` of a manifest means: it counts from the manifest's folder."""
     return PackageFolder(manifest, written, real_path(manifest.parent / written))
@@ -93,6 +97,63 @@ def hidden_folders(packages: Iterable[PackageFolder]) -> set[Path]:
 def is_below_any(path: Path, folders: Set[Path]) -> bool:
     """Whether a path is below one of the folders."""
     return bool(folders) and any(above in folders for above in path.parents)
+
+
+class Packages:
+    """The packages of many manifests, each looked at once.
+
+    What a package is to a manifest depends on the manifest's folder, not on its file.
+
+    Args:
+        root: The repository's root, without links.
+        package_of: Finds the folder that `package.path` means to a manifest's file; called for each manifest.
+    """
+
+    def __init__(self, root: Path, package_of: PackageOf = package_folder) -> None:
+        self._root = root
+        self._package_of = package_of
+        self._found: dict[tuple[str, str], PackageFolder] = {}
+        self._mistaken: dict[tuple[str, str], bool] = {}
+        self._lacking: dict[tuple[Path, str], bool] = {}
+
+    def folder(self, place: str, written: str) -> PackageFolder:
+        """The package of the manifest at `place`, an absolute path without links."""
+        key = (place.rpartition("/")[0], written)
+        # Another finder may have something to do for each manifest.
+        if key not in self._found or self._package_of is not package_folder:
+            self._found[key] = self._package_of(Path(place), written)
+        return self._found[key]
+
+    def fits(self, place: str, written: str, modules: Iterable[str]) -> bool:
+        """Whether it can be staged for the manifest at `place`, and lacks none of the modules."""
+        key = (place.rpartition("/")[0], written)
+        package = self._found[key]
+        if key not in self._mistaken:
+            self._mistaken[key] = package.mistake(self._root) is not None
+        return not self._mistaken[key] and not any(self._lacks(package, module) for module in modules)
+
+    def _lacks(self, package: PackageFolder, module: str) -> bool:
+        key = (package.real, module)
+        if key not in self._lacking:
+            self._lacking[key] = package.lacks(module)
+        return self._lacking[key]
+
+
+class Below:
+    """Whether files are below one of some folders, asked once for each folder that they are in."""
+
+    def __init__(self, folders: Set[Path]) -> None:
+        self._folders = folders
+        self._known: dict[str, bool] = {}
+
+    def holds(self, place: str) -> bool:
+        """Whether the file at `place`, an absolute path without links, is below one."""
+        if not self._folders:
+            return False
+        above = place.rpartition("/")[0]
+        if above not in self._known:
+            self._known[above] = is_below_any(Path(place), self._folders)
+        return self._known[above]
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:

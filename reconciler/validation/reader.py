@@ -26,14 +26,10 @@ from yaml import (
 
 from reconciler.diagnostics import quote
 from reconciler.validation.findings import Keys
+from reconciler.validation.limits import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES
 from reconciler.validation.scalars import UnclearScalarError, read_plain
 from reconciler.validation.syntax import explain
 from reconciler.validation.yamltext import UNSAFE, Chunk, Flaw, explain_character
-
-MAX_DEPTH = 32
-MAX_VALUES = 20_000
-MAX_TEXT = 64 * 1024
-MAX_KEY = 1024
 
 _BARE_TAG = re.compile(r"(?:&\S+\s+)?!(?=\s)")
 _MERGE_VALUE = 'write "<<: *anchor", or "<<: [*one, *other]"'

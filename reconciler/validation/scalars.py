@@ -8,7 +8,6 @@ an exponent, such as 1e-4, which PyYAML takes for text and every reader of JSON 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 MAX_INTEGER = 2**53
 """Beyond it, readers of JSON that keep numbers as doubles lose digits (RFC 8259, section 6)."""
@@ -32,7 +31,10 @@ _OTHER_WORDS = {
 _NUMBER_STARTS = frozenset("0123456789+-.")
 _MAX_DIGITS = len(str(MAX_INTEGER))
 _SHORT = 64
+_MOST_KEPT = 1 << 14
 
+# What every number and time begins with; most text with these signs, such as "--epochs", doesn't.
+_MAY_BE_NUMBER = re.compile(r"[-+]?\.?[0-9]|[-+]?\.[iInN]")
 # One digit from 0 to 7 behind zeros is the same octal and decimal.
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0+[0-7])")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
@@ -71,22 +73,38 @@ class UnclearScalarError(ValueError):
 
 def read_plain(text: str) -> Scalar:
     """The value of the unquoted scalar `text`; raises UnclearScalarError."""
-    return _cached(text) if len(text) <= _SHORT else _read(text)
+    return plain_values[text]
+
+
+class _PlainValues(dict[str, Scalar]):
+    """The values of unquoted scalars, worked out when they are asked for; the short ones are kept a while.
+
+    Most files hold the same words. A dictionary's own lookup is quicker than any function's call.
+    """
+
+    def __missing__(self, text: str) -> Scalar:
+        value = _read(text)
+        if len(text) <= _SHORT:
+            if len(self) >= _MOST_KEPT:
+                self.clear()
+            self[text] = value
+        return value
+
+
+plain_values = _PlainValues()
+"""`plain_values[text]` is `read_plain(text)`, and quicker."""
 
 
 def _read(text: str) -> Scalar:
     if text in _WORDS:
         return _WORDS[text]
     if text[0] in _NUMBER_STARTS:
-        return _read_number(text)
+        return _read_number(text) if _MAY_BE_NUMBER.match(text) else text
     if text in _OTHER_WORDS:
         raise _unclear(text, _OTHER_WORDS[text], "text", _OTHER_WORDS[text])
     if text in ("=", "<<"):
         raise _unclear(text, "a sign of its own", "text")
     return text
-
-
-_cached = lru_cache(maxsize=1 << 14)(_read)
 
 
 def _read_number(text: str) -> Scalar:

@@ -13,14 +13,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reconciler.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
 from reconciler.validation.findings import Keys
-from reconciler.validation.load import Document
+
+if TYPE_CHECKING:
+    from reconciler.validation.load import Document
 
 _HINT = (
     "take it out, and revoke it if it was committed, as the history keeps it; put the new one into Secret "
@@ -45,11 +48,15 @@ class _Shape:
 
     kind: str
     signs: tuple[bytes, ...]
-    pattern: re.Pattern[str]
+    pattern: str
+
+    def found_in(self, text: str) -> Iterator[re.Match[str]]:
+        """Each place of a text that has this shape."""
+        return re.finditer(self.pattern, text, re.ASCII)  # compiled when first used, as few ever are
 
 
 def _shape(kind: str, signs: str, pattern: str) -> _Shape:
-    return _Shape(kind, tuple(signs.encode().split()), re.compile(pattern, re.ASCII))
+    return _Shape(kind, tuple(signs.encode().split()), pattern)
 
 
 _SHAPES = (
@@ -97,10 +104,15 @@ _SECRET_NAME = re.compile(
     r"|(?:api|access|account|auth|private|secret|signing|encryption) ?key)(?: value| [0-9]+)?$"
 )
 # The ends of such names in a file's bytes, in small letters: whether it is worth while to look at each value.
+_LAST_WORDS = ("token", "secrets?", "passw(?:or)?d", "passphrase", "pwd", "credentials?", "key")
+_BEHIND_THEM = "(?:[ _.-]?value|[ _.-]?[0-9]+)?"
 _ENDS_OF_NAMES = tuple(
-    re.compile(end + rb"(?:[ _.-]?value|[ _.-]?[0-9]+)?(?![a-z]|[_-][a-z])")
-    for end in (b"token", b"secrets?", b"passw(?:or)?d", b"passphrase", b"pwd", b"credentials?", b"key")
+    re.compile(f"{word}{_BEHIND_THEM}(?![a-z]|[_-][a-z])".encode()) for word in _LAST_WORDS
 )
+_NO_LETTER = "(?:$|[^A-Za-z_-]|[_-](?:$|[^A-Za-z]))"
+_LOOK_AROUND = re.compile(r"\(\?<?!(?:\[[^]]*\]|\\w)\)")
+_TIMES = re.compile(r"\{(\d+)(?:,\d*)?\}")
+_MOST_TIMES = 16
 # NAME=VALUE, --name=VALUE, --name VALUE within one text, such as a shell's command; a value may hold others.
 _ASSIGNED = re.compile(
     r"""(?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)(?=["']?([^\s"';|]{1,300}))""", re.VERBOSE
@@ -141,11 +153,43 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
     return found
 
 
+def may_hold_secrets(data: bytes) -> bool:
+    """Whether it is worth while to look for secrets in a file: where this is False, `secrets` finds none.
+
+    The quick way to be done with most files; rests on jsonschema-rs, which is slow to import.
+    """
+    return _may_be_found()(data.decode("utf-8", "replace"))
+
+
+@cache
+def _may_be_found() -> Callable[[str], bool]:
+    """One search for all shapes and names, by the regular expressions of the language Rust.
+
+    They read a text once and in linear time, however many alternatives there are, where Python's try each one
+    at each place; jsonschema-rs has them for the keyword "pattern".
+    """
+    from jsonschema_rs import Draft202012Validator, RegexOptions
+
+    names = f"(?i:{'|'.join(_LAST_WORDS)})(?i:{_BEHIND_THEM}){_NO_LETTER}"
+    pattern = "|".join([*(_loose(shape.pattern) for shape in _SHAPES), names])
+    return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
+
+
+def _loose(pattern: str) -> str:
+    """A pattern that is found wherever `pattern` is, and elsewhere too: Rust's need few states for it.
+
+    Nothing is looked at around it, and what is there many times is counted up to a few. Blanks are written
+    out, as Rust's are also those beyond ASCII; they are in negated sets here, where more would be less.
+    """
+    pattern = _LOOK_AROUND.sub("", pattern).replace(r"\s", r" \t\n\r\f\x0b")
+    return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MOST_TIMES)},}}", pattern)
+
+
 def _shaped(data: bytes, shapes: list[_Shape], path: str) -> Iterator[Problem]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     for shape in shapes:
         line, counted = 1, 0
-        for match in filter(_is_meant, shape.pattern.finditer(text)):
+        for match in filter(_is_meant, shape.found_in(text)):
             start = match.start()
             line += text.count("\n", counted, start)
             counted = start
@@ -224,7 +268,7 @@ def _is_secret(name: str, value: Any) -> bool:
 
 def _has_shape(text: str) -> bool:
     """Whether a shape gives the secret away, so that it is told already."""
-    return any(_is_meant(match) for shape in _SHAPES for match in shape.pattern.finditer(text))
+    return any(_is_meant(match) for shape in _SHAPES for match in shape.found_in(text))
 
 
 def _says_secret(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -23,6 +22,8 @@ def similar_word(word: str, known: Iterable[str]) -> str:
     """The known word that is most like `word`, or ""."""
     if len(word) > _LONGEST:
         return ""
+    import difflib  # only where something is wrong
+
     by_bare = {_bare(other): other for other in known}
     matches = difflib.get_close_matches(_bare(word), by_bare, n=1, cutoff=_SIMILAR)
     return by_bare[matches[0]] if matches else ""

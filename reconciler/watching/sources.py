@@ -10,8 +10,8 @@ from typing import Protocol
 
 from reconciler.commit import commit_of
 from reconciler.git import GitError
+from reconciler.manifests import JOBS_FOLDER
 from reconciler.plan import DesiredJob
-from reconciler.reconcile import JOBS_FOLDER
 from reconciler.watching.files import Files, places
 from reconciler.watching.remote import Clone
 from reconciler.watching.settings import KeptSettings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from reconciler.claim import ClaimState
 from reconciler.config import Config, Environment, load_config
 from reconciler.desired import Desired
 from reconciler.errors import InvalidError, ReconcilerError, RefusedError, ServiceError, UsageError
-from reconciler.onepass import Settled, brake, carry_out, invalid, refused, settle
+from reconciler.manifestcache import ManifestCache
+from reconciler.onepass import Settled, brake, carry_out, invalid, refused, settle, tell_commits, unposted
 from reconciler.plan import Action, DesiredJob, Plan
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reconcile import plan_of, wanted
+from reconciler.reconcile import plan_of
 from reconciler.reporters.settings import github_settings
+from reconciler.services.known import Memory
 from reconciler.session import Session, open_session
 from reconciler.submission.observation import Observed, observe
+from reconciler.wanting import PassMemory, wanted
 
 
 class Result(StrEnum):
@@ -54,6 +58,7 @@ class Checkout:
 class Seen:
     """All that a pass decides by, but for the time."""
 
+    config: Config
     commit: str
     jobs: tuple[DesiredJob, ...]
     observed: Observed
@@ -91,30 +96,87 @@ class Turn:
         observed = self.settled.observed if self.settled else None
         if observed is None:
             return False
-        pending = any(claim.state is ClaimState.PENDING for claim in observed.known.values())
-        return pending or not self.steady or any(not run.state.ended for run in observed.runs)
+        return not self.steady or self._is_pending or any(not run.state.ended for run in observed.runs)
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing is left to do or to tell until something else changes."""
-        done = self.plan is not None and all(c.action is Action.NONE for c in self.plan.changes)
+        return self._is_done and not self.live
+
+    @property
+    def rests_locally(self) -> bool:
+        """Whether the embedded service is only looked at, and isn't woken for it."""
+        return self.at_rest and self.engine == "local"
+
+    def holds_for(self, seen: Seen) -> bool:
+        """Whether a pass that decides by this would, like this one, do nothing, and leave the same behind."""
+        as_left = self.settled is not None and self.settled.observed == seen.observed
+        # What isn't known yet may be found out by waiting alone.
+        return self._is_done and not self._is_pending and as_left and self.seen == seen
+
+    @property
+    def _is_done(self) -> bool:
+        planned = self.plan is not None and all(c.action is Action.NONE for c in self.plan.changes)
         kept = self.settled is not None and not self.settled.problems
-        return self.result is Result.SUCCEEDED and done and kept and not self.live
+        return self.result is Result.SUCCEEDED and planned and kept
+
+    @property
+    def _is_pending(self) -> bool:
+        observed = self.settled.observed if self.settled else None
+        claims = observed.known.values() if observed else ()
+        return any(claim.state is ClaimState.PENDING for claim in claims)
+
+
+class Remembered:
+    """What a loop remembers from one pass to the next, so that a pass reads and asks only for what is news.
+
+    It is about one root and one environment; where those turn out to be others, they are read anew. What it
+    holds is bounded by what is there.
+
+    Attributes:
+        service: What was seen of claims and runs.
+        files: What was read of manifests and code; None before the first pass.
+        ahead: What `look_ahead` saw, and by which settings; None where it didn't.
+    """
+
+    def __init__(self) -> None:
+        self.service = Memory()
+        self.ahead: tuple[Config, Observed] | None = None
+        self.files: PassMemory | None = None
+
+    def wanted(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
+        """The jobs that the checkout's manifests ask for; raises InvalidError with every problem.
+
+        The first time begins with what commands before have found out, and leaves them what it has.
+        """
+        if self.files is not None:
+            return wanted(config, environment, [], self.files)
+        cache = ManifestCache(config.root, frozenset(environment.defaults), checkout.environ)
+        self.files = PassMemory(cache.load())
+        try:
+            return wanted(config, environment, [], self.files)
+        finally:
+            cache.save(self.files.manifests)
 
 
 def one_turn(
-    checkout: Checkout, before: Turn | None, go_on: Callable[[], bool], tell: Callable[[str], None]
+    checkout: Checkout,
+    remembered: Remembered,
+    before: Turn | None,
+    go_on: Callable[[], bool],
+    tell: Callable[[str], None],
 ) -> Turn:
     """One pass; nothing that a file or a service says raises.
 
     Args:
         checkout: What is wanted.
+        remembered: What the passes before have left.
         before: The last pass.
         go_on: Asked before each submission and each wait.
         tell: Gets a line about what is waited for.
     """
     try:
-        return _turn(checkout, before, go_on, tell)
+        return _turn(checkout, remembered, before, go_on, tell)
     except (InvalidError, UsageError) as error:
         return Turn(Result.INVALID, error)
     except ReconcilerError as error:
@@ -124,41 +186,92 @@ def one_turn(
         return Turn(Result.FAILED, ServiceError(f"{error.strerror or error}{named}"))
 
 
-def _turn(
-    checkout: Checkout, before: Turn | None, go_on: Callable[[], bool], tell: Callable[[str], None]
-) -> Turn:
-    config = checkout.settings(checkout.root)
-    github_settings(config.github, os.environ)
+def look_ahead(checkout: Checkout, remembered: Remembered, before: Turn) -> None:
+    """Look at the service for the next pass, which may follow soon; nothing that the service says raises.
+
+    Args:
+        checkout: That of the last pass.
+        remembered: What the passes before have left, and where what is seen is put.
+        before: The last pass.
+    """
+    if before.seen is None or before.result is not Result.SUCCEEDED:
+        return
+    config = before.seen.config
     environment = config.environment(checkout.environment)
-    try:
-        desired = wanted(config, environment, [])
-    except InvalidError as error:
-        if github_settings(config.github, os.environ):
-            with open_session(config, environment, checkout.environ, start=True) as session:
-                problems = invalid(session, checkout.commit, error)
-            return Turn(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))
-        raise
-    if before and before.at_rest and environment.engine == "local":
-        # A service that rests is looked at and not woken.
-        with open_session(config, environment, checkout.environ, start=False) as session:
-            if Seen(checkout.commit, desired.jobs, observe(session.ports)) == before.seen:
-                return before
-    with open_session(config, environment, checkout.environ, start=True) as session:
-        return _carried_out(session, environment, desired, checkout.commit, before, go_on, tell)
+    start = not before.rests_locally
+    # Where it fails, the pass looks by itself, and tells why it can't.
+    with (
+        suppress(ReconcilerError, OSError),
+        open_session(
+            config, environment, checkout.environ, start=start, memory=remembered.service
+        ) as session,
+    ):
+        remembered.ahead = config, observe(session.ports)
 
 
-def _carried_out(
-    session: Session,
-    environment: Environment,
-    desired: Desired,
-    commit: str,
+def _turn(
+    checkout: Checkout,
+    remembered: Remembered,
     before: Turn | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> Turn:
-    seen = Seen(commit, desired.jobs, observe(session.ports))
+    ahead, remembered.ahead = remembered.ahead, None
+    config = checkout.settings(checkout.root)
+    github_settings(config.github, os.environ)
+    environment = config.environment(checkout.environment)
+
+    def opened(*, start: bool) -> AbstractContextManager[Session]:
+        return open_session(config, environment, checkout.environ, start=start, memory=remembered.service)
+
+    try:
+        desired = remembered.wanted(checkout, config, environment)
+    except InvalidError as error:
+        if github_settings(config.github, os.environ):
+            with opened(start=True) as session:
+                problems = invalid(session, checkout.commit, error)
+            return Turn(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))
+        raise
+
+    def seen_in(session: Session) -> Seen:
+        return Seen(config, checkout.commit, desired.jobs, observe(session.ports))
+
+    seen: Seen | None = None
+    if ahead and ahead[0] == config:
+        seen = Seen(config, checkout.commit, desired.jobs, ahead[1])
+    if before and before.rests_locally:
+        if seen is None:
+            with opened(start=False) as session:
+                seen = seen_in(session)
+        if before.holds_for(seen):
+            return before
+    with opened(start=True) as session:
+        seen = seen or seen_in(session)
+        if before and before.holds_for(seen):
+            return _again(session, desired, before, seen)
+        return _carried_out(session, desired, seen, before, go_on, tell)
+
+
+def _again(session: Session, desired: Desired, before: Turn, seen: Seen) -> Turn:
+    """The last pass once more: there is nothing to decide, to do or to keep, and no need of a second look."""
+    try:
+        unsaid = tell_commits(session, desired, seen.observed, seen.commit)
+        settled = Settled(seen.observed, tuple(unposted(unsaid)), len(unsaid))
+    except ReconcilerError as error:
+        settled = Settled(seen.observed, (error.message,))
+    return replace(before, settled=settled, seen=seen, steady=True)
+
+
+def _carried_out(
+    session: Session,
+    desired: Desired,
+    seen: Seen,
+    before: Turn | None,
+    go_on: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> Turn:
     plan = plan_of(session, desired, seen.observed, whole=True)
-    applier = applier_of(session, desired, commit, PATIENCE, tell, go_on)
+    applier = applier_of(session, desired, seen.commit, PATIENCE, tell, go_on)
     stop: RefusedError | None = None
     outcomes: list[Outcome] = []
     try:
@@ -170,4 +283,5 @@ def _carried_out(
     failed = settled.observed is None or any(outcome.status is Status.FAILED for outcome in outcomes)
     result = Result.REFUSED if stop else Result.FAILED if failed else Result.SUCCEEDED
     steady = before is not None and before.seen == seen
-    return Turn(result, stop, environment.engine, desired.jobs, plan, outcomes, settled, seen, steady)
+    engine = session.environment.engine
+    return Turn(result, stop, engine, desired.jobs, plan, outcomes, settled, seen, steady)

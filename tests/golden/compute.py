@@ -1,20 +1,52 @@
 """Computes the golden vectors anew, by whichever Python runs it: `python compute.py < vectors.json`.
 
-It needs nothing but the standard library and the reconciler's own source on PYTHONPATH.
+It needs nothing but the standard library and the reconciler's own source on PYTHONPATH. Where msgspec isn't
+installed, Python's own `json` does its work, so that the two ways are held to the same vectors.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from reconciler import schemas
-from reconciler.canonical import canonical_json, canonical_spec
-from reconciler.manifest import Manifest, Reconcile
-from reconciler.naming import identity, job_name, label_of
-from reconciler.sources.sdist import build_sdist
-from reconciler.sources.sourcetree import SourceFile, SourceTree
+
+class _Struct:
+    def __init_subclass__(cls, **options: Any) -> None: ...
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        vars(self).update(zip(type(self).__annotations__, values, strict=False), **named)
+
+
+class _NoEncoder:
+    def __init__(self, **options: Any) -> None: ...
+
+    def encode(self, value: Any) -> bytes:
+        raise TypeError("left to Python's json")
+
+
+def _stand_in() -> ModuleType:
+    module: Any = ModuleType("msgspec")
+    module.Struct = _Struct
+    module.Raw = type("Raw", (), {})
+    module.json = SimpleNamespace(Encoder=_NoEncoder, decode=lambda data, type: json.loads(data))
+    module.msgpack = SimpleNamespace(Encoder=_NoEncoder)
+    found: ModuleType = module
+    return found
+
+
+if find_spec("msgspec") is None:
+    sys.modules["msgspec"] = _stand_in()
+
+# Only here, since all of it imports msgspec.
+from reconciler import schemas  # noqa: E402
+from reconciler.canonical import canonical_json, canonical_spec  # noqa: E402
+from reconciler.manifest import Manifest, Reconcile  # noqa: E402
+from reconciler.naming import identity, job_name, label_of  # noqa: E402
+from reconciler.sources.sdist import build_sdist  # noqa: E402
+from reconciler.sources.sourcetree import SourceFile, SourceTree  # noqa: E402
 
 
 def job(vector: dict[str, Any]) -> dict[str, Any]:

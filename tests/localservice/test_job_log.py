@@ -20,14 +20,14 @@ from reconciler.job import ActualJob, LogEntry, State
 from reconciler.localservice.cluster import pools_of, replicas_of
 from reconciler.localservice.run_folder import run_folder
 from reconciler.services.cloudlog import JobLog
-from reconciler.transport import UrllibTransport
+from reconciler.transport import DirectTransport
 
 
 @pytest.fixture
 def connection(service: Service) -> Connection:
     return Connection(
         Endpoint(
-            transport=UrllibTransport(),
+            transport=DirectTransport(),
             authorize=lambda: {"Authorization": f"Bearer {TOKEN}"},
             project="demo",
             location="us-central1",

@@ -186,6 +186,10 @@ class Checker:
             left = "; ".join(f"{c.action} {c.job_name} ({c.reason})" for c in plan.changes)
         self._wrong("I7", f"after {passes} whole passes without a fault: {left}")
 
+    def endless(self, steps: int) -> None:
+        """So many steps are done, and not all reconcilers have ended."""
+        self._wrong("I7", f"after {steps} steps somebody still goes on")
+
     def fell(self, who: str, error: str) -> None:
         """The code raised what it has no answer to."""
         self._wrong("I6", f"{who}: {error}")

@@ -60,6 +60,8 @@ BEYOND: Mapping[str, tuple[int, ...]] = {
 
 _RATES = (0.02, 0.05, 0.15, 0.4)
 _OFTEN = (0.1, 0.3, 0.6)
+_SELDOM = ("cancel came too late", "cancel failed", "cancel's answer lost")
+"""What is asked in few runs: where nothing is cancelled, it does no harm that it would go wrong."""
 _OF_A_CREATE = (
     "request dropped",
     "request delayed",
@@ -71,9 +73,7 @@ _OF_A_CREATE = (
     "acknowledgement lost",
     "412 to its own winner",
     "trials listed as jobs",
-    "cancel came too late",
-    "cancel failed",
-    "cancel's answer lost",
+    *_SELDOM,
     *BEYOND,
 )
 """What is asked only a few times in a run."""
@@ -107,6 +107,7 @@ class Faults:
         self._rates = {kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in KINDS}
         for kind in _OF_A_STEP:
             self._rates[kind] /= 20
+        self._rates |= {kind: self._rate(kind, 0.8) for kind in _SELDOM}
         self._rates |= {kind: self._rate(kind, 0.8) if beyond else 0.0 for kind in BEYOND}
 
     def happens(self, kind: str, times: int = 1) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from reconciler.apply import PATIENCE, Applier
 from reconciler.cli.apply import WAITING_PATIENCE
@@ -39,6 +41,8 @@ CONTEXTS = Contexts("prod")
 LIMITS = Limits(submissions=20)
 PAUSE = 15.0
 _ENDS = (Action.NONE, Action.BLOCKED)
+_AT_ONCE = (1, 2, 8)
+"""Submissions of one reconciler that are under way at once."""
 _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 
@@ -69,7 +73,14 @@ class Outside:
             check_brakes(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
             ports.claims.found()
-            applier = Applier(ports, body_of, commit=commit.sha, patience=self._patience(), pause=PAUSE)
+            applier = Applier(
+                ports,
+                body_of,
+                commit=commit.sha,
+                patience=self._patience(),
+                pause=PAUSE,
+                together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
+            )
             records = RecordsPort(process, self.world, self.records)
             open_record(records, commit.sha, plan, partial(self.repository.passed_over, commit))
             outcomes = list(applier.run(plan))

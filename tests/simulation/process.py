@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 if TYPE_CHECKING:
     from .world import World
+
+Answer = TypeVar("Answer")
+
+_TICK = 1e-6
+"""Seconds that any sleep takes: a real clock never stands still, as one with a rounding error may."""
+
+
+@dataclass(slots=True)
+class _Thread:
+    """One of the things that a reconciler does side by side, and when it goes on."""
+
+    greenlet: greenlet
+    wakes: float
+    until: Callable[[], bool] | None = None
+    doing: str = ""
+
+    def ready(self, now: float) -> bool:
+        """Whether it can go on now."""
+        return now >= self.wakes or (self.until is not None and self.until())
 
 
 class Process:
@@ -70,6 +90,11 @@ class Process:
             raise GreenletExit
         self.doing = doing
         self._world.trace(self.name, doing)
+        self._give_way()
+
+    def _give_way(self) -> None:
+        if self._killed:
+            raise GreenletExit
         parent = getcurrent().parent
         assert parent is not None, "a reconciler runs in a greenlet of its own"
         parent.switch()
@@ -82,11 +107,48 @@ class Process:
         self.wakes = min(self.wakes, self._world.now)
         return done()
 
+    def together(self, most: int, tasks: Sequence[Callable[[], Answer]]) -> Iterator[Answer]:
+        """What each task gives, as it comes: at most so many under way at once, and any may go on next."""
+        waiting, answers, threads = list(tasks), list[Answer](), list[_Thread]()
+        try:
+            while waiting or threads:
+                while waiting and len(threads) < most:
+                    threads.append(_Thread(greenlet(_putting(waiting.pop(0), answers)), self._world.now))
+                ready = [thread for thread in threads if thread.ready(self._world.now)]
+                if ready:
+                    self._step(self._world.rng.choice(ready))
+                    threads = [thread for thread in threads if not thread.greenlet.dead]
+                yield from answers
+                answers.clear()
+                if threads:
+                    self._wait_for(threads)
+        finally:
+            for thread in threads:
+                thread.greenlet.throw(GreenletExit)
+
+    def _step(self, thread: _Thread) -> None:
+        """Let one of several go on until it gives way."""
+        self.wakes, self._until = self._world.now, None
+        thread.greenlet.switch()
+        # What it waits for is its own; the others go on meanwhile.
+        thread.wakes, thread.until, thread.doing = self.wakes, self._until, self.doing
+
+    def _wait_for(self, threads: Sequence[_Thread]) -> None:
+        """Give way until one of several can go on."""
+        self.wakes = min(thread.wakes for thread in threads)
+        self._until = lambda: any(thread.until is not None and thread.until() for thread in threads)
+        self._give_way()
+        self.wakes = min(self.wakes, self._world.now)
+
     def monotonic(self) -> float:
         """Its own clock."""
         return self._world.now + self._offset
 
     def sleep(self, seconds: float) -> None:
         """Wait, by its own clock."""
-        self.wakes = self._world.now + max(0.0, seconds)
+        self.wakes = self._world.now + max(_TICK, seconds)
         self.turn(f"sleeps {seconds:.1f} s")
+
+
+def _putting(task: Callable[[], Answer], answers: list[Answer]) -> Callable[[], None]:
+    return lambda: answers.append(task())

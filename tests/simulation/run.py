@@ -31,6 +31,8 @@ BOUNDS = (
 )
 """What services may keep to: of each run another, and known to its reconcilers."""
 
+_MOST_STEPS = 100_000
+"""Many times the steps of any run that comes to its end."""
 _QUIET_PASSES = 64
 """More than four attempts of the longest jobs take."""
 _BETWEEN = 1800.0
@@ -98,7 +100,7 @@ class Simulation:
     def run(self) -> Result:
         """Trouble, quiet, and what was found."""
         try:
-            self._trouble(self._rng.randrange(150, 700))
+            self._trouble(self._rng.randrange(150, 1200))
             if not self._checker.violations:
                 self._quiet()
         finally:
@@ -147,6 +149,8 @@ class Simulation:
         self._processes.append(last)
         while not all(process.ended for process in self._processes) and not self._checker.violations:
             self._resume(self._processes[self._next()])
+            if self._steps > _MOST_STEPS:
+                self._checker.endless(self._steps)
 
     def _last(self, process: Process) -> None:
         """Whole passes until there is nothing to do, and two more."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from reconciler import schemas
 from reconciler.canonical import canonical_spec

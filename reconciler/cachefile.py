@@ -1,0 +1,252 @@
+"""Files that are kept between commands, and may be deleted at any time: a cache.
+
+It lies in the work tree, where a stranger's pull request may put a file of its own in its place, and what it
+says is believed without a second look. So it carries a code that only this machine's user can make, with a
+key that is kept outside of the repository. The code covers what the tool itself is made of too: another
+version believes nothing that this one found out.
+
+A cache that can't be read, written or believed is as good as none, and no failure.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import blake2b
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import reconciler
+from reconciler import schemas
+from reconciler.errors import ReconcilerError
+from reconciler.home import home_of, prepare_home
+
+MOST_BYTES = 256 * 1024 * 1024
+"""The largest file that is written or read; what is known of 10,000 manifests takes some ten."""
+
+_FOLDER = "cache"
+_KEY_FOLDER = "mljob-reconciler"
+_KEY_FILE = "cache-key"
+_KEY_BYTES = 32
+_CODE_BYTES = 32
+_FORMAT = b"reconciler cache 3\n"
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
+"""What decides, beside the tool itself, what a file holds and whether it is valid."""
+_MODULES = (
+    "cachefile",
+    "canonical",
+    "config",
+    "diagnostics",
+    "errors",
+    "manifest",
+    "manifestcache",
+    "naming",
+    "schemas",
+)
+"""The same of the tool itself, beside its package `validation`."""
+
+
+class CacheFile:
+    """One file of the cache of one repository.
+
+    Args:
+        root: The repository's root.
+        name: The file's name; what one file may say is believed of no other.
+        environ: The environment variables.
+    """
+
+    def __init__(self, root: Path, name: str, environ: Mapping[str, str]) -> None:
+        self._home = home_of(root, environ)
+        # Whoever names a home elsewhere may well do so by a link; one in the work tree may be a stranger's.
+        self._may_be_link = bool(environ.get("RECONCILER_HOME"))
+        self._name = name
+        self._code: bytes | None = None
+        with suppress(OSError, LookupError):
+            key = _key(root, environ)
+            self._code = None if key is None else blake2b(key + fingerprint() + name.encode()).digest()
+
+    def seems_good(self) -> bool:
+        """Whether there is a file of this version and this key: only that all of it is so is to be seen."""
+        with suppress(OSError):
+            return self._head is not None and self._read(len(self._head)) == self._head
+        return False
+
+    def size(self) -> int:
+        """How large the file is, whatever it holds; 0 where there is none."""
+        with suppress(OSError):
+            return (self._home / _FOLDER / self._name).stat(follow_symlinks=False).st_size
+        return 0
+
+    def load(self) -> memoryview | None:
+        """What was kept; None where there is nothing that can be believed."""
+        if self._head is None:
+            return None
+        with suppress(OSError):
+            data = self._read()
+            start = len(self._head) + _CODE_BYTES
+            body = memoryview(data)[start:]
+            if hmac.compare_digest(data[:start], self._head + self._code_of(body)):
+                return body
+        return None
+
+    def save(self, body: bytes, *, first: bool = True) -> bool:
+        """Keep this; whether it is kept. Of two commands at once, the last one's stays.
+
+        Without `first`, nothing is kept where there is no cache yet.
+        """
+        if self._head is None or len(body) > MOST_BYTES or not (first or (self._home / _FOLDER).is_dir()):
+            return False
+        with suppress(OSError, ReconcilerError):
+            return self._write(self._head + self._code_of(body) + body)
+        return False
+
+    def _code_of(self, body: bytes | memoryview) -> bytes:
+        assert self._code is not None, "asked for only where there is a key"
+        return blake2b(body, key=self._code, digest_size=_CODE_BYTES).digest()
+
+    @property
+    def _head(self) -> bytes | None:
+        """What the file begins with: the format, and a code over nothing; None where there is no key."""
+        return None if self._code is None else _FORMAT + self._code_of(b"")
+
+    def _read(self, most: int = MOST_BYTES) -> bytes:
+        with self._opened_home() as home:
+            folder = os.open(_FOLDER, _OPEN_FOLDER, dir_fd=home)
+        try:
+            file = os.open(self._name, _OPEN_FILE, dir_fd=folder)
+        finally:
+            os.close(folder)
+        with os.fdopen(file, "rb") as opened:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                return b""
+            return opened.read(most)
+
+    def _write(self, data: bytes) -> bool:
+        if not self._may_be_link and self._home.is_symlink():
+            return False
+        prepare_home(self._home)
+        with self._opened_home() as home:
+            with suppress(FileExistsError):
+                os.mkdir(_FOLDER, mode=0o700, dir_fd=home)
+            folder = os.open(_FOLDER, _OPEN_FOLDER, dir_fd=home)
+        new = f"{self._name}.{os.getpid()}"
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=folder)  # left behind by a process of that number
+            try:
+                with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
+                    file.write(data)
+                os.replace(new, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                os.unlink(new, dir_fd=folder)
+                raise
+        finally:
+            os.close(folder)
+        return True
+
+    @contextmanager
+    def _opened_home(self) -> Iterator[int]:
+        flags = _OPEN_FOLDER & ~os.O_NOFOLLOW if self._may_be_link else _OPEN_FOLDER
+        descriptor = os.open(self._home, flags)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@cache
+def fingerprint() -> bytes:
+    """What decides about manifests, as 32 bytes: the tool's own code and schemas, Python, and the libraries.
+
+    Raises:
+        OSError, LookupError: It can't be told.
+    """
+    digest = blake2b(digest_size=32)
+    digest.update(f"{reconciler.__version__}\n{sys.version}\n{sys.implementation.cache_tag}\n".encode())
+    package = Path(reconciler.__file__).parent
+    sources = [package / f"{name}.py" for name in _MODULES]
+    sources += sorted((package / "validation").glob("*.py"))
+    for source in sources:
+        content = source.read_bytes()
+        digest.update(f"{source.name} {len(content)}\n".encode() + content)
+    digest.update(schemas.fingerprint())
+    for library in _LIBRARIES:
+        digest.update(f"{library} {_files_of(library)}\n".encode())
+    return digest.digest()
+
+
+def _files_of(library: str) -> list[tuple[str, int, int]]:
+    """The files of a library, which isn't imported for it: name, size and time of the last change."""
+    found = PathFinder.find_spec(library)
+    if found is None or not found.submodule_search_locations:
+        raise LookupError(library)
+    files = []
+    for folder in found.submodule_search_locations:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    status = entry.stat()
+                    files.append((entry.name, status.st_size, status.st_mtime_ns))
+    return sorted(files)
+
+
+def _key(root: Path, environ: Mapping[str, str]) -> bytes | None:
+    """The user's key for all caches, made where there is none; None where there can be none.
+
+    One that others can read or may have put there is none: neither is one inside the repository.
+    """
+    base = Path(environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # it doesn't count then: https://specifications.freedesktop.org/basedir-spec
+        base = Path(environ.get("HOME", ""), ".cache")
+    place = base / _KEY_FOLDER
+    if not base.is_absolute() or place.resolve().is_relative_to(root.resolve()):
+        return None
+    for folder in (base, place):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(place, _OPEN_FOLDER)
+    try:
+        if not _is_private(os.fstat(descriptor)):
+            return None
+        with suppress(FileNotFoundError):
+            return _read_key(descriptor)
+        return _make_key(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_key(folder: int) -> bytes | None:
+    with os.fdopen(os.open(_KEY_FILE, _OPEN_FILE, dir_fd=folder), "rb") as file:
+        status = os.fstat(file.fileno())
+        key = file.read(_KEY_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
+    return key if _is_private(status) and len(key) == _KEY_BYTES else None
+
+
+def _make_key(folder: int) -> bytes | None:
+    """Make the key under another name first, so that nobody finds half of it."""
+    key = os.urandom(_KEY_BYTES)
+    new = f"{_KEY_FILE}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(new, dir_fd=folder)
+    with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
+        file.write(key)
+    try:
+        # Unlike a rename, a link takes nobody's place: of two at once, the first one's key stays.
+        os.link(new, _KEY_FILE, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        return _read_key(folder)
+    finally:
+        os.unlink(new, dir_fd=folder)
+    return key
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o077

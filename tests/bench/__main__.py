@@ -1,0 +1,141 @@
+"""`python -m tests.bench`: what the tool costs at 100, 1,000 and 10,000 manifests, beside limits and others.
+
+It prints the tables, and writes them with all raw figures and a picture. It judges none of them: absolute
+times hold for the machine that they were taken on, and the exit code doesn't depend on any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import keep, others, plot, programs, tables
+from .place import TESTS, Cost, Place
+
+_SIZES = (100, 1000, 10_000)
+_STARTS = 15
+_PASSES = 200
+_WATCHED = 1000
+_LARGEST_TERRAFORM = 1000
+
+
+def main() -> None:
+    """Measure, print, write."""
+    arguments = _arguments()
+    output: Path = arguments.output
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        figures = _measured(Path(folder), arguments)
+    (output / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+    text = tables.text_of(figures)
+    (output / "table.md").write_text(text + "\n")
+    print(text)
+    drawn = plot.draw(figures, output / "plot.svg")
+    _say(f"the tables and all figures are in {output}" + ("" if drawn else "; no picture without matplotlib"))
+    if arguments.keep:
+        keep.into_docs(text, output / "plot.svg" if drawn else None)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES, help="numbers of manifests")
+    parser.add_argument("--repeats", type=int, default=3, help="repetitions of what takes longer")
+    parser.add_argument("--starts", type=int, default=_STARTS, help="repetitions of the start")
+    parser.add_argument("--passes", type=int, default=_PASSES, help="passes of `watch`; 0 for none")
+    parser.add_argument("--without", nargs="*", default=(), choices=_OTHERS, help="what isn't run")
+    parser.add_argument(
+        "--terraform-up-to", type=int, default=_LARGEST_TERRAFORM, metavar="N", help="its apply takes minutes"
+    )
+    parser.add_argument("--output", type=Path, default=TESTS.parent / "build" / "bench")
+    parser.add_argument("--keep", action="store_true", help="renew docs/performance.md and its picture")
+    return parser.parse_args()
+
+
+def _measured(folder: Path, arguments: argparse.Namespace) -> Mapping[str, Any]:
+    figures: dict[str, Any] = {
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+        "repeats": arguments.repeats,
+        "starts": arguments.starts,
+        "sizes": {},
+        "watch": None,
+    }
+    _start(_filled(folder / "one", 1), figures, arguments.starts)
+    sizes = sorted(set(arguments.sizes))
+    watched = min(sizes, key=lambda number: abs(number - _WATCHED))
+    for number in sizes:
+        place = _filled(folder / str(number), number)
+        figures["sizes"][str(number)] = _size(place, number, arguments)
+        if number == watched and arguments.passes:
+            with place.served():
+                _say(f"{arguments.passes} passes of watch over {number}")
+                found = place.module("watching", str(place.root), str(arguments.passes))
+            figures["watch"] = {"manifests": number, **found}
+    return figures
+
+
+def _filled(folder: Path, number: int) -> Place:
+    """A place whose service has a job for each manifest; a plan of it has nothing to do."""
+    _say(f"writing {number} manifests, and as many jobs that have run")
+    place = Place(folder, number)
+    place.module("actual", str(place.root), str(place.home))
+    return place
+
+
+def _start(place: Place, figures: dict[str, Any], repeats: int) -> None:
+    _say("starting the program")
+    with place.served():
+        figures["start"] = programs.start(place, repeats)
+        figures["imports"] = {
+            programs.HELP: programs.imported(place, ["--help"]),
+            programs.VALIDATE_ONE: programs.imported(place, ["validate"]),
+            programs.PLAN_ONE: programs.imported(place, ["plan"]),
+        }
+
+
+def _size(place: Place, number: int, arguments: argparse.Namespace) -> Mapping[str, Any]:
+    with place.served():
+        _say(f"stages of {number}")
+        stages = place.module("stages", str(place.root), str(arguments.repeats))
+        _say(f"programs over {number}")
+        costs, within = programs.repeated(place, arguments.repeats)
+        peaks = programs.peaks(place)
+    checked: Sequence[Cost] = []
+    planned: Sequence[Cost] = []
+    if others.CHECK_JSONSCHEMA not in arguments.without:
+        _say(f"{others.CHECK_JSONSCHEMA} on {number}")
+        checked = others.check_jsonschema(place)
+    if "terraform" not in arguments.without and number <= arguments.terraform_up_to:
+        _say(f"Terraform with {number}")
+        planned = others.terraform_plans(place, arguments.repeats)
+    return {
+        "bytes": sum(file.stat().st_size for file in place.files),
+        "limits": within,
+        "within": stages["limits"],
+        "stages": stages["stages"],
+        "listing": stages["listing"],
+        "programs": costs,
+        "peaks": peaks,
+        others.CHECK_JSONSCHEMA: checked,
+        others.TERRAFORM: planned,
+    }
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+_OTHERS = (others.CHECK_JSONSCHEMA, "terraform")
+
+if __name__ == "__main__":
+    main()

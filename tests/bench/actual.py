@@ -1,0 +1,118 @@
+"""`python -m tests.bench.actual ROOT HOME`: the service's state once every manifest was applied and ran.
+
+Nothing is run. The jobs are created through the service's own handlers, in this process, with the bodies that
+`apply` sends; then they are moved to their end, and their claims are written as the last pass leaves them. It
+prints how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest import mock
+
+from reconciler.apply import labels_of
+from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.config import load_config
+from reconciler.engines.base import Connection, Endpoint
+from reconciler.home import prepare_home
+from reconciler.labels import KEY, TRY
+from reconciler.localservice.application import Application
+from reconciler.localservice.database import Database, prepare
+from reconciler.localservice.message import Request
+from reconciler.localservice.records import JobState
+from reconciler.localservice.store import Store
+from reconciler.naming import label_of
+from reconciler.plan import DesiredJob
+from reconciler.reconcile import request_body
+from reconciler.services.storage import ensure_bucket
+from reconciler.session import Session
+from reconciler.submission.submitter import bound
+from reconciler.transport import HttpRequest, HttpResponse
+from reconciler.wanting import wanted
+
+_ROOT = "http://embedded.invalid/"
+_APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
+
+
+class _Handlers:
+    """A transport to the service's handlers in this process."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        asked = Request.of(request.method, request.url, request.headers, request.body or b"")
+        answer = self._application.handle(asked)
+        headers = {name.lower(): value for name, value in answer.headers}
+        return HttpResponse(answer.status, headers, answer.read())
+
+
+def fill(root: Path, home: Path) -> int:
+    """Fill the home of a service that doesn't run; how many jobs it has then."""
+    config = load_config(root)
+    environment = config.environment(None)
+    desired = wanted(config, environment, [])
+    prepare_home(home)
+    # What is lost with the machine's power is made again: nobody waits here for the disk.
+    database = Database(lambda: _connected(home / "state.db"))
+    store = Store(database)
+    roots = dict.fromkeys(_APIS, _ROOT)
+    transport = _Handlers(Application(store, home))
+    connection = Connection(
+        Endpoint(transport, dict, environment.project, environment.location, roots),
+    )
+    session = Session(config, environment, connection)
+    with mock.patch("os.fsync"):
+        ensure_bucket(connection, environment.claims_bucket)
+        session.claims.found()
+        claims: dict[str, Claim] = {}
+        for job in desired.jobs:
+            id = ClaimId(label_of(job.identity))
+            mark = f"{len(claims):026}"
+            labels = {**labels_of(job, config.source, "", id), TRY: mark}
+            body = request_body(job, desired, environment.staging_bucket, job.job_name, labels)
+            session.engine(job.manifest.api_version).create(job.manifest.kind, body, {})
+            claims[id.key] = _claim(job, id, mark)
+        for record in store.unfinished():
+            store.move(record.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=store.now())
+            store.move(record.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
+        for run in session.runs():
+            session.claims.write(bound(claims.pop(run.labels[KEY]), run), 0)
+    database.close()
+    assert not claims, "every job is listed"
+    return len(desired.jobs)
+
+
+def _claim(job: DesiredJob, id: ClaimId, mark: str) -> Claim:
+    """The claim as it is before the request leaves."""
+    manifest = job.manifest
+    return Claim(
+        id=id,
+        state=ClaimState.PENDING,
+        job_name=job.job_name,
+        base_name=manifest.name,
+        api_version=manifest.api_version,
+        kind=manifest.kind,
+        path=manifest.path,
+        on_delete=manifest.reconcile.on_delete,
+        tries=(mark,),
+        fence=datetime.now(UTC),
+        rerun=rerun_digest(manifest.reconcile.rerun),
+        owner=f"process {os.getpid()} on a machine",
+    )
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = OFF")
+    prepare(connection)
+    return connection
+
+
+if __name__ == "__main__":
+    print(fill(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,247 @@
+"""Manifests as ML teams write them, as many as wanted; the same seed gives the same bytes.
+
+Half are custom jobs of Vertex AI with one to three worker pools, half are ml jobs, of which a fifth searches
+hyper-parameters. They lie in nested folders, have comments, and are quoted now one way and now the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+_TEAMS = ("search", "fraud", "vision", "speech", "feeds", "maps", "demand", "churn")
+_STAGES = ("dev", "prod", "test")
+_MODELS = ("ranker", "resnet-50", "encoder", "gbt-score", "lstm-demand", "whisper-tune", "two-stage", "gcn")
+_REGIONS = ("us-central1", "europe-west4", "asia-east1", "us-east4")
+_MACHINES = ("n1-standard-8", "n1-highmem-16", "n2-standard-32", "c2-standard-16", "e2-standard-8")
+_ML_MACHINES = (
+    "n1-standard-8",
+    "n1-standard-16",
+    "n1-highmem-16",
+    "n1-highmem-8",
+)  # the ones with accelerators
+_ACCELERATORS = (
+    ("n1-standard-8", "NVIDIA_TESLA_T4", 1),
+    ("n1-standard-16", "NVIDIA_TESLA_P100", 2),
+    ("n1-highmem-16", "NVIDIA_TESLA_V100", 4),
+    ("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1),
+    ("g2-standard-12", "NVIDIA_L4", 1),
+)
+_ML_ACCELERATORS = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_P100")
+_EXECUTORS = ("tf-gpu.2-12.py310", "tf-cpu.2-12.py310", "pytorch-gpu.1-13.py310")
+_TIMEOUTS = ("7200s", "28800s", "86400s", "259200s")
+_IN_ONE_SET = 2000
+
+Edit = Callable[[str], str]
+"""A manifest's text in, another one out."""
+
+
+def write(root: Path, count: int, seed: int = 6) -> list[Path]:
+    """Write a repository of `count` manifests with its settings; their files, sorted."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "reconciler.yaml").write_text("source: benchmark\n")
+    files = []
+    for number in range(count):
+        # One generator a manifest: the first thousand of ten thousand are the thousand.
+        chance = random.Random(f"{seed}/{number}")
+        team, stage = _TEAMS[number % len(_TEAMS)], chance.choice(_STAGES)
+        model = chance.choice(_MODELS)
+        name = f"{team}-{model}-{number:06}"
+        text = (_custom_job if chance.random() < 0.5 else _ml_job)(chance, name, team, stage, model)
+        file = root / "jobs" / team / stage / f"set{number // _IN_ONE_SET:02}" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        files.append(file)
+    return sorted(files)
+
+
+@contextmanager
+def edited(files: Iterable[Path], edit: Edit, every: int = 100) -> Iterator[None]:
+    """Every so manieth file rewritten, and at the end all as they were; the first one always is."""
+    kept: Mapping[Path, str] = {file: file.read_text() for file in list(files)[::every]}
+    try:
+        for file, text in kept.items():
+            file.write_text(edit(text))
+        yield
+    finally:
+        for file, text in kept.items():
+            file.write_text(text)
+
+
+def touched(text: str) -> str:
+    """The job with one argument changed: another content, so another run."""
+    return text.replace("--epochs=", "--epochs=1", 1)
+
+
+def broken(text: str) -> str:
+    """The job with a field misspelt."""
+    return text.replace("scheduling:", "sheduling:", 1)
+
+
+def _custom_job(chance: random.Random, name: str, team: str, stage: str, model: str) -> str:
+    lines = _head(chance, "aiplatform.googleapis.com/v1", "CustomJob", name, team, stage, model)
+    bucket = f"gs://example-{team}-{stage}"
+    lines += ["  workerPoolSpecs:"]
+    for pool in range(chance.choice((1, 1, 1, 2, 2, 2, 2, 3))):
+        lines += ["  " + line for line in _pool(chance, pool, bucket, model)]
+    lines += [
+        "  scheduling:",
+        f"    timeout: {chance.choice(_TIMEOUTS)}",
+        f"    restartJobOnWorkerRestart: {chance.choice(('true', 'false'))}",
+        f"  serviceAccount: training@example-{team}-{stage}.iam.gserviceaccount.com",
+        "  baseOutputDirectory:",
+        f"    outputUriPrefix: {bucket}-models/{model}/{name}/",
+    ]
+    if chance.random() < 0.3:
+        lines += [f"  network: projects/{chance.randrange(10**8, 10**9)}/global/networks/training-{stage}"]
+    return "\n".join(lines) + "\n"
+
+
+def _pool(chance: random.Random, number: int, bucket: str, model: str) -> list[str]:
+    machine, accelerator, count = chance.choice(_ACCELERATORS)
+    lines = ["- machineSpec:"]
+    if chance.random() < 0.55:
+        lines += [f"    machineType: {machine}", f"    acceleratorType: {accelerator}"]
+        lines += [f"    acceleratorCount: {count}"]
+    else:
+        lines += [f"    machineType: {chance.choice(_MACHINES)}"]
+    # int64 fields are text in Google's JSON, and people write them either way.
+    replicas = 1 if number == 0 else chance.choice((1, 2, 4, 8))
+    lines += [f"  replicaCount: {_either(chance, replicas)}"]
+    if number == 0 and chance.random() < 0.7:
+        lines += [
+            "  diskSpec:",
+            "    bootDiskType: pd-ssd",
+            f"    bootDiskSizeGb: {chance.choice((100, 200, 500))}",
+        ]
+    if chance.random() < 0.66:
+        lines += ["  containerSpec:", f"    imageUri: {_image(chance, bucket)}"]
+        lines += ['    command: ["python", "-m", "trainer.task"]', *_arguments(chance, bucket, model, "    ")]
+    else:
+        executor = f"us-docker.pkg.dev/vertex-ai/training/{chance.choice(_EXECUTORS)}:latest"
+        lines += [
+            "  pythonPackageSpec:",
+            f"    executorImageUri: {executor}",
+            *_package(chance, bucket, model, "    "),
+        ]
+    if chance.random() < 0.33:
+        lines += [
+            "    env:",
+            "    - name: LOG_LEVEL",
+            f"      value: {chance.choice(('info', 'debug'))}",
+            "    - name: RANDOM_SEED",
+            f'      value: "{chance.randrange(10_000)}"',
+        ]
+    return lines
+
+
+def _ml_job(chance: random.Random, name: str, team: str, stage: str, model: str) -> str:
+    lines = _head(chance, "ml.googleapis.com/v1", "Job", name.replace("-", "_"), team, stage, model)
+    bucket = f"gs://example-{team}-{stage}"
+    from_package = chance.random() < 0.52
+    lines += ["  trainingInput:", "    scaleTier: CUSTOM", f"    masterType: {chance.choice(_ML_MACHINES)}"]
+    config = [] if from_package else [f"      imageUri: {_image(chance, bucket)}"]
+    if chance.random() < 0.5:
+        config = [*_accelerator_config(chance, "      "), *config]
+    lines += ["    masterConfig:", *config] if config else []
+    for role, likely in (("worker", 0.5), ("parameterServer", 0.3)):
+        if chance.random() < likely:
+            lines += [f"    {role}Type: {chance.choice(_ML_MACHINES)}"]
+            lines += [f"    {role}Count: {_either(chance, chance.choice((1, 2, 4)))}"]
+            if role == "worker" and not from_package:
+                lines += ["    workerConfig:", f"      imageUri: {_image(chance, bucket)}"]
+            elif role == "worker" and chance.random() < 0.5:
+                lines += ["    workerConfig:", *_accelerator_config(chance, "      ")]
+    lines += [f"    region: {chance.choice(_REGIONS)}", f"    jobDir: {bucket}-models/{model}/{name}"]
+    if from_package:
+        lines += [
+            "    runtimeVersion: '2.11'",
+            "    pythonVersion: '3.7'",
+            *_package(chance, bucket, model, "    "),
+        ]
+    else:
+        lines += _arguments(chance, bucket, model, "    ")
+    if chance.random() < 0.2:
+        lines += _tuning(chance)
+    lines += [
+        "    scheduling:",
+        f"      maxRunningTime: {chance.choice(_TIMEOUTS)}",
+        "      maxWaitTime: 3600s",
+        f"    serviceAccount: training@example-{team}-{stage}.iam.gserviceaccount.com",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(
+    chance: random.Random, version: str, kind: str, name: str, team: str, stage: str, model: str
+) -> list[str]:
+    return [
+        f"# asked for by {team}-team@example.com",
+        f"apiVersion: {version}",
+        f"kind: {kind}",
+        "metadata:",
+        f"  name: {name}",
+        "  labels:",
+        f"    team: {team}",
+        f"    stage: {stage}",
+        f"    model: {model}",
+        f'    budget: "b-{chance.randrange(10_000):04}"',
+        "spec:",
+    ]
+
+
+def _package(chance: random.Random, bucket: str, model: str, indent: str) -> list[str]:
+    return [
+        f"{indent}packageUris:",
+        f"{indent}- {bucket}-packages/{model}-{chance.randrange(3)}.{chance.randrange(40)}.tar.gz",
+        f"{indent}pythonModule: trainer.task",
+        *_arguments(chance, bucket, model, indent),
+    ]
+
+
+def _arguments(chance: random.Random, bucket: str, model: str, indent: str) -> list[str]:
+    day = f"2025-{chance.randrange(1, 13):02}-{chance.randrange(1, 29):02}"
+    arguments = [
+        f"--train-files={bucket}-data/{model}/{day}/part-*.tfrecord",
+        f"--epochs={chance.choice((1, 3, 5, 10, 50))}",
+        f"--learning-rate={chance.choice(('0.01', '1e-3', '3e-4', '2e-5'))}",
+        f"--batch-size={chance.choice((32, 64, 128, 1024))}",
+        *(["--evaluate-every=100"] if chance.random() < 0.4 else []),
+    ]
+    if chance.random() < 0.12:
+        return [f"{indent}args: [" + ", ".join(f'"{argument}"' for argument in arguments) + "]"]
+    return [f"{indent}args:", *(f"{indent}- {argument}" for argument in arguments)]
+
+
+def _accelerator_config(chance: random.Random, indent: str) -> list[str]:
+    return [
+        f"{indent}acceleratorConfig:",
+        f'{indent}  count: "{chance.choice((1, 2, 4))}"',
+        f"{indent}  type: {chance.choice(_ML_ACCELERATORS)}",
+    ]
+
+
+def _tuning(chance: random.Random) -> list[str]:
+    return [
+        "    hyperparameters:",
+        "      goal: MAXIMIZE",
+        "      hyperparameterMetricTag: auc",
+        f"      maxTrials: {chance.choice((10, 20, 40))}",
+        "      maxParallelTrials: 4",
+        "      params:",
+        "      - parameterName: learning-rate",
+        "        type: DOUBLE",
+        "        minValue: 0.00001",
+        "        maxValue: 0.1",
+        "        scaleType: UNIT_LOG_SCALE",
+    ]
+
+
+def _image(chance: random.Random, bucket: str) -> str:
+    return f"gcr.io/{bucket.removeprefix('gs://')}/trainer:{chance.randrange(16**12):012x}"
+
+
+def _either(chance: random.Random, number: int) -> str:
+    return f'"{number}"' if chance.random() < 0.7 else str(number)

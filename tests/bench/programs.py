@@ -1,0 +1,118 @@
+"""What is timed as whole processes: the start of the program, and commands over many manifests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from . import manifests
+from .memory import peak_of
+from .place import RECONCILER, Cost, Place
+
+Costs = Mapping[str, list[Cost]]
+"""Each run of each program, by its name; those with the same index belong to the same repetition."""
+
+NOTHING = "python -c pass"
+HELP, VALIDATE_ONE, PLAN_ONE = "--help", "validate, one manifest", "plan, one manifest"
+HEAVY = ("googleapiclient", "google.auth", "jsonschema", "requests", "rich", "structlog", "urllib3")
+"""Packages that cost more than 10 ms to import."""
+
+COLD_VALIDATE, WARM_VALIDATE = "validate, cold", "validate, warm"
+COLD_PLAN, WARM_PLAN = "plan, cold", "plan, warm"
+
+_PLAN = ("plan", "--detailed-exitcode")
+_CHANGES_PENDING, _INVALID = 2, 3
+_SETTLES = 2.1
+"""Seconds after which a file's times tell a later change from the last one, on every file system."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command over many manifests.
+
+    Attributes:
+        arguments: Of `reconciler`.
+        cold: Whether nothing is remembered from an earlier run.
+        edit: What is done before to every hundredth manifest.
+        code: What it has to end with: else it did something else.
+    """
+
+    arguments: Sequence[str]
+    cold: bool = False
+    edit: manifests.Edit | None = None
+    code: int = 0
+
+
+# In this order: a warm run comes after one that could remember.
+PROGRAMS: Mapping[str, Program] = {
+    COLD_VALIDATE: Program(["validate"], cold=True),
+    WARM_VALIDATE: Program(["validate"]),
+    COLD_PLAN: Program(_PLAN, cold=True),
+    WARM_PLAN: Program(_PLAN),
+    "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
+    "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
+}
+
+
+def start(place: Place, repeats: int) -> Costs:
+    """What it costs to start the program at all, in a place with one manifest and its service."""
+    commands = {
+        NOTHING: [sys.executable, "-c", "pass"],
+        HELP: [*RECONCILER, "--help"],
+        VALIDATE_ONE: [*RECONCILER, "validate"],
+        PLAN_ONE: [*RECONCILER, *_PLAN],
+    }
+    for command in commands.values():
+        place.run(command)  # fills the bytecode cache
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    for _ in range(repeats):
+        for name, command in commands.items():
+            costs[name].append(place.run(command))
+    return costs
+
+
+def imported(place: Place, arguments: Sequence[str]) -> list[str]:
+    """Which heavy packages a command imports, by the interpreter's own account (`-X importtime`)."""
+    command = [sys.executable, "-X", "importtime", "-m", "reconciler", *arguments]
+    told = subprocess.run(command, cwd=place.root, env=place.environ, capture_output=True, text=True).stderr
+    modules = set(re.findall(r"^import time:.*\| +(\S+)$", told, re.MULTILINE))
+    return [package for package in HEAVY if package in modules]
+
+
+def repeated(place: Place, repeats: int) -> tuple[Costs, Costs]:
+    """Every program in turn, so many times; and in each repetition, before them, the limits."""
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    within: dict[str, list[Cost]] = defaultdict(list)
+    for number in range(repeats):
+        if number:
+            time.sleep(_SETTLES)
+        for name, cost in place.module("limits", str(place.root)).items():
+            within[name].append(cost)
+        for name, program in PROGRAMS.items():
+            costs[name].append(_run(place, program))
+    return costs, within
+
+
+def peaks(place: Place) -> Mapping[str, int]:
+    """The most memory that each program's processes had together, in bytes; in runs of their own."""
+    time.sleep(_SETTLES)
+    found = {}
+    for name, program in PROGRAMS.items():
+        if program.cold:
+            place.forget()
+        with manifests.edited(place.files, program.edit) if program.edit else nullcontext():
+            found[name] = peak_of([*RECONCILER, *program.arguments], place)
+    return found
+
+
+def _run(place: Place, program: Program) -> Cost:
+    if program.cold:
+        place.forget()
+    with manifests.edited(place.files, program.edit) if program.edit else nullcontext():
+        return place.run([*RECONCILER, *program.arguments], codes=[program.code])

@@ -1,0 +1,144 @@
+"""What the figures come to: growth, and the ratios that are wished for. Nothing is judged here."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import limits, others, programs
+from .place import Cost
+
+Figures = Mapping[str, Any]
+"""All that one benchmark has measured, as `__main__` puts it together and writes it as JSON."""
+
+GROWTH_WISHED = 12.0
+_TIMES = 10
+
+_OF_LOADING = {programs.COLD_VALIDATE: 0.5, programs.COLD_PLAN: 0.8, programs.WARM_PLAN: 0.2}
+
+# Seconds of CPU, on a machine where `python -c pass` takes 0.012.
+_STARTS = {programs.VALIDATE_ONE: 0.12, programs.PLAN_ONE: 0.35, programs.HELP: 0.08}
+_NOTHING = 0.012
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One ratio beside what is wished.
+
+    Attributes:
+        what: Of what to what.
+        wall: The median of the repetitions' ratios, by the wall clock; None where only CPU counts.
+        cpu: The same of the CPU, which a busy machine changes less.
+        wished: The bound: on `wall`, else on `cpu`.
+        at_least: Whether it is a lower one.
+    """
+
+    what: str
+    wall: float | None
+    cpu: float
+    wished: float
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How many times as much ten times as many manifests take.
+
+    Attributes:
+        what: The stage, or the program.
+        wall, cpu: Factors of the medians, in units of what the loader took at the same size.
+        memory: The factor of the peaks.
+    """
+
+    what: str
+    wall: float
+    cpu: float
+    memory: float
+
+
+def ratios(figures: Figures) -> Iterator[Ratio]:
+    """Those that the figures are there for, at the largest size; against Terraform, at its own largest."""
+    number, size = largest(figures["sizes"])
+    ran, loading = size["programs"], size["limits"][limits.LOADING]
+    for program, wished in _OF_LOADING.items():
+        yield _ratio(f"{program}, {number:,} : {limits.LOADING} alone", ran[program], loading, wished)
+    if checked := size[others.CHECK_JSONSCHEMA]:
+        what = f"{others.CHECK_JSONSCHEMA}, {number:,} : {programs.COLD_VALIDATE}"
+        yield _ratio(what, checked, ran[programs.COLD_VALIDATE], 25, at_least=True)
+    planned = {name: found for name, found in figures["sizes"].items() if found[others.TERRAFORM]}
+    if planned:
+        number, size = largest(planned)
+        what = f"{others.TERRAFORM}, {number:,} : {programs.COLD_PLAN}"
+        yield _ratio(what, size[others.TERRAFORM], size["programs"][programs.COLD_PLAN], 20, at_least=True)
+    nothing = column(figures["start"][programs.NOTHING], "cpu")
+    for program, seconds in _STARTS.items():
+        cpu = of(column(figures["start"][program], "cpu"), nothing)
+        yield Ratio(f"CPU of {program} : {programs.NOTHING}", None, cpu, seconds / _NOTHING)
+
+
+def _ratio(
+    what: str, above: Sequence[Cost], below: Sequence[Cost], wished: float, *, at_least: bool = False
+) -> Ratio:
+    wall, cpu = (of(column(above, clock), column(below, clock)) for clock in ("wall", "cpu"))
+    return Ratio(what, wall, cpu, wished, at_least)
+
+
+def growths(figures: Figures) -> list[Growth]:
+    """From each size to the largest one; empty unless it is ten times the one before."""
+    numbers = sorted(map(int, figures["sizes"]))
+    if len(numbers) < 2 or numbers[-1] != _TIMES * numbers[-2]:
+        return []
+    small, large = (figures["sizes"][str(number)] for number in numbers[-2:])
+    of_stages, of_programs = (
+        (small[where][limits.LOADING], large[where][limits.LOADING]) for where in ("within", "limits")
+    )
+    stages = (
+        _growth(f"stage: {name}", before["costs"], after["costs"], of_stages, after["peak"] / before["peak"])
+        for name, after in large["stages"].items()
+        for before in [small["stages"][name]]
+    )
+    ran = (
+        _growth(
+            name, small["programs"][name], large["programs"][name], of_programs, peak / small["peaks"][name]
+        )
+        for name, peak in large["peaks"].items()
+    )
+    return [*stages, *ran]
+
+
+def _growth(
+    what: str,
+    before: Sequence[Cost],
+    after: Sequence[Cost],
+    units: tuple[Sequence[Cost], Sequence[Cost]],
+    memory: float,
+) -> Growth:
+    """Of times in units of the loader's, which grow with the number of files, whatever the machine does."""
+    wall, cpu = (
+        _TIMES * of(column(after, clock), column(units[1])) / of(column(before, clock), column(units[0]))
+        for clock in ("wall", "cpu")
+    )
+    return Growth(what, wall, cpu, memory)
+
+
+def largest(sizes: Mapping[str, Figures]) -> tuple[int, Figures]:
+    """The largest size and its figures."""
+    number = max(map(int, sizes))
+    return number, sizes[str(number)]
+
+
+def of(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the ratios, repetition by repetition; of fewer ones, those that were the first."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=False))
+
+
+def column(costs: Iterable[Cost], clock: str = "wall") -> list[float]:
+    """The seconds of each repetition, by `wall` or `cpu`."""
+    return [cost[clock] for cost in costs]
+
+
+def median(costs: Iterable[Cost], clock: str = "wall") -> float:
+    """Those of the repetition in the middle."""
+    return statistics.median(column(costs, clock))

@@ -1,0 +1,193 @@
+"""`python -m tests.bench.stages ROOT REPEATS`: each stage of a plan alone, over the same data, as JSON.
+
+What a stage calls stands in one function here, and leaves in `Data` what the next ones begin with. Each runs
+first in a forked process, whose memory is looked at; then all run in turn, once for each repetition, and the
+limits with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from reconciler.config import load_config
+from reconciler.desired import Desired, desired_jobs
+from reconciler.engines.base import Connection
+from reconciler.home import home_of
+from reconciler.jsonforms import plan_json
+from reconciler.manifest import Manifest
+from reconciler.manifests import JOBS_FOLDER
+from reconciler.plan import Plan
+from reconciler.reconcile import plan_of
+from reconciler.render import plan_text
+from reconciler.services.embedded import EmbeddedService
+from reconciler.session import Session
+from reconciler.submission.observation import Observed, observe
+from reconciler.transport import HttpRequest, HttpResponse, Transport
+from reconciler.validation.checks import domain_findings
+from reconciler.validation.envelope import schema_of
+from reconciler.validation.filecontent import Folders, ManifestFile
+from reconciler.validation.files import find_manifests
+from reconciler.validation.load import CleanDocument, clean_documents
+from reconciler.validation.secrets import may_hold_secrets
+from reconciler.validation.validate import validate
+from reconciler.validation.verdict import is_valid
+
+from . import limits
+
+
+@dataclass
+class Data:
+    """What the stages take from each other."""
+
+    root: Path
+    manifests: tuple[Manifest, ...] = ()
+    files: Sequence[ManifestFile] = ()
+    contents: Sequence[bytes] = ()
+    documents: Sequence[CleanDocument] = ()
+    desired: Desired = field(default_factory=lambda: Desired((), {}))
+    observed: Observed = field(default_factory=lambda: Observed({}, ()))
+    plan: Plan | None = None
+    answers: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.config = load_config(self.root)
+        self.environment = self.config.environment(None)
+
+
+def _walk(data: Data) -> None:
+    data.files, _ = find_manifests(data.root, [data.root / JOBS_FOLDER])
+
+
+def _read(data: Data) -> None:
+    with Folders() as folders:
+        data.contents = [folders.read(file).data for file in data.files]
+
+
+def _parse(data: Data) -> None:
+    data.documents = [clean_documents(content)[0] for content in data.contents]
+
+
+def _validate(data: Data) -> None:
+    for content, document in zip(data.contents, data.documents, strict=True):
+        assert not may_hold_secrets(content)
+        assert is_valid(document.value, schema_of(document.value))
+        assert not any(domain_findings(document.value))
+
+
+def _name(data: Data) -> None:
+    data.desired = desired_jobs(data.root, data.manifests, data.environment)
+
+
+def _list(data: Data) -> None:
+    with EmbeddedService(home_of(data.root, os.environ), start=False) as service:
+        transport = _Noting(service)
+        endpoint = replace(service.endpoint(data.environment), transport=transport)
+        data.observed = observe(Session(data.config, data.environment, Connection(endpoint)).ports)
+    data.answers = transport.answers
+
+
+def _plan(data: Data) -> None:
+    with EmbeddedService(home_of(data.root, os.environ), start=False) as service:
+        session = Session(data.config, data.environment, Connection(service.endpoint(data.environment)))
+        data.plan = plan_of(session, data.desired, data.observed, whole=True)
+
+
+def _render(data: Data) -> None:
+    assert data.plan is not None
+    plan_text(data.plan)
+    json.dumps(plan_json(data.plan))
+
+
+STAGES: Mapping[str, Callable[[Data], None]] = {
+    "walk": _walk,
+    "read": _read,
+    "parse": _parse,
+    "validate": _validate,
+    "canonical form and hash": _name,
+    "list": _list,
+    "plan": _plan,
+    "render": _render,
+}
+
+
+class _Noting:
+    """A transport that keeps every answer."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.answers: list[bytes] = []
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        answer = self._transport.send(request)
+        self.answers.append(answer.body)
+        return answer
+
+
+def prepared(root: Path) -> Data:
+    """The data before the first stage; what is imported when first needed, is imported."""
+    data = Data(root)
+    found = validate(root, [root / JOBS_FOLDER])
+    assert found.manifests
+    assert not found.problems
+    data.manifests = found.manifests
+    return data
+
+
+def measured(data: Data, repeats: int) -> dict[str, Any]:
+    """All figures; see the module."""
+    memory = {}
+    for name, stage in STAGES.items():
+        memory[name] = _memory(stage, data)
+        stage(data)
+    works: dict[str, Callable[[], object]] = {
+        limits.LOADING: lambda: limits.load(data.contents),
+        limits.LISTING: lambda: [json.loads(text) for text in data.answers],
+        **{name: partial(stage, data) for name, stage in STAGES.items()},
+    }
+    costs: dict[str, list[dict[str, float]]] = {name: [] for name in works}
+    for _ in range(repeats):
+        for name, work in works.items():
+            costs[name].append(limits.took(work))
+    return {
+        "limits": {name: costs.pop(name) for name in (limits.LOADING, limits.LISTING)},
+        "stages": {name: {"costs": found, **memory[name]} for name, found in costs.items()},
+        "listing": {"answers": len(data.answers), "bytes": sum(map(len, data.answers))},
+    }
+
+
+def _memory(stage: Callable[[Data], None], data: Data) -> dict[str, int]:
+    """The peak of a process that does a stage, and how much of it the stage added, in bytes."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            before = psutil.Process().memory_info().rss
+            stage(data)
+            unit = 1 if sys.platform == "darwin" else 1024
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            os.write(writer, json.dumps({"peak": peak, "added": max(0, peak - before)}).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    assert text, "the stage ended as it should"
+    found: dict[str, int] = json.loads(text)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(prepared(Path(sys.argv[1])), int(sys.argv[2]))))

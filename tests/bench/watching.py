@@ -1,0 +1,51 @@
+"""`python -m tests.bench.watching ROOT PASSES`: pass after pass of `watch` in which nothing changes, as JSON.
+
+The passes are the loop's own, one after the other without the time between them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from reconciler.watching.loop import rare_collections
+from reconciler.watching.settings import KeptSettings
+from reconciler.watching.turn import Checkout, Remembered, Turn, one_turn
+
+LOOKED_AT = (0.1, 0.5, 1.0)
+"""After which parts of the passes the memory is looked at."""
+
+
+def measured(root: Path, passes: int) -> dict[str, Any]:
+    """The memory after some passes, in bytes, and the seconds of CPU of each."""
+    checkout = Checkout(root, "", os.environ, None, KeptSettings().read)
+    looks = {max(1, round(passes * part)) for part in LOOKED_AT}
+    memory: dict[int, int] = {}
+    cpu: list[float] = []
+    remembered = Remembered()
+    before: Turn | None = None
+    for number in range(1, passes + 1):
+        began = time.process_time()
+        turn = one_turn(checkout, remembered, before, lambda: True, lambda line: None)
+        cpu.append(time.process_time() - began)
+        assert turn.error is None, turn.error
+        before = turn
+        gc.collect(0)
+        if number in looks:
+            memory[number] = psutil.Process().memory_info().rss
+    assert before is not None
+    usual = statistics.median(cpu[2:] or cpu)  # the first two decide by something else than the one before
+    return {"memory": memory, "first": cpu[0], "cpu": usual, "at_rest": before.at_rest}
+
+
+if __name__ == "__main__":
+    with rare_collections():
+        print(json.dumps(measured(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,503 @@
+"""Reads without Google's client: its addresses, its errors, and pages that are read as they always were."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from googleapiclient import discovery
+from googleapiclient.discovery import Resource
+from held_service import HeldService
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from noted_locks import Meeting
+
+from reconciler.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
+from reconciler.engines import aiplatform, base, ml
+from reconciler.engines.addresses import address
+from reconciler.engines.base import ApiError, Connection, Endpoint, NotFoundAtServiceError, object_of
+from reconciler.engines.listing import Pages
+from reconciler.engines.together import together
+from reconciler.errors import ServiceError
+from reconciler.job import State
+from reconciler.services import claimstore
+from reconciler.services.claimtext import claim_in, object_in
+from reconciler.transport import HttpRequest, HttpResponse, NoAnswerError
+
+ROOTS = {
+    "aiplatform": "https://us-central1-aiplatform.googleapis.com/",
+    "ml": "http://localhost:8080/",
+    "storage": "https://storage.example.test/below/",
+}
+
+
+@dataclass
+class Says:
+    """A transport whose server says the same each time, and what it was asked."""
+
+    answer: HttpResponse = field(default_factory=lambda: HttpResponse(200, {}, b"{}"))
+    asked: list[HttpRequest] = field(default_factory=list)
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        self.asked.append(request)
+        return self.answer
+
+
+def connection(says: Says) -> Connection:
+    return Connection(Endpoint(says, lambda: {"Authorization": "Bearer mine"}, "p", "l", ROOTS))
+
+
+OFFICIAL = connection(Says())
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["a b", "50%", "%2F", "%zz", "ü📊", 'labels.a="b" AND x:*', "a/b", "a?b#c", "a+b&c=d", "~._-!$'()*,;:@[]"]
+)
+PART = TEXT.map(lambda text: re.sub(r"[/?#%\n]", "_", text) or "x")
+NAMES = {
+    "aiplatform.projects.locations.customJobs": "projects/{}/locations/{}/customJobs/{}",
+    "aiplatform.projects.locations.hyperparameterTuningJobs": (
+        "projects/{}/locations/{}/hyperparameterTuningJobs/{}"
+    ),
+    "ml.projects.jobs": "projects/{}/jobs/{}",
+}
+
+
+@cache
+def resource(names: str) -> Any:
+    """Google's client of a collection."""
+    api, *rest = names.split(".")
+    found = getattr(OFFICIAL, api)
+    for name in rest:
+        found = getattr(found, name)()
+    return found
+
+
+def official(method: str, parameters: dict[str, Any]) -> str:
+    """The address that Google's client asks."""
+    names, _, last = method.rpartition(".")
+    if parameters.get("alt") == "media":
+        last = "get_media"
+        parameters = {name: value for name, value in parameters.items() if name != "alt"}
+    uri: str = getattr(resource(names), last)(**parameters).uri
+    return uri
+
+
+def taken_apart(url: str) -> tuple[object, ...]:
+    parts = urlsplit(url)
+    query = sorted(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+    return parts.scheme, parts.netloc, parts.path, query, parts.fragment
+
+
+@settings(deadline=None, max_examples=60)
+@given(method=st.sampled_from(sorted(NAMES)), parts=st.lists(PART, min_size=3, max_size=3), data=st.data())
+def test_jobs_are_asked_for_where_the_official_client_asks(
+    method: str, parts: list[str], data: st.DataObject
+) -> None:
+    name = NAMES[method].format(*parts)
+    get = {"name": name, "fields": data.draw(st.none() | TEXT)}
+    assert taken_apart(address(ROOTS, f"{method}.get", get)) == taken_apart(official(f"{method}.get", get))
+    listed = {
+        "parent": name.rsplit("/", 2)[0],
+        "filter": data.draw(st.none() | TEXT),
+        "pageSize": data.draw(st.none() | st.integers(0, 1000)),
+        "pageToken": data.draw(st.none() | TEXT),
+        "fields": "customJobs(name,labels),nextPageToken",
+    }
+    ours = address(ROOTS, f"{method}.list", listed)
+    assert taken_apart(ours) == taken_apart(official(f"{method}.list", listed))
+
+
+def test_a_name_stays_a_part_of_the_path() -> None:
+    """The official client lets it out, and takes "%2F" for what is escaped already."""
+    parts = urlsplit(address(ROOTS, "ml.projects.jobs.get", {"name": "projects/p/jobs/a?alt=media#b%2F"}))
+    assert (parts.path, parts.query) == ("/v1/projects/p/jobs/a%3Falt=media%23b%252F", "alt=json")
+
+
+@settings(deadline=None, max_examples=60)
+@given(bucket=TEXT.filter(bool), name=TEXT.filter(bool), token=st.none() | TEXT, media=st.booleans())
+def test_objects_are_asked_for_where_the_official_client_asks(
+    bucket: str, name: str, token: str | None, media: bool
+) -> None:
+    listed = {
+        "bucket": bucket,
+        "prefix": name,
+        "maxResults": 1000,
+        "pageToken": token,
+        "fields": "items(name)",
+    }
+    get = {
+        "bucket": bucket,
+        "object": name,
+        "generation": "12",
+        "ifGenerationMatch": None,
+        **({"alt": "media"} if media else {}),
+    }
+    there = {"bucket": bucket, "fields": "name"}
+    for method, asked in (("objects.list", listed), ("objects.get", get), ("buckets.get", there)):
+        ours = address(ROOTS, f"storage.{method}", asked)
+        assert taken_apart(ours) == taken_apart(official(f"storage.{method}", asked))
+
+
+def test_a_read_carries_who_asks_and_whether_a_cache_may_answer() -> None:
+    says = Says()
+    for fresh in (False, True):
+        connection(says).get("storage.buckets.get", fresh=fresh, bucket="b")
+    assert [(request.method, request.body) for request in says.asked] == [("GET", None)] * 2
+    assert [request.headers for request in says.asked] == [
+        {"accept": "application/json", "Authorization": "Bearer mine"},
+        {"accept": "application/json", "cache-control": "no-cache", "Authorization": "Bearer mine"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "kind"),
+    [
+        (404, {"status": "NOT_FOUND", "message": "no\nsuch job"}, NotFoundAtServiceError),
+        (429, {"status": "RESOURCE_EXHAUSTED", "message": "busy"}, ApiError),
+        (403, {"message": "no scope"}, ApiError),
+        (308, {}, ApiError),
+        (500, None, ApiError),
+    ],
+)
+def test_an_error_is_the_one_that_the_official_client_leads_to(
+    status: int, said: object, kind: type[ApiError]
+) -> None:
+    from reconciler.engines.base import execute
+
+    body = b"<html>" if said is None else json.dumps({"error": said}).encode()
+    asked = connection(Says(HttpResponse(status, {"retry-after": "17"}, body)))
+    jobs = asked.aiplatform.projects().locations().customJobs()
+    name = "projects/p/locations/l/customJobs/1"
+    with pytest.raises(kind) as ours:
+        asked.get("aiplatform.projects.locations.customJobs.get", name=name)
+    with pytest.raises(kind) as theirs:
+        execute(jobs.get(name=name))
+    for attribute in ("message", "hint", "status", "reason", "retry_after"):
+        assert getattr(ours.value, attribute) == getattr(theirs.value, attribute)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b"<html>", b'{"a": "\xff"}', b"\xef\xbb\xbf{}", b"[" * 9**6]
+)
+def test_what_is_no_json_object_is_no_answer(body: bytes) -> None:
+    with pytest.raises(NoAnswerError, match="not a JSON object"):
+        object_of(body)
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("NaN"),
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3),
+    max_leaves=6,
+)
+FIELDS = (
+    *("name", "jobId", "displayName", "state", "labels", "createTime", "error", "errorMessage"),
+    *("generation", "metadata"),
+)
+LIKELY = st.fixed_dictionaries(
+    {"name": st.text(max_size=5), "jobId": st.text(max_size=5)},
+    optional={
+        **{name: ANY | st.text(max_size=5) for name in FIELDS[2:]},
+        "labels": ANY | st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
+        "error": ANY | st.fixed_dictionaries({"code": st.just(3)}, optional={"message": st.text(max_size=5)}),
+        "metadata": ANY | st.dictionaries(st.sampled_from(["claim", "genesis", "x"]), st.text(max_size=5)),
+    },
+)
+PAGES: list[Pages[Any]] = [*aiplatform._PAGES.values(), ml._PAGES, claimstore._PAGES]
+
+
+@settings(deadline=None)
+@given(
+    pages=st.sampled_from(PAGES),
+    items=st.lists(LIKELY | ANY, max_size=3),
+    token=ANY | st.text(),
+    data=st.data(),
+)
+def test_a_page_is_read_the_same_whichever_road_it_takes(
+    pages: Pages[Any], items: list[Any], token: Any, data: st.DataObject
+) -> None:
+    said = data.draw(
+        st.sampled_from([{pages.items: items}, {pages.items: items, "nextPageToken": token}, {}])
+    )
+    body = json.dumps(said).encode()
+    read = [outcome(lambda: pages.read(body)), outcome(lambda: pages._leniently(object_of(body)))]
+    assert read[0] == read[1]
+
+
+def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pages, "_leniently", lambda *_: pytest.fail("the slow road"))
+    job = {
+        "name": "n",
+        "displayName": "d",
+        "state": "S",
+        "labels": {"a": "b"},
+        "createTime": "t",
+        "error": {"code": 3, "message": "m"},
+        "fieldOfTomorrow": [{}],
+    }
+    found, token = aiplatform._PAGES["CustomJob"].read(
+        json.dumps({"customJobs": [job], "nextPageToken": "x", "unreachable": []}).encode()
+    )
+    assert (found["n"], token) == (aiplatform._job(job), "x")
+    assert ml._PAGES.read(b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == ml._job({"jobId": "j"})
+    assert claimstore._PAGES.read(b"{}") == ({}, "")
+
+
+def outcome(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except (ServiceError, ValueError) as error:
+        return type(error), str(error)
+
+
+NAME = st.text(min_size=1, max_size=5)
+MOMENT = st.datetimes(datetime(1950, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+CLAIMS = st.builds(
+    Claim,
+    id=st.builds(ClaimId, NAME, st.integers(1, 10**9 - 1)),
+    state=st.sampled_from(ClaimState),
+    job_name=NAME,
+    base_name=NAME,
+    api_version=NAME,
+    kind=NAME,
+    path=st.text(max_size=9),
+    on_delete=st.sampled_from(["keep", "cancel"]),
+    commit=st.text(max_size=9),
+    tries=st.lists(st.text(max_size=3), max_size=3).map(tuple),
+    fence=st.none() | MOMENT,
+    resource=st.text(max_size=9),
+    ended=st.none() | st.sampled_from(State),
+    gone=st.booleans(),
+    rerun=st.text(max_size=3),
+    labels=st.text(max_size=3),
+    odd=st.text(max_size=3),
+    error=st.text(max_size=9) | st.just("e" * 3000),
+    not_before=st.none() | MOMENT,
+    refusals=st.integers(0, 10**9 - 1),
+    unanswered=st.integers(0, 9),
+    given_up=st.booleans(),
+    owner=st.text(max_size=9),
+)
+FIELDS_SAID = [name for name in Claim.__struct_fields__ if name != "id"] + ["key", "attempt", "colour"]
+FIELDS_SAID += ["format_version", "id"]
+ODD: list[Any] = [
+    "",
+    0,
+    1,
+    1.0,
+    -1,
+    10**9 - 1,
+    10**9,
+    10**30,
+    True,
+    False,
+    None,
+    [],
+    ["a", 1],
+    ["a", "b"],
+    {},
+]
+ODD += ["cancel", "keep", "bound", "pending", "held", "FAILED", "RUNNING", "x" * 3000]
+ODD += ["2026-11-21T13:06:11Z", "2026-11-21", "20261121T130611+0100", "2026-11-21 13:06:11.1234567+00:00"]
+ODD += ["1900-01-01T00:00:00+00:00", "9999-12-31T23:59:59Z", "2026-11-21T13:06:60Z", "2026-W47-6T00:00:00Z"]
+ODD += ["2026-11-21T13:06:11", "2026-11-21t13:06:11z"]
+
+
+BOUND = Claim(
+    id=ClaimId("k" * 52, 2),
+    state=ClaimState.BOUND,
+    job_name="census_0011",
+    base_name="census",
+    api_version="aiplatform.googleapis.com/v1",
+    kind="CustomJob",
+    tries=("t" * 26,),
+    resource="projects/1/locations/l/customJobs/2",
+    ended=State.FAILED,
+)
+
+
+def _fields(claim: Claim) -> dict[str, Any]:
+    return {name: getattr(claim, name) for name in claim.__struct_fields__}
+
+
+WHEN = datetime(2026, 11, 21, 13, 6, 11, 250000, tzinfo=UTC)
+PENDING = Claim(**{**_fields(BOUND), "state": ClaimState.PENDING, "fence": WHEN, "ended": None})
+REJECTED = Claim(**{**_fields(PENDING), "state": ClaimState.REJECTED, "not_before": WHEN, "error": "no"})
+SOME = st.sampled_from([BOUND, PENDING, REJECTED])
+
+
+def agree(text: str) -> None:
+    assert outcome(lambda: claim_in(text)) == outcome(lambda: claim_of(object_in(text, "claim")))
+
+
+@settings(deadline=None, max_examples=50)
+@given(CLAIMS)
+def test_a_claim_is_read_as_it_was_written(claim: Claim) -> None:
+    agree(json.dumps(claim_json(claim)))
+    agree(json.dumps(claim_json(claim), ensure_ascii=False, separators=(",", ":")))
+
+
+def test_of_a_claim_that_was_changed_both_readers_say_the_same() -> None:
+    for claim in (BOUND, PENDING, REJECTED):
+        said = claim_json(claim)
+        for name in FIELDS_SAID:
+            agree(json.dumps({other: value for other, value in said.items() if other != name}))
+            for value in ODD:
+                agree(json.dumps({**said, name: value}))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    claim=SOME,
+    at=st.integers(0, 400),
+    cut=st.integers(0, 3),
+    put=st.sampled_from(['"', "1", ",", "\\u", "", "}", "\0", "e", "{}"]),
+)
+def test_of_a_text_that_was_damaged_both_readers_say_the_same(
+    claim: Claim, at: int, cut: int, put: str
+) -> None:
+    text = json.dumps(claim_json(claim))
+    agree(text[:at] + put + text[at + cut :])
+
+
+def test_claims_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reconciler.services.claimtext.claim_of", lambda _: pytest.fail("the slow road"))
+    for claim in (BOUND, PENDING, REJECTED):
+        assert claim_in(json.dumps(claim_json(claim))) == claim
+
+
+def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() -> None:
+    meet = threading.Barrier(3, timeout=30)
+
+    def call(number: int, error: str = "") -> Callable[[], int]:
+        def made() -> int:
+            meet.wait()
+            if error:
+                raise ServiceError(error)
+            return number
+
+        return made
+
+    assert together([call(1), call(2), call(3)], threads=True) == [1, 2, 3]
+    with pytest.raises(ServiceError, match="second"):
+        together([call(1), call(2, "second"), call(3, "third")], threads=True)
+    assert together([], threads=True) == []
+    meet = threading.Barrier(1)
+    assert together([call(1), call(2)], threads=False) == [1, 2]
+
+
+@dataclass
+class Notes(Says):
+    """Notes of each request whether it is sent by the thread of the test."""
+
+    at_home: list[bool] = field(default_factory=list)
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        self.at_home.append(threading.current_thread() is threading.main_thread())
+        return super().send(request)
+
+
+def test_only_what_is_far_away_is_asked_for_in_several_threads() -> None:
+    for distant in (False, True):
+        notes = Notes()
+        endpoint = replace(connection(notes).endpoint, distant=distant)
+        assert aiplatform.AiPlatformEngine(Connection(endpoint)).jobs({"a": "b"}) == ()
+        assert notes.at_home == ([False, False] if distant else [True, True])
+
+
+COLLECTIONS = (
+    "aiplatform.projects.locations.customJobs",
+    "ml.projects.jobs",
+    "storage.objects",
+    "storage.buckets",
+    "iamcredentials.projects.serviceAccounts",
+)
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_a_collection_is_googles_and_made_once(name: str) -> None:
+    asked = Connection(
+        replace(OFFICIAL.endpoint, roots={**ROOTS, "iamcredentials": "http://localhost:8081/"})
+    )
+    jobs = asked.client(name)
+    assert isinstance(jobs, Resource)
+    assert jobs is asked.client(name)
+    assert asked.client(name.partition(".")[0]) is asked.client(name.partition(".")[0])
+    with pytest.raises(AttributeError):
+        asked.client(f"{name}.unheardOf")
+
+
+def test_a_client_is_built_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting, build, built = Meeting(), discovery.build_from_document, list[str]()
+
+    def noted(document: dict[str, Any], **more: Any) -> Any:
+        built.append(document["name"])
+        meeting.pause()
+        return build(document, **more)
+
+    monkeypatch.setattr(discovery, "build_from_document", noted)
+    meeting.notes_locks_of(base, monkeypatch)
+    asked = connection(Says())
+    first, second = meeting.hold(
+        lambda: asked.client("storage.objects"), lambda: asked.client("storage.objects")
+    )
+    assert first is second
+    assert isinstance(first, Resource)
+    assert built == ["storage"]
+
+
+def test_threads_share_a_collection() -> None:
+    """Each request is its own, whichever thread makes it."""
+    count = 8
+    meet = threading.Barrier(count, timeout=30)
+
+    @dataclass
+    class Echo:
+        def send(self, request: HttpRequest) -> HttpResponse:
+            meet.wait()
+            return HttpResponse(200, {}, json.dumps({"said": json.loads(request.body or b"")}).encode())
+
+    asked = Connection(replace(OFFICIAL.endpoint, transport=Echo()))
+
+    def create(number: int) -> list[Any]:
+        jobs = asked.client("ml.projects.jobs")
+        bodies = [{"jobId": f"job-{number}-{time}"} for time in range(5)]
+        requests = [jobs.create(parent=f"projects/p{number}", body=body) for body in bodies]
+        assert {request.uri for request in requests} == {
+            f"http://localhost:8080/v1/projects/p{number}/jobs?alt=json"
+        }
+        return [base.execute(request)["said"] == body for request, body in zip(requests, bodies, strict=True)]
+
+    found = together([partial(create, number) for number in range(count)], threads=True)
+    assert found == [[True] * 5] * count
+
+
+LOOK = """
+import sys
+from pathlib import Path
+from reconciler.config import from_document
+from reconciler.session import open_session
+from reconciler.submission.observation import observe
+
+config = from_document(Path(sys.argv[1]).parent, {"source": "acme-jobs"})
+environ = {"RECONCILER_HOME": sys.argv[1]}
+with open_session(config, config.environment(None), environ, start=False) as session:
+    print(len(observe(session.ports).runs))
+print([name for name in ("googleapiclient", "httplib2", "google.auth") if name in sys.modules])
+"""
+
+
+def test_a_look_loads_no_client(tmp_path: Path) -> None:
+    with HeldService(tmp_path / "home").running() as service:
+        command = [sys.executable, "-c", LOOK, str(service.home)]
+        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (told.stdout, told.stderr) == ("0\n[]\n", "")
