@@ -44,11 +44,14 @@ _MODULES = (
     "cachefile",
     "canonical",
     "config",
+    "desired",
+    "desiredcache",
     "diagnostics",
     "errors",
     "manifest",
     "manifestcache",
     "naming",
+    "plan",
     "schemas",
 )
 """The same of the tool itself, beside its package `validation`."""

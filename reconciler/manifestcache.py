@@ -16,8 +16,6 @@ MOST_PLACES = 100_000
 """How many files it may be about, where some were seen in earlier commands only."""
 
 _PIECE = 256  # files
-_LARGE = 1024 * 1024
-"""Bytes of a cache that takes longer to load than a process to start; it is about some 800 manifests."""
 
 
 class _Content(msgspec.Struct, array_like=True):
@@ -64,10 +62,6 @@ class ManifestCache:
     def seems_good(self) -> bool:
         """Whether there is a cache of this version and this key: only that all of it is so is to be seen."""
         return self._file.seems_good()
-
-    def seems_large(self) -> bool:
-        """Whether, besides, it is about so many manifests that another process is worth while."""
-        return self._file.size() >= _LARGE and self.seems_good()
 
     def load(self) -> Memory:
         """What was kept; nothing where there is no cache that can be believed."""

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from reconciler.config import Config, Environment, read_document
+from reconciler.desiredcache import DesiredCache, look_of
 from reconciler.errors import InvalidError
 from reconciler.manifestcache import ManifestCache
 from reconciler.manifests import check_found, manifest_paths
@@ -17,9 +18,11 @@ from reconciler.validation.remembered import Memory
 
 if TYPE_CHECKING:
     from reconciler.desired import Desired
+    from reconciler.plan import DesiredJob
     from reconciler.sources.remembered import SourceMemory
-    from reconciler.validation.beforehand import Beforehand
-    from reconciler.validation.validate import Validating, Validation
+    from reconciler.validation.files import Found
+    from reconciler.validation.validate import Validating
+    from reconciler.validation.workers import Workers
 
 
 def _source_memory() -> SourceMemory:
@@ -60,8 +63,7 @@ class Wanting:
         environment: Where the jobs are for.
         paths: As `manifest_paths` takes them.
         memory: What earlier passes left; without, there is the cache on disk.
-        beside: Called once threads may be started, when the processes are at work. Where nothing goes on
-            beside, this process looks at what is known by itself.
+        beside: Called once threads may be started, when the processes are at work.
 
     Raises:
         UsageError: A path isn't there.
@@ -78,20 +80,19 @@ class Wanting:
         self._root = config.root
         self._environment = environment
         self._paths = paths
-        self._found = manifest_paths(config.root, paths)
+        self._below = manifest_paths(config.root, paths)
         self._filled = frozenset(environment.defaults)
         self._cache = ManifestCache(config.root, self._filled, os.environ) if memory is None else None
         self._manifests = memory.manifests if memory else None
         self._code = memory.code if memory else None
+        may_be_kept = memory is None and not paths and not environment.defaults
+        self._kept = DesiredCache(config.root, os.environ) if may_be_kept else None
         self._validating: Validating | None = None
-        is_worth_it = beside is not None and self._cache is not None and self._cache.seems_large()
-        self._beforehand = self._begun() if is_worth_it else None
-        if self._beforehand is None and not (self._cache and self._cache.seems_good()):
-            self._validating = self._validate()
+        self._looking = self._look_beside() if beside is not None else None
+        if not any(cache and cache.seems_good() for cache in (self._kept, self._cache)):
+            self._validating = self._validate(self._walk())
         if beside is not None:
             beside()
-        if self._beforehand is None and self._validating is None:
-            self._validating = self._validate()
 
     def __enter__(self) -> Self:
         return self
@@ -99,46 +100,63 @@ class Wanting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._beforehand, self._validating):
+        for each in (self._looking, self._validating):
             if each is not None:
                 each.__exit__(kind, error, trace)
 
     def result(self) -> Desired:
         """What is wanted; call it once. Raises InvalidError with every problem."""
-        from reconciler.desired import desired_jobs
+        from reconciler.desired import Desired, desired_jobs
 
-        found = self._beforehand.result() if self._beforehand is not None else None
-        if found is None:
-            self._validating = self._validating or self._validate()
-            found = self._result_of(self._validating)
-        check_found(found, self._paths)
-        if found.problems:
-            raise InvalidError("some manifests are not valid", problems=found.problems)
-        return desired_jobs(self._root, found.manifests, self._environment, found.identities, self._code)
+        if self._validating is None:
+            if (kept := self._unchanged()) is not None:
+                return Desired(kept, {})
+            self._validating = self._validate(self._walk())
+        with self._validating:
+            valid = self._validating.result()
+        self._keep_manifests()
+        check_found(valid, self._paths)
+        if valid.problems:
+            raise InvalidError("some manifests are not valid", problems=valid.problems)
+        desired = desired_jobs(self._root, valid.manifests, self._environment, valid.identities, self._code)
+        if self._kept and self._validating.is_remembered:
+            self._kept.save(look_of(self._validating.found), desired.jobs)
+        return desired
 
-    def _begun(self) -> Beforehand | None:
-        """The validation in another process; None where there can't be one beside this."""
-        from reconciler.validation.workers import can_fork, count_of_processors
-
-        if count_of_processors() < 2 or not can_fork():
+    def _look_beside(self) -> Workers | None:
+        """Another process looks at the files, where there are many, and there is work for this one too."""
+        if self._kept is None or not (self._kept.is_large() and self._kept.seems_good()):
             return None
-        from reconciler.validation.beforehand import Beforehand
+        from reconciler.validation.workers import Workers, can_fork, count_of_processors
 
-        return Beforehand(lambda: self._result_of(self._validate()))
+        return Workers(1, lambda _: self._look(), 1) if count_of_processors() > 1 and can_fork() else None
 
-    def _validate(self) -> Validating:
+    def _unchanged(self) -> tuple[DesiredJob, ...] | None:
+        """The jobs that the files ask for, where they are as when that was found out; else None."""
+        then = self._kept.load() if self._kept else None
+        if then is None:
+            return None
+        looks = [look for _, look in self._looking.results()] if self._looking else []
+        return then.jobs if then.look == (looks[0] if looks else self._look()) else None
+
+    def _look(self) -> bytes:
+        return look_of(self._walk())
+
+    def _walk(self) -> Found:
+        from reconciler.validation.files import find_manifests
+
+        return find_manifests(self._root, self._below)
+
+    def _validate(self, found: Found) -> Validating:
         # Imported only now, as what is beside may go on meanwhile.
         from reconciler.validation.validate import Validating
 
         if self._manifests is None:
             self._manifests = self._cache.load() if self._cache is not None else Memory()
         whole = not self._paths
-        return Validating(self._root, self._found, self._filled, memory=self._manifests, whole=whole)
+        return Validating(self._root, found, self._filled, memory=self._manifests, whole=whole)
 
-    def _result_of(self, validating: Validating) -> Validation:
-        with validating:
-            found = validating.result()
+    def _keep_manifests(self) -> None:
         if self._cache is not None and self._manifests is not None and self._manifests.changed:
             self._cache.save(self._manifests)
             read_document(self._root)  # which are kept as well, now that there is a place for them
-        return found

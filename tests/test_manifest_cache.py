@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 import reconciler
-from reconciler import cachefile, schemas
+from reconciler import cachefile, desiredcache, schemas
 from reconciler.cachefile import CacheFile
 from reconciler.config import load_config
 from reconciler.diagnostics import Problem
@@ -30,6 +31,7 @@ from reconciler.manifestcache import ManifestCache, remembering
 from reconciler.validation import filecontent, known, reading, workers
 from reconciler.validation.remembered import KnownFile, Memory
 from reconciler.validation.validate import Validation, validate
+from reconciler.wanting import PassMemory, Wanting, wanted
 from tests.test_validate import GOOD, write
 
 ROOT = Path(__file__).parent.parent
@@ -629,69 +631,155 @@ def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyP
     assert not workers.can_fork()
 
 
-# --- A process that looks beside -------------------------------------------------------------------------
+# --- The whole, as long as no file is touched ------------------------------------------------------------
 
-BESIDE = """
-import json, os, signal, sys
-from pathlib import Path
-from reconciler import manifestcache
-from reconciler.config import load_config
-from reconciler.errors import InvalidError
-from reconciler.validation import beforehand, workers
-from reconciler.wanting import Wanting
 
-root, mode = Path(sys.argv[1]), sys.argv[2]
-workers.count_of_processors = lambda: 2
-manifestcache._LARGE = 2**40 if mode == "here" else 0
+@pytest.fixture
+def plain(root: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository whose jobs bring no code, with the variables set."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", environ["HOME"])
+    for name, kind in (("one", "Job"), ("two", "HyperparameterTuningJob"), ("three", "Job")):
+        value = named(name, kind)
+        value["reconcile"] = {"attempts": 3, "rerun": "again"} if name == "two" else {"onDelete": "cancel"}
+        write(root, f"jobs/{name}.yaml", value)
+    shutil.rmtree(root / "trainers")
+    return root
 
-def killed(found):
-    os.kill(os.getpid(), signal.SIGKILL)
 
-if mode == "killed":
-    beforehand._told = killed
-config = load_config(root)
-begun = []
-with Wanting(config, config.environment(None), [], beside=lambda: begun.append(True)) as wanting:
-    is_beside = wanting._beforehand is not None
-    try:
-        jobs = wanting.result().jobs
-    except InvalidError as error:
-        told = [str(problem) for problem in error.problems]
-    else:
-        fields = ("api_version", "kind", "name", "labels", "package", "reconcile", "path", "line")
-        told = [
-            [job.job_name, job.code, job.spec, job.keys]
-            + [str(getattr(job.manifest, name)) for name in fields]
-            for job in jobs
+def asked_for(root: Path, *, beside: Callable[[], None] | None = None) -> list[Any]:
+    """The jobs that a repository asks for, with all that is known of them."""
+    config = load_config(root)
+    with Wanting(config, config.environment(None), [], beside=beside) as wanting:
+        return [
+            replace(job, packed=job.spec, manifest=replace(job.manifest, packed=job.manifest.spec))
+            for job in wanting.result().jobs
         ]
-assert begun == [True]
-print(json.dumps([is_beside, told]))
-"""
 
 
-def seen(root: Path, environ: dict[str, str], mode: str) -> tuple[bool, Any]:
-    """Whether another process looked at the repository, and what there is."""
-    variables = {**os.environ, "XDG_CACHE_HOME": "", **environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", BESIDE, root, mode], env=variables, capture_output=True, text=True, check=True
+def unkept(root: Path) -> list[Any]:
+    """The same without anything that is remembered."""
+    config = load_config(root)
+    return [
+        replace(job, packed=job.spec, manifest=replace(job.manifest, packed=job.manifest.spec))
+        for job in wanted(config, config.environment(None), [], PassMemory()).jobs
+    ]
+
+
+@pytest.mark.usefixtures("later")
+def test_untouched_files_are_not_validated_again(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = unkept(plain)
+    assert [job.manifest.name for job in expected] == ["one", "three", "two"]
+    assert asked_for(plain) == expected
+    monkeypatch.setattr(Wanting, "_validate", None)
+    for _ in range(2):
+        assert asked_for(plain) == expected
+
+
+EDITS: dict[str, Callable[[Path], object]] = {
+    "same size and time": lambda root: rewrite(
+        root / "jobs" / "one.yaml", (root / "jobs" / "one.yaml").read_text().replace('"one"', '"won"')
+    ),
+    "renamed": lambda root: (root / "jobs" / "one.yaml").rename(root / "jobs" / "other.yaml"),
+    "removed": lambda root: (root / "jobs" / "one.yaml").unlink(),
+    "added": lambda root: (
+        shutil.copy(root / "jobs" / "one.yaml", root / "jobs" / "sub.yaml")
+        and rewrite(
+            root / "jobs" / "sub.yaml", (root / "jobs" / "sub.yaml").read_text().replace("one", "sub")
+        )
+    ),
+    "broken": lambda root: (root / "jobs" / "one.yaml").write_text("- broken\n"),
+    "a link out": lambda root: (root / "jobs" / "out.yaml").symlink_to("/etc/hostname"),
+    "code": lambda root: (
+        write(root, "trainers/census/task.py", ""),
+        write(root, "jobs/one.yaml", named("one", "CustomJob")),
+    ),
+}
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize("beside", [None, lambda: None], ids=["alone", "beside"])
+def test_whatever_is_done_to_a_file_is_seen(
+    plain: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[Path], object], beside: Any
+) -> None:
+    monkeypatch.setattr(desiredcache, "_LARGE", 0)
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    before = asked_for(plain, beside=beside)
+    assert asked_for(plain, beside=beside) == before
+    edit(plain)
+    for _ in range(2):
+        try:
+            expected: Any = unkept(plain)
+        except InvalidError as error:
+            expected = error.problems
+        try:
+            found: Any = asked_for(plain, beside=beside)
+        except InvalidError as error:
+            found = error.problems
+        assert found == expected
+        assert found != before
+
+
+@pytest.mark.usefixtures("later")
+def test_a_process_that_looks_beside_may_be_killed(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desiredcache, "_LARGE", 0)
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    expected = asked_for(plain)
+    here = os.getpid()
+    look, seen = Wanting._look, list[int]()
+
+    def killed(wanting: Wanting) -> bytes:
+        seen.append(os.getpid())
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return look(wanting)
+
+    monkeypatch.setattr(Wanting, "_look", killed)
+    assert asked_for(plain, beside=lambda: None) == expected
+    assert seen == [here], "what nobody else did is done here"
+
+
+def test_what_was_written_just_now_is_not_kept_as_a_whole(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for(plain)
+    assert not (plain / ".reconciler" / "cache" / "jobs.bin").exists()
+    monkeypatch.setattr(reading, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + 10 * 10**9))
+    asked_for(plain)
+    assert (plain / ".reconciler" / "cache" / "jobs.bin").exists()
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("part", ["defaults", "paths", "damage", "code"])
+def test_the_whole_is_not_believed_where_more_decides(
+    plain: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    asked_for(plain)
+    kept = plain / ".reconciler" / "cache" / "jobs.bin"
+    validated: list[bool] = []
+    validate_ = Wanting._validate
+    monkeypatch.setattr(
+        Wanting, "_validate", lambda self, found: validated.append(True) or validate_(self, found)
     )
-    is_beside, told = json.loads(done.stdout)
-    return is_beside, told
-
-
-@pytest.mark.parametrize("mode", ["beside", "killed"])
-def test_another_process_finds_the_same_and_keeps_it(root: Path, environ: dict[str, str], mode: str) -> None:
-    write(root, "jobs/two.yaml", named("two", "Job") | {"reconcile": {"attempts": 3, "rerun": "again"}})
-    assert seen(root, environ, mode)[0] is False, "nothing is known yet"
-    for text in ("", "  # longer\n", "- broken\n", ""):
-        file = root / "jobs" / "one.yaml"
-        file.write_text(file.read_text().removesuffix("- broken\n") + text)
-        assert seen(root, environ, mode) == (True, seen(root, environ, "here")[1]), text
-    assert len(loaded(root, environ).files) == 3
-    known = {file.digest for file in loaded(root, environ).files}
-    (root / "jobs" / "three.yaml").unlink()
-    assert seen(root, environ, mode)[0]
-    assert {file.digest for file in loaded(root, environ).files} < known
+    paths: list[Path] = []
+    if part == "defaults":
+        local = {"engine": "local", "defaults": {"network": "projects/1/global/networks/n"}}
+        write(plain, "reconciler.yaml", {"environments": {"local": local}})
+    elif part == "paths":
+        paths = [plain / "jobs" / "one.yaml"]
+    elif part == "damage":
+        data = kept.read_bytes()
+        kept.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    else:
+        monkeypatch.setattr(schemas, "fingerprint", lambda: b"other schemas")
+        cachefile.fingerprint.cache_clear()
+    config = load_config(plain)
+    jobs = wanted(config, config.environment(None), paths).jobs
+    assert validated
+    assert len(jobs) == (1 if part == "paths" else 3)
+    networks = ["network" in json.dumps(dict(job.spec)) for job in jobs]
+    assert any(networks) is (part == "defaults")
 
 
 # --- Settings --------------------------------------------------------------------------------------------

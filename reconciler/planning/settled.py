@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, labels_digest
@@ -67,23 +69,31 @@ def split(sides: Sides) -> Split:
     return Split(settled, Sides(unsettled, known.runs_but(done), sides.foreign, known.claims_but(done)))
 
 
+class _Held(Struct, gc=False):
+    """A claim, with the base name that `attempts_by_base` gives it and the run that it names, if listed."""
+
+    id: ClaimId
+    claim: Claim
+    base: str
+    run: ActualJob | None = None
+
+
 class _Known:
-    """Claims and runs by the base name that `attempts_by_base` would give them, '-' as '_'.
+    """Claims and runs by base name, '-' as '_'.
 
     Attributes:
         _odd: The base names about which something is unusual.
     """
 
     def __init__(self, sides: Sides, bases: Sequence[str]) -> None:
-        self._claims = sides.claims
         wanted = zip(sides.desired, bases, strict=True)
         self._base_of_key = {key: base for job, base in wanted for key in keys_of(job)}
-        self._groups: dict[str, list[tuple[ClaimId, Claim]]] = {}
-        self._holders: dict[str, str] = {}
-        self._runs: dict[str, ActualJob] = {}
+        self._held: list[_Held] = []
+        self._groups: dict[str, list[_Held]] = {}
+        self._holders: dict[str, _Held] = {}
         self._loose: list[ActualJob] = []
         self._odd: set[str] = set()
-        self._note_claims()
+        self._note_claims(sides.claims)
         self._note_runs(sides.own)
         for run in sides.foreign:
             self._odd.add(self._base_of_key.get(run.labels.get(KEY, ""), ""))
@@ -94,18 +104,20 @@ class _Known:
         group = self._groups.get(base)
         if group is None or base in self._odd or manifest.reconcile.suspend:
             return None
-        id, claim = group[0] if len(group) == 1 else self._of_content(job, group)
-        run = self._runs.get(claim.resource)
-        if run is None or claim.state is not _BOUND or id.attempt != 1:
+        held = group[0] if len(group) == 1 else self._of_content(job, group)
+        if held is None or held.run is None:
             return None
+        id, claim, run = held.id, held.claim, held.run
         state = run.state
         if (
-            (state is not _SUCCEEDED and state not in _AS_WANTED)
+            claim.state is not _BOUND
+            or id.attempt != 1
+            or (state is not _SUCCEEDED and state not in _AS_WANTED)
             or id.key != (job.keys or keys_of(job))[0]
             or not manifest.kind == claim.kind == run.kind
             or not manifest.api_version == claim.api_version == run.api_version
             or (claim.labels and labels_digest(run.labels) != claim.labels)
-            or (len(group) > 1 and not self._is_last(id, run, group))
+            or (len(group) > 1 and not _is_last(held, run, group))
         ):
             return None
         # By position, which is made in half the time.
@@ -114,59 +126,58 @@ class _Known:
 
     def runs_but(self, done: set[str]) -> list[ActualJob]:
         """The runs but those that claims of these base names name."""
-        named = (run for resource, run in self._runs.items() if self._holders[resource] not in done)
+        named = (held.run for held in self._held if held.run is not None and held.base not in done)
         return [*named, *self._loose]
 
     def claims_but(self, done: set[str]) -> dict[ClaimId, Claim]:
         """The claims but those of these base names, in their order."""
-        bases = self._base_of_key
-        return {id: claim for id, claim in self._claims.items() if bases[id.key] not in done}
+        return {held.id: held.claim for held in self._held if held.base not in done}
 
-    def _note_claims(self) -> None:
+    def _note_claims(self, claims: Mapping[ClaimId, Claim]) -> None:
         bases: dict[str, str] = {}
-        for id, claim in self._claims.items():
-            base = self._base_of_key.get(id.key) or claim.base_name.replace("-", "_")
+        wanted, groups, holders = self._base_of_key, self._groups, self._holders
+        for id, claim in claims.items():
+            base = wanted.get(id.key) or claim.base_name.replace("-", "_")
             if bases.setdefault(id.key, base) != base:
                 self._odd |= {base, bases[id.key]}
-            if base in self._groups:
-                self._groups[base].append((id, claim))
+            held = _Held(id, claim, base)
+            self._held.append(held)
+            if base in groups:
+                groups[base].append(held)
             else:
-                self._groups[base] = [(id, claim)]
-            if claim.resource:
-                if claim.resource in self._holders:
-                    self._odd |= {base, self._holders[claim.resource]}
-                self._holders[claim.resource] = base
-        self._base_of_key = {**bases, **self._base_of_key}
+                groups[base] = [held]
+            if claim.resource and (other := holders.setdefault(claim.resource, held)) is not held:
+                self._odd |= {base, other.base}
+        self._base_of_key = {**bases, **wanted}
 
     def _note_runs(self, runs: Iterable[ActualJob]) -> None:
         for run in runs:
-            base = self._holders.get(run.resource)
-            if base is not None and run.resource not in self._runs:
-                self._runs[run.resource] = run
+            held = self._holders.get(run.resource)
+            if held is not None and held.run is None:
+                held.run = run
                 continue
             # No claim names it, or it was listed twice.
             self._loose.append(run)
+            base = held.base if held is not None else ""
             self._odd.add(base or self._base_of_key.get(run.labels.get(KEY, "")) or base_of(run.job_name))
 
-    def _of_content(self, job: DesiredJob, group: list[tuple[ClaimId, Claim]]) -> tuple[ClaimId, Claim]:
-        """The claim of the wanted content; one of another content where there are several, or none."""
+    def _of_content(self, job: DesiredJob, group: list[_Held]) -> _Held | None:
+        """The claim of the wanted content; None where there are several, or none."""
         keys = keys_of(job)
-        mine = [pair for pair in group if pair[0].key in keys]
-        others = (pair for pair in group if pair[0].key not in keys)
-        return mine[0] if len(mine) == 1 else next(others, (_NO_ID, group[0][1]))
-
-    def _is_last(self, id: ClaimId, run: ActualJob, group: list[tuple[ClaimId, Claim]]) -> bool:
-        """Whether all other runs of the base name are over, and older."""
-        newest = age(run)
-        for other_id, claim in group:
-            other = self._runs.get(claim.resource) if other_id != id else None
-            if other and not (
-                other.state.ended
-                and (other.api_version, other.kind) == (claim.api_version, claim.kind)
-                and age(other) < newest
-            ):
-                return False
-        return True
+        mine = [held for held in group if held.id.key in keys]
+        return mine[0] if len(mine) == 1 else None
 
 
-_NO_ID = ClaimId("", 0)
+def _is_last(held: _Held, run: ActualJob, group: list[_Held]) -> bool:
+    """Whether all other runs of the base name are over, and older."""
+    newest = age(run)
+    for other in group:
+        if other is held or other.run is None:
+            continue
+        if not (
+            other.run.state.ended
+            and (other.run.api_version, other.run.kind) == (other.claim.api_version, other.claim.kind)
+            and age(other.run) < newest
+        ):
+            return False
+    return True

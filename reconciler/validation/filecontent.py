@@ -34,7 +34,7 @@ class Signature(Struct, frozen=True, array_like=True, gc=False):
     ctime_ns: int
 
 
-class ManifestFile(Struct, frozen=True, order=True, gc=False):
+class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
     """A file that may hold manifests.
 
     Attributes:

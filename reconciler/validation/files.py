@@ -32,6 +32,7 @@ __all__ = [
     "SUFFIXES",
     "FileContent",
     "Folders",
+    "Found",
     "ManifestFile",
     "Obstacle",
     "Signature",
@@ -56,7 +57,11 @@ class Obstacle:
     problem: Problem
 
 
-def find_manifests(root: Path, paths: Iterable[Path]) -> tuple[list[ManifestFile], list[Obstacle]]:
+Found = tuple[list[ManifestFile], list[Obstacle]]
+"""The files that were found, and what stands in the way."""
+
+
+def find_manifests(root: Path, paths: Iterable[Path]) -> Found:
     """The `*.yaml` and `*.yml` files below `paths`, sorted, hidden folders left out; a path may be one file.
 
     Raises UsageError for a path that isn't there, and for more files than can be meant.

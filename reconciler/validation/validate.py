@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from reconciler.diagnostics import Problem, capped
 from reconciler.manifest import Manifest
-from reconciler.validation.files import ManifestFile, find_manifests, real_path
+from reconciler.validation.files import Found, ManifestFile, find_manifests, real_path
 from reconciler.validation.packages import (
     Below,
     PackageFolder,
@@ -85,7 +85,8 @@ def validate(
     Raises:
         UsageError: A path isn't there.
     """
-    with Validating(root, paths, filled, package_of, memory, whole=whole) as validating:
+    found = find_manifests(root, paths)
+    with Validating(root, found, filled, package_of, memory, whole=whole) as validating:
         return validating.result()
 
 
@@ -124,14 +125,14 @@ def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
 class Validating:
     """A validation under way: where there are many files, processes read them from here on.
 
-    The arguments are those of `validate`, and what it raises is raised here. No thread may be started before
-    this by whoever wants the processes; until `result`, there is time for other work.
+    `found` is what `find_manifests` gives; the other arguments are those of `validate`. No thread may be
+    started before this by whoever wants the processes; until `result`, there is time for other work.
     """
 
     def __init__(
         self,
         root: Path,
-        paths: Sequence[Path],
+        found: Found,
         filled: frozenset[str] = frozenset(),
         package_of: PackageOf = package_folder,
         memory: Memory | None = None,
@@ -143,7 +144,7 @@ class Validating:
         self._whole = whole
         self._root = real_path(root)
         self._packages = Packages(self._root, package_of)
-        self._files, self._obstacles = find_manifests(root, paths)
+        self._files, self._obstacles = found
         self._reading = Reading(self._files, self._memory, MAX_TOTAL_BYTES)
 
     def __enter__(self) -> Self:
@@ -153,6 +154,18 @@ class Validating:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reading.__exit__(kind, error, trace)
+
+    @property
+    def found(self) -> Found:
+        """What is validated."""
+        return self._files, self._obstacles
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether no file would be read another time, as all are valid and look as when they were read."""
+        return not self._obstacles and all(
+            self._memory.at(file.place, file.signature) for file in self._files
+        )
 
     def result(self) -> Validation:
         """What came of it; call it once."""
