@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from reconciler.git import Git, GitError
 from reconciler.job import State
 from reconciler.plan import DriftKind
 from reconciler.submission.observation import Observed
+from reconciler.watching import turn as turn_
 from reconciler.watching.files import Files, Place, places
 from reconciler.watching.listener import Health, Page, address_of, listening
 from reconciler.watching.loop import Loop, rare_collections
@@ -350,9 +352,21 @@ class TestTelling:
 
     def turn(self, commands: Commands, told: Told, before: Turn | None = None) -> Turn:
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting)
+        done = partial(told.teller.carried_out, "")
+        turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
         told.teller.passed(turn, 1.5, "")
         return turn
+
+    def test_a_submission_is_told_before_the_next_look(
+        self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands.job("census")
+        before: list[str] = []
+        settle_ = turn_.settle
+        monkeypatch.setattr(turn_, "settle", lambda *given: before.extend(told.names()) or settle_(*given))
+        self.turn(commands, told)
+        assert before == ["submitted"]
+        assert told.names() == ["pass"], "nothing is told twice"
 
     def test_each_thing_is_told_once_when_it_happens(self, commands: Commands, told: Told) -> None:
         commands.job("census")
@@ -439,7 +453,8 @@ class TestTelling:
         checkout = Checkout(commands.root, "", os.environ, "prod", settings.read)
 
         def turned(before: Turn | None) -> Turn:
-            turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting)
+            done = partial(told.teller.carried_out, "")
+            turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
             told.teller.passed(turn, 1.5, "")
             return turn
 
@@ -589,6 +604,36 @@ class TestLoop:
         monkeypatch.setattr(wakes, "wait", waited)
         Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
         assert [round(wait) for wait in waits] == [2, 4, 8, 300, 2]
+
+    def test_mended_manifests_are_compared_with_what_was_before_they_were_broken(
+        self, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where nothing else has changed meanwhile, the service isn't even woken."""
+        wakes, befores = Wakes(), list[Turn | None]()
+        turns = [Turn(result) for result in (Result.SUCCEEDED, Result.INVALID, Result.INVALID, Result.FAILED)]
+        turns.append(Turn(Result.SUCCEEDED))
+
+        class Source:
+            due = 1e9
+
+            def refresh(self) -> bool:
+                return True
+
+            def checkout(self) -> Checkout:
+                return Checkout(Path(), "", os.environ, "prod")
+
+            def follow(self, jobs: Any) -> None: ...
+
+        def turned(checkout: Checkout, remembered: Remembered, before: Turn | None, *rest: Any) -> Turn:
+            befores.append(before)
+            if len(befores) == len(turns):
+                wakes.stop()
+            return turns[len(befores) - 1]
+
+        monkeypatch.setattr("reconciler.watching.loop.one_turn", turned)
+        monkeypatch.setattr(wakes, "wait", lambda seconds, meanwhile: True)
+        Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
+        assert [before and turns.index(before) for before in befores] == [None, 0, 0, 0, 3]
 
     def test_a_change_has_the_service_looked_at_before_files_are_still(
         self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from reconciler.watching.listener import Health
 from reconciler.watching.sources import Source
@@ -82,7 +83,12 @@ class Loop:
             return
         began = time.monotonic()
         turn = one_turn(
-            checkout, self._remembered, self._before, lambda: not self._wakes.stopping, self._teller.waiting
+            checkout,
+            self._remembered,
+            self._before,
+            lambda: not self._wakes.stopping,
+            self._teller.waiting,
+            partial(self._teller.carried_out, checkout.commit),
         )
         ended = time.monotonic()
         self._health.passed()
@@ -94,5 +100,8 @@ class Loop:
         self._due = ended + due_after(
             self._failures, live=turn.live, look=look, resync=self._resync, chance=self._chance
         )
-        self._checkout, self._before = checkout, turn
+        self._checkout = checkout
+        # Where the manifests can't be used, nothing is done: once they are mended, all may be as it was.
+        if turn.result is not Result.INVALID:
+            self._before = turn
         gc.collect(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reconciler.errors import InvalidError, ReconcilerError
@@ -70,11 +70,26 @@ class Teller:
         """The end was asked for."""
         self._events.info("ending")
 
+    def carried_out(self, commit: str, outcomes: Sequence[Outcome]) -> None:
+        """A plan was carried out, and this came of it."""
+        self._goes_on()
+        applied = [outcome for outcome in outcomes if outcome.status is Status.APPLIED]
+        submitted = [outcome for outcome in applied if outcome.change.action in SUBMISSIONS]
+        self._metrics.submitted(len(submitted))
+        for outcome in submitted:
+            self._events.info("submitted", job=outcome.change.job_name, **_of_commit(commit))
+        # One that is quick has ended before it is seen for the first time.
+        self._live |= {outcome.resource for outcome in submitted}
+        for outcome in applied:
+            if outcome.change.action is Action.CANCEL:
+                self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
+
     def passed(self, turn: Turn, seconds: float, commit: str) -> None:
-        """A pass ended."""
+        """A pass ended, and `carried_out` was told of what it did."""
         self._metrics.passed(turn.result, seconds)
         self._wrong(turn)
-        self._done(turn, commit)
+        self._stands("failed", _of_outcomes(turn.outcomes, Status.FAILED))
+        self._stands("blocked", _of_outcomes(turn.outcomes, Status.SKIPPED))
         if turn.plan:
             self._metrics.drifted(turn.plan.drift)
             self._stands("drift", map(_of_drift, turn.plan.drift), same=_but_for_states)
@@ -94,28 +109,20 @@ class Teller:
         named = len({problem.path for problem in problems})
         self._metrics.invalid(max(named, 1) if turn.result is Result.INVALID else 0)
         self._stands("invalid", invalid)
-        stopped = self._stopped
-        self._stopped = turn.error is not None
         for result in (Result.FAILED, Result.INVALID, Result.REFUSED):
             # Mistakes that have a place say it all.
             error = turn.error if turn.result is result and not problems else None
             self._stands(str(result), [_of_error(error)] if error else [], about="pass")
-        if stopped and not self._stopped:
-            self._events.info("goes-on")
+        if turn.error is None:
+            self._goes_on()
+        else:
+            self._stopped = True
 
-    def _done(self, turn: Turn, commit: str) -> None:
-        applied = [outcome for outcome in turn.outcomes if outcome.status is Status.APPLIED]
-        submitted = [outcome for outcome in applied if outcome.change.action in SUBMISSIONS]
-        self._metrics.submitted(len(submitted))
-        for outcome in submitted:
-            self._events.info("submitted", job=outcome.change.job_name, **_of_commit(commit))
-        # One that is quick has ended before it is seen for the first time.
-        self._live |= {outcome.resource for outcome in submitted}
-        for outcome in applied:
-            if outcome.change.action is Action.CANCEL:
-                self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
-        self._stands("failed", _of_outcomes(turn.outcomes, Status.FAILED))
-        self._stands("blocked", _of_outcomes(turn.outcomes, Status.SKIPPED))
+    def _goes_on(self) -> None:
+        """Tell that what kept passes from their work no longer does."""
+        if self._stopped:
+            self._stopped = False
+            self._events.info("goes-on")
 
     def _seen(self, observed: Observed) -> None:
         self._metrics.seen(observed)

@@ -25,6 +25,8 @@ from reconciler.session import Session, open_session
 from reconciler.submission.observation import Observed, observe
 from reconciler.wanting import PassMemory, wanted
 
+Done = Callable[[Sequence[Outcome]], None]
+
 
 class Result(StrEnum):
     """How a pass ended."""
@@ -165,6 +167,7 @@ def one_turn(
     before: Turn | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
+    done: Done = lambda outcomes: None,
 ) -> Turn:
     """One pass; nothing that a file or a service says raises.
 
@@ -174,9 +177,10 @@ def one_turn(
         before: The last pass.
         go_on: Asked before each submission and each wait.
         tell: Gets a line about what is waited for.
+        done: Gets what came of the plan, before it is looked at what there is then.
     """
     try:
-        return _turn(checkout, remembered, before, go_on, tell)
+        return _turn(checkout, remembered, before, go_on, tell, done)
     except (InvalidError, UsageError) as error:
         return Turn(Result.INVALID, error)
     except ReconcilerError as error:
@@ -215,6 +219,7 @@ def _turn(
     before: Turn | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
+    done: Done,
 ) -> Turn:
     ahead, remembered.ahead = remembered.ahead, None
     config = checkout.settings(checkout.root)
@@ -249,7 +254,7 @@ def _turn(
         seen = seen or seen_in(session)
         if before and before.holds_for(seen):
             return _again(session, desired, before, seen)
-        return _carried_out(session, desired, seen, before, go_on, tell)
+        return _carried_out(session, desired, seen, before, go_on, tell, done)
 
 
 def _again(session: Session, desired: Desired, before: Turn, seen: Seen) -> Turn:
@@ -269,6 +274,7 @@ def _carried_out(
     before: Turn | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
+    done: Done,
 ) -> Turn:
     plan = plan_of(session, desired, seen.observed, whole=True)
     applier = applier_of(session, desired, seen.commit, PATIENCE, tell, go_on)
@@ -277,6 +283,7 @@ def _carried_out(
     try:
         brake(session, plan)
         outcomes = carry_out(session, applier, plan)
+        done(outcomes)
         settled = settle(session, applier, desired, plan, outcomes)
     except RefusedError as error:
         stop, settled = error, refused(session, applier, desired, plan, error)
