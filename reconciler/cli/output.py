@@ -12,13 +12,17 @@ from reconciler.inert import one_line
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, the same bytes for the same value."""
+    """One JSON document on stdout."""
+    sys.stdout.write(f"{json_text(value)}\n")
+
+
+def json_text(value: Any) -> str:
+    """A value as commands print it: the same text for the same value."""
     import json
 
     # ASCII, so that neither an encoding can break the JSON nor a manifest's text act on a terminal; and only
     # within strings there can be "##[", which GitHub's runner takes for a command wherever it stands.
-    text = json.dumps(value, indent=2).replace("##[", r"#\u0023[")
-    sys.stdout.write(f"{text}\n")
+    return json.dumps(value, indent=2).replace("##[", r"#\u0023[")
 
 
 def tell_error(error: ReconcilerError, log_format: str) -> None:

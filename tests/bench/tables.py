@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from . import limits, others, programs
@@ -28,7 +29,7 @@ def text_of(figures: Figures) -> str:
                 f"Growth to ten times as many, in units of the loader; wished: at most {GROWTH_WISHED:g}",
                 _growth(figures),
             ),
-            *_section("A loop in which nothing changes", _watch(figures)),
+            *_section("The loop: what is edited, and passes in which nothing changes", _watch(figures)),
         ]
     )
 
@@ -116,6 +117,8 @@ def _watch(figures: Figures) -> Iterator[Sequence[str]]:
     if watch:
         for number, memory in watch["memory"].items():
             yield f"resident after pass {number}, MB", f"{memory / _MB:.1f}"
+        for what, seconds in watch["told"].items():
+            yield f"{what} is told after, s", f"{statistics.median(seconds):.2f}"
         yield "CPU of the first pass, ms", f"{watch['first'] * 1e3:.0f}"
         yield "CPU of a later pass, ms", f"{watch['cpu'] * 1e3:.1f}"
 

@@ -1,0 +1,66 @@
+"""`python -m tests.bench.changes ROOT REPEATS`: how long `watch` takes to tell of an edit, as JSON.
+
+The seconds pass from an editor's writing of one manifest to the line that the whole program prints: first of
+a mistake in it, then that the loop goes on, as it is mended. The service doesn't run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from reconciler.manifests import JOBS_FOLDER
+
+from . import manifests
+
+_WATCH = (sys.executable, "-m", "reconciler", "watch", "--verbose", "--log-format", "json")
+_TELLS = {"a mistake": "invalid", "its mending": "goes-on"}
+"""What is done to a manifest, and the event that tells of it."""
+_AT_REST = 2
+"""Passes after which the loop has nothing left to do or to remember."""
+
+
+def measured(root: Path, repeats: int) -> Mapping[str, list[float]]:
+    """The seconds from each edit to its event."""
+    file = min((root / JOBS_FOLDER).rglob("*.yaml"))
+    text = file.read_text()
+    told: dict[str, list[float]] = defaultdict(list)
+    with subprocess.Popen(_WATCH, cwd=root, env=os.environ, stderr=subprocess.PIPE, text=True) as watch:
+        try:
+            events = _events(watch)
+            for _ in range(_AT_REST):
+                _until("pass", events)
+            for _ in range(repeats):
+                for (what, event), written in zip(
+                    _TELLS.items(), (manifests.broken(text), text), strict=True
+                ):
+                    began = time.monotonic()
+                    file.write_text(written)
+                    _until(event, events)
+                    told[what].append(time.monotonic() - began)
+                    _until("pass", events)
+        finally:
+            file.write_text(text)
+            watch.terminate()
+    return told
+
+
+def _events(watch: subprocess.Popen[str]) -> Iterator[str]:
+    assert watch.stderr is not None
+    for line in watch.stderr:
+        yield json.loads(line)["event"]
+
+
+def _until(event: str, events: Iterator[str]) -> None:
+    if event not in events:
+        raise RuntimeError(f"watch ended before it told {event!r}")
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(Path(sys.argv[1]), int(sys.argv[2]))))
