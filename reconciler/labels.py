@@ -6,7 +6,9 @@ Label keys and values of both APIs are at most 63 characters of lower-case lette
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import itemgetter
 
 from reconciler.job import ActualJob
 
@@ -36,22 +38,20 @@ def attempt_of(run: ActualJob) -> int:
     return number or 1
 
 
-class ReadLabels(dict[str, str]):
-    """Labels with their digest, worked out as they are read: there is time for it while a service answers."""
-
-    __slots__ = ("digest",)
-
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        super().__init__(labels)
-        self.digest = labels_digest(labels)
-
-
 def labels_digest(labels: Mapping[str, str]) -> str:
     """16 hex digits that change when somebody changes a job's labels; those of Google's own don't count."""
-    if isinstance(labels, ReadLabels):
-        return labels.digest
-    text = "\n".join([*map("=".join, sorted(labels.items())), ""])
-    if _SERVICES_OWN in text:
-        own = [name for name in sorted(labels) if not name.startswith(_SERVICES_OWN)]
-        text = "".join([f"{name}={labels[name]}\n" for name in own])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    text, values = _text_of(tuple(labels))
+    return hashlib.sha256((text % values(labels)).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1000)
+def _text_of(names: tuple[str, ...]) -> tuple[str, Callable[[Mapping[str, str]], tuple[str, ...]]]:
+    """What is hashed of labels of these names, "%s" for each value, and what gives the values.
+
+    Most jobs have labels of the same names, in the same order.
+    """
+    own = sorted(name for name in names if not name.startswith(_SERVICES_OWN))
+    text = "".join([name.replace("%", "%%") + "=%s\n" for name in own])
+    if len(own) > 1:
+        return text, itemgetter(*own)
+    return text, lambda labels: tuple([labels[name] for name in own])

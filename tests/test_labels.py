@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reconciler import labels
 from reconciler.job import ActualJob, State
@@ -57,3 +59,14 @@ def test_labels_of_googles_services_do_not_count_and_all_others_do() -> None:
     assert labels_digest({**own, "goog-pipeline": "x"}) == labels_digest(own)
     for other in ({"a": "1"}, {"a": "2", "b": "2"}, {**own, "my-goog-": "x"}, {**own, "google": "x"}):
         assert labels_digest(other) != labels_digest(own)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=4) | st.sampled_from(["a%s", "%", "goog-x", "100%%"]), st.text(max_size=4)
+    )
+)
+def test_a_digest_is_over_the_labels_a_line_each_by_name(labels: dict[str, str]) -> None:
+    own = sorted((name, value) for name, value in labels.items() if not name.startswith("goog-"))
+    text = "".join(f"{name}={value}\n" for name, value in own)
+    assert labels_digest(labels) == hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -30,7 +30,7 @@ from reconciler.engines.base import (
 from reconciler.engines.listing import Pages, listing
 from reconciler.engines.together import together
 from reconciler.job import ActualJob, State, Trials
-from reconciler.labels import KEY, ReadLabels
+from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
 
@@ -246,7 +246,7 @@ class AiPlatformEngine:
             kind=kind,
             state=_STATES.get(job.state, State.RUNNING),
             service_state=job.state,
-            labels=ReadLabels(job.labels),
+            labels=job.labels,
             spec=spec,
             body=body,
             create_time=job.create_time,

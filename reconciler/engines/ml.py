@@ -31,7 +31,7 @@ from reconciler.engines.base import (
 )
 from reconciler.engines.listing import Pages, listing
 from reconciler.job import ActualJob, State, Trials
-from reconciler.labels import KEY, ReadLabels
+from reconciler.labels import KEY
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
 
@@ -247,7 +247,7 @@ class MlEngine:
             kind=_KIND,
             state=_STATES.get(job.state, State.RUNNING),
             service_state=job.state,
-            labels=ReadLabels(job.labels),
+            labels=job.labels,
             spec=spec,
             body=body,
             create_time=job.create_time,

@@ -116,7 +116,6 @@ class _Known:
             or id.key != (job.keys or keys_of(job))[0]
             or not manifest.kind == claim.kind == run.kind
             or not manifest.api_version == claim.api_version == run.api_version
-            or (claim.labels and labels_digest(run.labels) != claim.labels)
             or (len(group) > 1 and not _is_last(held, run, group))
         ):
             return None
@@ -155,6 +154,10 @@ class _Known:
             held = self._holders.get(run.resource)
             if held is not None and held.run is None:
                 held.run = run
+                # Here, as what was listed last is still close at hand.
+                given = held.claim.labels
+                if given and labels_digest(run.labels) != given:
+                    self._odd.add(held.base)
                 continue
             # No claim names it, or it was listed twice.
             self._loose.append(run)
