@@ -7,8 +7,10 @@ where more does: the code of a package, an environment's defaults, or a file tha
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,26 +18,28 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import MsgspecError, Raw, Struct, msgpack
 
 from reconciler.cachefile import CacheFile
-from reconciler.manifest import Manifest, Reconcile
+from reconciler.manifest import JsonObject, Manifest, Packed, Reconcile, unpacked
 from reconciler.plan import DesiredJob
 from reconciler.validation.remembered import AS_IS
 
 if TYPE_CHECKING:
     from reconciler.validation.files import Found
 
-LOOK_BYTES = 32
+_LOOK_BYTES = 32
+_FAST = 1  # of the levels that compress
 _LARGE = 256 * 1024
 """Bytes of a cache; of some 800 manifests."""
 _NAME = "jobs.bin"
 
 
 class _Job(Struct, frozen=True, array_like=True, gc=False):
-    """A job without code, of an environment without defaults; `reconcile` is None for the defaults."""
+    """A job without code, of an environment without defaults; `reconcile` is None for the defaults.
 
-    api_version: str
-    kind: str
+    `kind` is the number of its apiVersion and kind.
+    """
+
+    kind: int
     name: str
-    packed: Raw
     labels: dict[str, str]
     reconcile: Reconcile | None
     path: str
@@ -46,7 +50,39 @@ class _Job(Struct, frozen=True, array_like=True, gc=False):
     keys: tuple[str, ...]
 
 
-_decode = msgpack.Decoder(list[_Job]).decode
+class _Content(Struct, frozen=True, array_like=True):
+    """What the file holds.
+
+    Attributes:
+        look: Of the files.
+        kinds: Each apiVersion and kind once.
+        jobs: Sorted by base name.
+        specs: Those of the jobs, compressed: of jobs that are as wanted, nobody looks at one.
+    """
+
+    look: bytes
+    kinds: list[tuple[str, str]]
+    jobs: list[_Job]
+    specs: bytes
+
+
+class _Specs:
+    """The specs of jobs, unpacked once one is looked at."""
+
+    def __init__(self, compressed: bytes) -> None:
+        self._compressed = compressed
+
+    def of(self, number: int) -> JsonObject:
+        """That of one job."""
+        found: JsonObject = msgpack.decode(self._all[number])
+        return found
+
+    @cached_property
+    def _all(self) -> list[Raw]:
+        return msgpack.decode(zlib.decompress(self._compressed), type=list[Raw])
+
+
+_decode = msgpack.Decoder(_Content).decode
 
 
 class DesiredThen(NamedTuple):
@@ -78,19 +114,25 @@ class DesiredCache:
     def load(self) -> DesiredThen | None:
         """What was kept; None where there is nothing that can be believed."""
         body = self._file.load()
-        if body is None or len(body) <= LOOK_BYTES:
+        if body is None:
             return None
-        with suppress(MsgspecError, ValueError):
-            jobs = tuple(map(_desired, _decode(body[LOOK_BYTES:])))
-            return DesiredThen(bytes(body[:LOOK_BYTES]), jobs)
+        with suppress(MsgspecError, ValueError, IndexError):
+            content = _decode(body)
+            specs, kinds = _Specs(content.specs), content.kinds
+            jobs = [_desired(job, kinds, partial(specs.of, n)) for n, job in enumerate(content.jobs)]
+            return DesiredThen(content.look, tuple(jobs))
         return None
 
     def save(self, look: bytes, jobs: Sequence[DesiredJob]) -> None:
         """Keep what the files of this look ask for: they do for as long as they look so."""
-        kept = [_kept(job) for job in jobs if job.manifest.package is None]
-        if len(kept) == len(jobs):
-            with suppress(ValueError, OverflowError):
-                self._file.save(look + msgpack.encode(kept))
+        if any(job.manifest.package for job in jobs):
+            return
+        kinds = sorted({_kind_of(job) for job in jobs})
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        with suppress(ValueError, OverflowError):
+            specs = zlib.compress(msgpack.encode([_raw(job.packed) for job in jobs]), _FAST)
+            content = _Content(look, kinds, [_kept(job, numbers[_kind_of(job)]) for job in jobs], specs)
+            self._file.save(msgpack.encode(content))
 
 
 def look_of(found: Found) -> bytes:
@@ -99,17 +141,22 @@ def look_of(found: Found) -> bytes:
     It is as good as none where something can't be read: then nothing else has this look.
     """
     files, obstacles = found
-    return blake2b(msgpack.encode(files), digest_size=LOOK_BYTES).digest() if not obstacles else b""
+    return blake2b(msgpack.encode(files), digest_size=_LOOK_BYTES).digest() if not obstacles else b""
 
 
-def _kept(job: DesiredJob) -> _Job:
+def _raw(packed: Packed) -> Raw:
+    return packed if isinstance(packed, Raw) else Raw(msgpack.encode(unpacked(packed)))
+
+
+def _kind_of(job: DesiredJob) -> tuple[str, str]:
+    return job.manifest.api_version, job.manifest.kind
+
+
+def _kept(job: DesiredJob, kind: int) -> _Job:
     manifest = job.manifest
-    packed = manifest.packed if isinstance(manifest.packed, Raw) else Raw(msgpack.encode(manifest.packed))
     return _Job(
-        manifest.api_version,
-        manifest.kind,
+        kind,
         manifest.name,
-        packed,
         dict(manifest.labels),
         None if manifest.reconcile == AS_IS else manifest.reconcile,
         manifest.path,
@@ -121,10 +168,9 @@ def _kept(job: DesiredJob) -> _Job:
     )
 
 
-def _desired(job: _Job) -> DesiredJob:
+def _desired(job: _Job, kinds: Sequence[tuple[str, str]], packed: Packed) -> DesiredJob:
     # By position, which is made in half the time.
+    api_version, kind = kinds[job.kind]
     reconcile = job.reconcile or AS_IS
-    manifest = Manifest(
-        job.api_version, job.kind, job.name, job.packed, job.labels, None, reconcile, job.path, job.line
-    )
-    return DesiredJob(manifest, job.identity, job.job_name, "", job.packed, job.earlier, job.keys)
+    manifest = Manifest(api_version, kind, job.name, packed, job.labels, None, reconcile, job.path, job.line)
+    return DesiredJob(manifest, job.identity, job.job_name, "", packed, job.earlier, job.keys)

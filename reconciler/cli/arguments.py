@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -15,6 +17,8 @@ from reconciler.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_STDOUT = 1
+_COLUMNS = 80
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 
@@ -42,10 +46,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def _columns() -> int:
+    """The terminal's width. Without being told one, argparse imports `shutil` for it, for every command."""
+    with suppress(KeyError, ValueError):
+        if columns := int(os.environ["COLUMNS"]):
+            return columns
+    with suppress(OSError):
+        return os.get_terminal_size(_STDOUT).columns or _COLUMNS
+    return _COLUMNS
+
+
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of this command line: of the one command that it begins with, else of all of them."""
+    width = _columns() - 2  # as argparse has it
     parser = _Parser(
         prog="reconciler",
+        formatter_class=partial(argparse.HelpFormatter, width=width),
         description="Makes the cloud agree with a repository of training jobs kept as YAML.",
         epilog="exit codes: 0 done, 1 something failed, 2 changes pending (plan --detailed-exitcode), "
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
@@ -60,7 +76,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
             help=spec.summary,
             description=spec.summary[0].upper() + spec.summary[1:] + ".",
             epilog=f"example:\n  {spec.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=width),
         )
         spec.flags(sub)
         _common(sub)

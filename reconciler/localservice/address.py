@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -43,7 +42,7 @@ def read_address(home: Path) -> Address | None:
 
 def write_address(home: Path, address: Address) -> None:
     """Write service.json, whole at any moment, for its owner only."""
-    new = home / f"{ADDRESS}.{secrets.token_hex(4)}"
+    new = home / f"{ADDRESS}.{os.urandom(4).hex()}"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(asdict(address), file)
