@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from reconciler import schemas
 from reconciler.canonical import canonical_spec
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from reconciler.stagedcode import CodeReader
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
+class Desired(Struct, frozen=True):
     """All wanted jobs, with the code that was read to name them.
 
     Attributes:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from reconciler.answers import Answer
 from reconciler.claim import Claim, ClaimId
-from reconciler.commitrecord import CommitRecord
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
+
+if TYPE_CHECKING:
+    from reconciler.commitrecord import CommitRecord  # most passes owe no commit anything
 
 
 class Versioned(Struct, frozen=True, gc=False):

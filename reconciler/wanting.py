@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct, field
 
 from reconciler.config import Config, Environment, read_document
 from reconciler.desiredcache import DesiredCache, look_of
@@ -31,8 +32,7 @@ def _source_memory() -> SourceMemory:
     return SourceMemory()
 
 
-@dataclass(frozen=True, slots=True)
-class PassMemory:
+class PassMemory(Struct, frozen=True):
     """What a process that goes on for long remembers from one pass to the next, so that it reads less.
 
     It is in memory alone, and of use to one thread at a time.

@@ -220,7 +220,7 @@ def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
     close(store, github, good)
     (run,) = good.observed.runs
     second: ActualJob = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
-    twice = dataclasses.replace(good, observed=dataclasses.replace(good.observed, runs=(run, second)))
+    twice = dataclasses.replace(good, observed=replace(good.observed, runs=(run, second)))
     tell(store, github, twice)
     for context in ("reconciler", "reconciler/prod/census"):
         assert github.states(FIRST, context) == ["success", "error"]

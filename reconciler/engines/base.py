@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from reconciler import schemas
 from reconciler.engines.addresses import address
 from reconciler.errors import NotFoundError, ServiceError
@@ -199,8 +201,7 @@ def _answer(request: Any, http: ClientHttp | None) -> Any:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Good:
+class _Good(Struct, frozen=True):
     """What a request is sent by; of an error the client itself learns nothing.
 
     It makes an exception of its own of each, and stumbles over what some of them hold: over a message that is

@@ -8,8 +8,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 ADDRESS = "service.json"
 LOCK = "service.lock"
@@ -18,8 +20,7 @@ LOG = "service.log"
 _READERS_TAKE = 10.0  # seconds, at most: a reader holds the lock while it copies the database
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a service is, and the token that every request to it needs."""
 
     pid: int

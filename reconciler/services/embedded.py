@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct
 
 from reconciler.config import Environment
 from reconciler.engines.base import Endpoint, api_error
@@ -237,8 +239,7 @@ def _secret_name() -> re.Pattern[str]:
     return re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Struct, frozen=True):
     """A transport to a service that runs; that it has ended is seen by who asks it."""
 
     http: Transport

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+
+from msgspec import Struct
 
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.errors import NotFoundError, ServiceError
@@ -14,8 +15,7 @@ from reconciler.labels import KEY, SOURCE
 from reconciler.ports import Ports, Versioned
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Struct, frozen=True, dict=True):
     """What there was, at one look.
 
     Attributes:

@@ -9,9 +9,11 @@ wrong is told too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from reconciler.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.validation.findings import Finding, Keys

@@ -11,8 +11,10 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from reconciler.diagnostics import Problem
 from reconciler.errors import UsageError
@@ -49,8 +51,7 @@ MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """What can't be read below a path: its place, the folders above it without links, and the problem."""
 
     place: Path

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 Keys = tuple[str | int, ...]
 """The way to a value in a document: keys of mappings, and indices of lists from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What is wrong with one value.
 
     Attributes:

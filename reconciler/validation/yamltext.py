@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -40,8 +39,7 @@ _OTHER_ENCODINGS = (
 _SAVE_AS_UTF8 = "save the file as UTF-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     """A place in a file that can't be read: line and column from 1, and the way to it where there is one."""
 
     line: int
