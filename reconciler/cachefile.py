@@ -82,12 +82,6 @@ class CacheFile:
             return self._head is not None and self._read(len(self._head)) == self._head
         return False
 
-    def size(self) -> int:
-        """How large the file is, whatever it holds; 0 where there is none."""
-        with suppress(OSError):
-            return (self._home / _FOLDER / self._name).stat(follow_symlinks=False).st_size
-        return 0
-
     def load(self) -> memoryview | None:
         """What was kept; None where there is nothing that can be believed."""
         if self._head is None:

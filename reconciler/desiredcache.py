@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import MsgspecError, Raw, Struct, msgpack
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _LOOK_BYTES = 32
 _FAST = 1  # of the levels that compress
-_LARGE = 256 * 1024
-"""Bytes of a cache; of some 800 manifests."""
 _NAME = "jobs.bin"
 
 
@@ -51,16 +49,14 @@ class _Job(Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Content(Struct, frozen=True, array_like=True):
-    """What the file holds.
+    """What the file holds behind the look of the manifests.
 
     Attributes:
-        look: Of the files.
         kinds: Each apiVersion and kind once.
         jobs: Sorted by base name.
         specs: Those of the jobs, compressed: of jobs that are as wanted, nobody looks at one.
     """
 
-    look: bytes
     kinds: list[tuple[str, str]]
     jobs: list[_Job]
     specs: bytes
@@ -85,13 +81,6 @@ class _Specs:
 _decode = msgpack.Decoder(_Content).decode
 
 
-class DesiredThen(NamedTuple):
-    """What was wanted when all files had this look; the jobs are sorted by base name."""
-
-    look: bytes
-    jobs: tuple[DesiredJob, ...]
-
-
 class DesiredCache:
     """The cache of one repository.
 
@@ -107,20 +96,15 @@ class DesiredCache:
         """Whether there is a cache of this version and this key: only that all of it is so is to be seen."""
         return self._file.seems_good()
 
-    def is_large(self) -> bool:
-        """Whether it is about so many files that to look at them takes longer than to start a process."""
-        return self._file.size() >= _LARGE
-
-    def load(self) -> DesiredThen | None:
-        """What was kept; None where there is nothing that can be believed."""
+    def load(self, look: bytes) -> tuple[DesiredJob, ...] | None:
+        """The jobs that files of this look ask for, sorted by base name; None where that isn't known."""
         body = self._file.load()
-        if body is None:
+        if body is None or body[:_LOOK_BYTES] != look:
             return None
         with suppress(MsgspecError, ValueError, IndexError):
-            content = _decode(body)
+            content = _decode(body[_LOOK_BYTES:])
             specs, kinds = _Specs(content.specs), content.kinds
-            jobs = [_desired(job, kinds, partial(specs.of, n)) for n, job in enumerate(content.jobs)]
-            return DesiredThen(content.look, tuple(jobs))
+            return tuple(_desired(job, kinds, partial(specs.of, n)) for n, job in enumerate(content.jobs))
         return None
 
     def save(self, look: bytes, jobs: Sequence[DesiredJob]) -> None:
@@ -131,8 +115,8 @@ class DesiredCache:
         numbers = {kind: number for number, kind in enumerate(kinds)}
         with suppress(ValueError, OverflowError):
             specs = zlib.compress(msgpack.encode([_raw(job.packed) for job in jobs]), _FAST)
-            content = _Content(look, kinds, [_kept(job, numbers[_kind_of(job)]) for job in jobs], specs)
-            self._file.save(msgpack.encode(content))
+            content = _Content(kinds, [_kept(job, numbers[_kind_of(job)]) for job in jobs], specs)
+            self._file.save(look + msgpack.encode(content))
 
 
 def look_of(found: Found) -> bytes:

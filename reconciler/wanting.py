@@ -19,11 +19,9 @@ from reconciler.validation.remembered import Memory
 
 if TYPE_CHECKING:
     from reconciler.desired import Desired
-    from reconciler.plan import DesiredJob
     from reconciler.sources.remembered import SourceMemory
     from reconciler.validation.files import Found
     from reconciler.validation.validate import Validating
-    from reconciler.validation.workers import Workers
 
 
 def _source_memory() -> SourceMemory:
@@ -88,7 +86,6 @@ class Wanting:
         may_be_kept = memory is None and not paths and not environment.defaults
         self._kept = DesiredCache(config.root, os.environ) if may_be_kept else None
         self._validating: Validating | None = None
-        self._looking = self._look_beside() if beside is not None else None
         if not any(cache and cache.seems_good() for cache in (self._kept, self._cache)):
             self._validating = self._validate(self._walk())
         if beside is not None:
@@ -100,18 +97,19 @@ class Wanting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._looking, self._validating):
-            if each is not None:
-                each.__exit__(kind, error, trace)
+        if self._validating is not None:
+            self._validating.__exit__(kind, error, trace)
 
     def result(self) -> Desired:
         """What is wanted; call it once. Raises InvalidError with every problem."""
         from reconciler.desired import Desired, desired_jobs
 
         if self._validating is None:
-            if (kept := self._unchanged()) is not None:
+            found = self._walk()
+            kept = self._kept.load(look_of(found)) if self._kept else None
+            if kept is not None:
                 return Desired(kept, {})
-            self._validating = self._validate(self._walk())
+            self._validating = self._validate(found)
         with self._validating:
             valid = self._validating.result()
         self._keep_manifests()
@@ -122,25 +120,6 @@ class Wanting:
         if self._kept and self._validating.is_remembered:
             self._kept.save(look_of(self._validating.found), desired.jobs)
         return desired
-
-    def _look_beside(self) -> Workers | None:
-        """Another process looks at the files, where there are many, and there is work for this one too."""
-        if self._kept is None or not (self._kept.is_large() and self._kept.seems_good()):
-            return None
-        from reconciler.validation.workers import Workers, can_fork, count_of_processors
-
-        return Workers(1, lambda _: self._look(), 1) if count_of_processors() > 1 and can_fork() else None
-
-    def _unchanged(self) -> tuple[DesiredJob, ...] | None:
-        """The jobs that the files ask for, where they are as when that was found out; else None."""
-        then = self._kept.load() if self._kept else None
-        if then is None:
-            return None
-        looks = [look for _, look in self._looking.results()] if self._looking else []
-        return then.jobs if then.look == (looks[0] if looks else self._look()) else None
-
-    def _look(self) -> bytes:
-        return look_of(self._walk())
 
     def _walk(self) -> Found:
         from reconciler.validation.files import find_manifests

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 import reconciler
-from reconciler import cachefile, desiredcache, schemas
+from reconciler import cachefile, schemas
 from reconciler.cachefile import CacheFile
 from reconciler.config import load_config
 from reconciler.diagnostics import Problem
@@ -701,10 +700,8 @@ EDITS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize("beside", [None, lambda: None], ids=["alone", "beside"])
 def test_whatever_is_done_to_a_file_is_seen(
-    plain: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[Path], object], beside: Any
+    plain: Path, edit: Callable[[Path], object], beside: Callable[[], None] | None
 ) -> None:
-    monkeypatch.setattr(desiredcache, "_LARGE", 0)
-    monkeypatch.setattr(workers, "can_fork", lambda: True)
     before = asked_for(plain, beside=beside)
     assert asked_for(plain, beside=beside) == before
     edit(plain)
@@ -719,25 +716,6 @@ def test_whatever_is_done_to_a_file_is_seen(
             found = error.problems
         assert found == expected
         assert found != before
-
-
-@pytest.mark.usefixtures("later")
-def test_a_process_that_looks_beside_may_be_killed(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desiredcache, "_LARGE", 0)
-    monkeypatch.setattr(workers, "can_fork", lambda: True)
-    expected = asked_for(plain)
-    here = os.getpid()
-    look, seen = Wanting._look, list[int]()
-
-    def killed(wanting: Wanting) -> bytes:
-        seen.append(os.getpid())
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return look(wanting)
-
-    monkeypatch.setattr(Wanting, "_look", killed)
-    assert asked_for(plain, beside=lambda: None) == expected
-    assert seen == [here], "what nobody else did is done here"
 
 
 def test_what_was_written_just_now_is_not_kept_as_a_whole(
