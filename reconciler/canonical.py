@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from operator import is_not
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 
 from reconciler.manifest import JsonObject
 
@@ -71,7 +71,8 @@ def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
     return canonical
 
 
-class _Form(Struct):
+@dataclass(slots=True)
+class _Form:
     """What is to be done at one place of a document; None or missing where nothing is.
 
     Attributes:
