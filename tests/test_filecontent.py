@@ -15,7 +15,7 @@ from reconciler.diagnostics import Problem
 from reconciler.validation import filecontent
 from reconciler.validation.filecontent import FileContent, Folders, Signature, can_be_trusted, read_file
 from reconciler.validation.files import ManifestFile, find_manifests
-from reconciler.validation.yamltext import MAX_FILE_BYTES
+from reconciler.validation.limits import MAX_FILE_BYTES
 from tests.test_validate import write
 
 SECOND = 10**9

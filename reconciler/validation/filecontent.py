@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from reconciler.diagnostics import Problem
-from reconciler.validation.yamltext import MAX_FILE_BYTES, too_large
+from reconciler.validation.limits import MAX_FILE_BYTES, too_large
 
 _COARSEST_TICK = 2 * 10**9  # ns
 _MOST_READINGS = 3

@@ -1,4 +1,8 @@
-"""How much one document may hold."""
+"""How much one file may hold, and one document."""
+
+from reconciler.diagnostics import Problem
+
+MAX_FILE_BYTES = 10 * 1024 * 1024
 
 MAX_DEPTH = 32
 """Collections within each other."""
@@ -11,3 +15,9 @@ MAX_TEXT = 64 * 1024
 
 MAX_KEY = 1024
 """Characters of one key."""
+
+
+def too_large(path: str) -> Problem:
+    """The problem of a file that is too large to be read."""
+    message = f"the file is larger than {MAX_FILE_BYTES // 1024**2} MB"
+    return Problem(path, 1, 1, "", message, "split it, or move it away from the manifests")

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from reconciler.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
 from reconciler.validation.findings import Keys
-from reconciler.validation.yamltext import MAX_FILE_BYTES, Chunk, Flaw, check_text, split, too_large
+from reconciler.validation.limits import MAX_FILE_BYTES, too_large
+from reconciler.validation.yamltext import Chunk, Flaw, check_text, split
 
 if TYPE_CHECKING:
     from reconciler.validation.places import Places, Position

@@ -15,10 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.diagnostics import MAX_COUNTED_PER_FILE, Problem
+from reconciler.diagnostics import MAX_COUNTED_PER_FILE
 from reconciler.validation.findings import Keys
-
-MAX_FILE_BYTES = 10 * 1024 * 1024
 
 _CLEAN_ASCII = bytes([*b"\t\n\r", *range(0x20, 0x7F)])
 _UNSAFE = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
@@ -78,12 +76,6 @@ def check_text(data: bytes) -> tuple[bytes, list[Flaw]]:
     except UnicodeDecodeError as error:
         return b"", [_not_utf8(data, error)]
     return data, list(islice(_refused(text), MAX_COUNTED_PER_FILE))
-
-
-def too_large(path: str) -> Problem:
-    """The problem of a file that is too large to be read."""
-    message = f"the file is larger than {MAX_FILE_BYTES // 1024**2} MB"
-    return Problem(path, 1, 1, "", message, "split it, or move it away from the manifests")
 
 
 def split(data: bytes) -> Iterator[Chunk]:
