@@ -46,7 +46,7 @@ class ClaimState(StrEnum):
     """It goes on only when a person says how."""
 
 
-class ClaimId(Struct, frozen=True, order=True, gc=False):
+class ClaimId(Struct, frozen=True, order=True, cache_hash=True, gc=False):
     """What a claim is about.
 
     Attributes:
