@@ -164,6 +164,7 @@ def measured(data: Data, repeats: int) -> dict[str, Any]:
     }
     costs: dict[str, list[dict[str, float]]] = {name: [] for name in works}
     for _ in range(repeats):
+        data.plan = None  # it holds what stages made in the repetition before: none shall take that apart
         for name, work in works.items():
             costs[name].append(limits.took(work))
     return {
