@@ -70,12 +70,23 @@ def split(sides: Sides) -> Split:
 
 
 class _Held(Struct, gc=False):
-    """A claim, with the base name that `attempts_by_base` gives it and the run that it names, if listed."""
+    """A claim.
+
+    Attributes:
+        base: The base name that `attempts_by_base` gives it.
+        run: The run that it names, if listed.
+        more: The further claims of the base name, at the first one.
+    """
 
     id: ClaimId
     claim: Claim
     base: str
     run: ActualJob | None = None
+    more: list[_Held] | None = None
+
+    def all(self) -> list[_Held]:
+        """All claims of the base name, of which this is the first."""
+        return [self, *(self.more or ())]
 
 
 class _Known:
@@ -89,7 +100,7 @@ class _Known:
         wanted = zip(sides.desired, bases, strict=True)
         self._base_of_key = {key: base for job, base in wanted for key in keys_of(job)}
         self._held: list[_Held] = []
-        self._groups: dict[str, list[_Held]] = {}
+        self._first: dict[str, _Held] = {}
         self._holders: dict[str, _Held] = {}
         self._loose: list[ActualJob] = []
         self._odd: set[str] = set()
@@ -101,10 +112,10 @@ class _Known:
     def settled(self, job: DesiredJob, base: str) -> Change | None:
         """The change of a job that is as wanted, of this base name; None for every other one."""
         manifest = job.manifest
-        group = self._groups.get(base)
-        if group is None or base in self._odd or manifest.reconcile.suspend:
+        first = self._first.get(base)
+        if first is None or base in self._odd or manifest.reconcile.suspend:
             return None
-        held = group[0] if len(group) == 1 else self._of_content(job, group)
+        held = _of_content(job, first) if first.more else first
         if held is None or held.run is None:
             return None
         id, claim, run = held.id, held.claim, held.run
@@ -116,7 +127,7 @@ class _Known:
             or id.key != (job.keys or keys_of(job))[0]
             or not manifest.kind == claim.kind == run.kind
             or not manifest.api_version == claim.api_version == run.api_version
-            or (len(group) > 1 and not _is_last(held, run, group))
+            or (first.more and not _is_last(held, run, first))
         ):
             return None
         # By position, which is made in half the time.
@@ -133,21 +144,22 @@ class _Known:
         return {held.id: held.claim for held in self._held if held.base not in done}
 
     def _note_claims(self, claims: Mapping[ClaimId, Claim]) -> None:
-        bases: dict[str, str] = {}
-        wanted, groups, holders = self._base_of_key, self._groups, self._holders
+        unwanted: dict[str, str] = {}
+        wanted, firsts, holders = self._base_of_key, self._first, self._holders
         for id, claim in claims.items():
-            base = wanted.get(id.key) or claim.base_name.replace("-", "_")
-            if bases.setdefault(id.key, base) != base:
-                self._odd |= {base, bases[id.key]}
+            base = wanted.get(id.key)
+            if base is None:
+                base = claim.base_name.replace("-", "_")
+                if (other := unwanted.setdefault(id.key, base)) != base:
+                    self._odd |= {base, other}
             held = _Held(id, claim, base)
             self._held.append(held)
-            if base in groups:
-                groups[base].append(held)
-            else:
-                groups[base] = [held]
-            if claim.resource and (other := holders.setdefault(claim.resource, held)) is not held:
-                self._odd |= {base, other.base}
-        self._base_of_key = {**bases, **wanted}
+            if (first := firsts.setdefault(base, held)) is not held:
+                first.more = first.more or []
+                first.more.append(held)
+            if claim.resource and (holder := holders.setdefault(claim.resource, held)) is not held:
+                self._odd |= {base, holder.base}
+        wanted |= unwanted
 
     def _note_runs(self, runs: Iterable[ActualJob]) -> None:
         for run in runs:
@@ -164,17 +176,18 @@ class _Known:
             base = held.base if held is not None else ""
             self._odd.add(base or self._base_of_key.get(run.labels.get(KEY, "")) or base_of(run.job_name))
 
-    def _of_content(self, job: DesiredJob, group: list[_Held]) -> _Held | None:
-        """The claim of the wanted content; None where there are several, or none."""
-        keys = keys_of(job)
-        mine = [held for held in group if held.id.key in keys]
-        return mine[0] if len(mine) == 1 else None
+
+def _of_content(job: DesiredJob, first: _Held) -> _Held | None:
+    """The claim of the wanted content, of all that there are of its base name; None for several, or none."""
+    keys = keys_of(job)
+    mine = [held for held in first.all() if held.id.key in keys]
+    return mine[0] if len(mine) == 1 else None
 
 
-def _is_last(held: _Held, run: ActualJob, group: list[_Held]) -> bool:
+def _is_last(held: _Held, run: ActualJob, first: _Held) -> bool:
     """Whether all other runs of the base name are over, and older."""
     newest = age(run)
-    for other in group:
+    for other in first.all():
         if other is held or other.run is None:
             continue
         if not (
