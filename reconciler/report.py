@@ -66,8 +66,9 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
     last = _applied_last(newest, records)
     applied = (*newest.applied, *last) if newest else ()
     known = {*records, *applied}
-    # What lies between two that didn't know of each other, nobody has looked at.
-    passed_over = chain(skipped(known), *(skipped({sha}) for sha in last if len(last) > 1))
+    # What lies behind the newest alone too: between two that didn't know of each other nobody has looked, nor
+    # between an older commit that was applied again and those that were before it.
+    passed_over = chain(skipped(known), *(skipped({sha}) for sha in last if known != {sha}))
     for sha in dict.fromkeys(passed_over):
         if sha not in known:
             store.write(CommitRecord(sha, now, superseded_by=commit), 0)

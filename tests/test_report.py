@@ -165,6 +165,24 @@ def test_what_lies_between_two_that_were_applied_at_once_is_told(
 
 
 @pytest.mark.fault(29)
+def test_what_lies_between_an_older_commit_and_what_was_applied_before_it_is_told(
+    store: Commits, github: GitHubServer
+) -> None:
+    """The environment begins with the third, then somebody goes back to the first, and forward again."""
+    applied(store, THIRD, JOB)
+    applied(store, FIRST, JOB)
+    fourth = "4" * 40
+    github.commits |= {fourth}
+    between = {FIRST: [SECOND, THIRD], THIRD: []}
+    open_record(
+        store, fourth, plan([JOB]), lambda known: min((between[s] for s in known if s in between), key=len)
+    )
+    close(store, github, view(fourth, (JOB, State.SUCCEEDED), asked=THIRD))
+    assert github.states(SECOND, "reconciler") == ["error"]
+    assert github.states(THIRD, "reconciler") == ["success"]
+
+
+@pytest.mark.fault(29)
 def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, github: GitHubServer) -> None:
     """Another branch's head may be the newest by then, or a force-push may have dropped it."""
     asked: list[set[str]] = []
@@ -172,7 +190,7 @@ def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, gith
         open_record(store, commit, plan([JOB]), lambda known: asked.append(set(known)) or ())
         close(store, github, view(commit, (JOB, State.SUCCEEDED), asked=FIRST))
     assert store.held.keys() == {THIRD}
-    assert asked == [set(), {FIRST}, {FIRST, SECOND}]
+    assert asked == [set(), {FIRST}, {FIRST, SECOND}, {SECOND}], "and what lies behind the newest"
 
 
 def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:
