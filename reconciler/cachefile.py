@@ -40,21 +40,8 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
 """What decides, beside the tool itself, what a file holds and whether it is valid."""
-_MODULES = (
-    "cachefile",
-    "canonical",
-    "config",
-    "desired",
-    "desiredcache",
-    "diagnostics",
-    "errors",
-    "manifest",
-    "manifestcache",
-    "naming",
-    "plan",
-    "schemas",
-)
-"""The same of the tool itself, beside its package `validation`."""
+_PACKAGES = (".", "engines", "planning", "services", "submission", "validation")
+"""The same of the tool itself, and what follows from both: not those below."""
 
 
 class CacheFile:
@@ -169,12 +156,13 @@ def fingerprint() -> bytes:
     """
     digest = blake2b(digest_size=32)
     digest.update(f"{reconciler.__version__}\n{sys.version}\n{sys.implementation.cache_tag}\n".encode())
-    package = Path(reconciler.__file__).parent
-    sources = [package / f"{name}.py" for name in _MODULES]
-    sources += sorted((package / "validation").glob("*.py"))
-    for source in sources:
-        content = source.read_bytes()
-        digest.update(f"{source.name} {len(content)}\n".encode() + content)
+    for package in _PACKAGES:
+        with os.scandir(Path(reconciler.__file__).parent / package) as entries:
+            sources = sorted((entry.name, entry.path) for entry in entries if entry.name.endswith(".py"))
+        for name, source in sources:
+            with os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0) as file:
+                content = file.read()
+            digest.update(f"{package} {name} {len(content)}\n".encode() + content)
     digest.update(schemas.fingerprint())
     for library in _LIBRARIES:
         digest.update(f"{library} {_files_of(library)}\n".encode())

@@ -107,16 +107,17 @@ class DesiredCache:
             return tuple(_desired(job, kinds, partial(specs.of, n)) for n, job in enumerate(content.jobs))
         return None
 
-    def save(self, look: bytes, jobs: Sequence[DesiredJob]) -> None:
-        """Keep what the files of this look ask for: they do for as long as they look so."""
+    def save(self, look: bytes, jobs: Sequence[DesiredJob]) -> bool:
+        """Keep what the files of this look ask for, as they do for as long as they look so; whether it is."""
         if any(job.manifest.package for job in jobs):
-            return
+            return False
         kinds = sorted({_kind_of(job) for job in jobs})
         numbers = {kind: number for number, kind in enumerate(kinds)}
         with suppress(ValueError, OverflowError):
             specs = zlib.compress(msgpack.encode([_raw(job.packed) for job in jobs]), _FAST)
             content = _Content(kinds, [_kept(job, numbers[_kind_of(job)]) for job in jobs], specs)
-            self._file.save(look + msgpack.encode(content))
+            return self._file.save(look + msgpack.encode(content))
+        return False
 
 
 def look_of(found: Found) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -63,6 +64,9 @@ class Wanting:
         memory: What earlier passes left; without, there is the cache on disk.
         beside: Called once threads may be started, when the processes are at work.
 
+    Attributes:
+        look: Set by `result`: the look by which the same is wanted whenever it is seen again; b"" for none.
+
     Raises:
         UsageError: A path isn't there.
     """
@@ -86,8 +90,9 @@ class Wanting:
         may_be_kept = memory is None and not paths and not environment.defaults
         self._kept = DesiredCache(config.root, os.environ) if may_be_kept else None
         self._validating: Validating | None = None
+        self.look = b""
         if not any(cache and cache.seems_good() for cache in (self._kept, self._cache)):
-            self._validating = self._validate(self._walk())
+            self._validating = self._validate(self._found)
         if beside is not None:
             beside()
 
@@ -100,16 +105,21 @@ class Wanting:
         if self._validating is not None:
             self._validating.__exit__(kind, error, trace)
 
+    @cached_property
+    def seen(self) -> bytes:
+        """What the manifests look like; b"" where that tells nothing of what is wanted."""
+        return look_of(self._found) if self._kept is not None and self._validating is None else b""
+
     def result(self) -> Desired:
         """What is wanted; call it once. Raises InvalidError with every problem."""
         from reconciler.desired import Desired, desired_jobs
 
         if self._validating is None:
-            found = self._walk()
-            kept = self._kept.load(look_of(found)) if self._kept else None
+            kept = self._kept.load(self.seen) if self._kept else None
             if kept is not None:
+                self.look = self.seen
                 return Desired(kept, {})
-            self._validating = self._validate(found)
+            self._validating = self._validate(self._found)
         with self._validating:
             valid = self._validating.result()
         self._keep_manifests()
@@ -118,10 +128,12 @@ class Wanting:
             raise InvalidError("some manifests are not valid", problems=valid.problems)
         desired = desired_jobs(self._root, valid.manifests, self._environment, valid.identities, self._code)
         if self._kept and self._validating.is_remembered:
-            self._kept.save(look_of(self._validating.found), desired.jobs)
+            look = look_of(self._validating.found)
+            self.look = look if self._kept.save(look, desired.jobs) else b""
         return desired
 
-    def _walk(self) -> Found:
+    @cached_property
+    def _found(self) -> Found:
         from reconciler.validation.files import find_manifests
 
         return find_manifests(self._root, self._below)

@@ -32,6 +32,7 @@ from reconciler.services.jobapi import EngineJobs, RunsSeen
 from reconciler.services.known import LASTS, LEAST_MARGIN, KnownRuns, Memory
 from reconciler.session import Session, open_session
 from reconciler.transport import HttpRequest, HttpResponse
+from reconciler.unread import Unread, already_read
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MARGIN = timedelta(minutes=12)
@@ -405,9 +406,9 @@ class Engine:
     def __init__(self) -> None:
         self.begins: list[str] = []
 
-    def jobs(self, labels: dict[str, str], since: str = "") -> list[ActualJob]:
+    def listed(self, labels: dict[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
         self.begins.append(since)
-        return [run(1, START, version=AIPLATFORM_V1)]
+        return already_read((run(1, START, version=AIPLATFORM_V1),))
 
 
 class Other:

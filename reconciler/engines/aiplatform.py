@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Annotated, Any
@@ -33,6 +33,7 @@ from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
+from reconciler.unread import Unread, joined
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
@@ -172,13 +173,16 @@ class AiPlatformEngine:
 
     def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
         """The jobs of both kinds with these labels; `since`: those created then or later (RFC 3339)."""
+        return self.listed(labels, since).read()
+
+    def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
+        """The same, not read yet."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
-        found = together(listings, threads=self._connection.endpoint.distant)
-        return tuple(job for jobs in found for job in jobs)
+        return joined(together(listings, threads=self._connection.endpoint.distant))
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs of this kind with this key label."""
-        return tuple(self._listed(kind, {KEY: key}))
+        return tuple(self._listed(kind, {KEY: key}).read())
 
     def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
@@ -210,7 +214,7 @@ class AiPlatformEngine:
         project, location = re.escape(endpoint.project), re.escape(endpoint.location)
         return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
 
-    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
+    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> Unread[Sequence[ActualJob]]:
         items = _items(kind)
         terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
         if since:
@@ -227,10 +231,9 @@ class AiPlatformEngine:
             lambda token: ask(pageToken=token),
             _PAGES[kind],
             lambda job: self._actual(kind, job, {}, {}),
-            ahead=self._connection.endpoint.distant,
         )
         wanted = labels.items()
-        return [job for job in found if wanted <= job.labels.items()]
+        return found.then(lambda jobs: [job for job in jobs if wanted <= job.labels.items()])
 
     def _collection(self, kind: str) -> Any:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")

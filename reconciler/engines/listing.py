@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from reconciler.engines.base import ApiError, object_of, text_of
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
-from reconciler.meanwhile import Meanwhile
 from reconciler.transport import HttpResponse, NoAnswerError
+from reconciler.unread import Unread, digest_of
 
 RESTARTS = 3
 """How often a listing begins again before it counts as impossible."""
@@ -47,57 +50,51 @@ class Pages(Generic[Item]):
         self._identity, self._attribute = identity
         self._lenient = lenient
 
-    @staticmethod
-    def token_of(body: bytes) -> str:
-        """The next page's token, found quickly; "" where there is none, or where the page has to say more."""
+    def page(self, body: bytes) -> tuple[Raw, str]:
+        """A page's items as they are written, and the next page's token; NoAnswerError for no page."""
         try:
-            return _turn.decode(body).token
-        except (ValueError, RecursionError):
-            return ""
-
-    def read(self, body: bytes) -> tuple[dict[str, Item], str]:
-        """A page's items by what tells them apart, and the next page's token; NoAnswerError for no page."""
-        try:
-            page = self._decoder.decode(body)
+            page = self._page.decode(body)
         except (ValueError, RecursionError):
             # What has another form than is known: how far it can be read all the same is said below.
-            return self._leniently(object_of(body))
-        return dict(zip(map(self._name, page.items), page.items, strict=True)), page.token
+            return self._odd_page(object_of(body))
+        return page.items, page.token
 
-    def _leniently(self, answer: JsonObject) -> tuple[dict[str, Item], str]:
-        page = answer.get(self.items, [])
+    def read(self, written: Raw) -> dict[str, Item]:
+        """The items of a page by what tells them apart; NoAnswerError where they have nothing that does."""
+        try:
+            items = self._decoder.decode(written)
+        except (ValueError, RecursionError):
+            return self._leniently(object_of(b'{"items":' + bytes(written) + b"}")["items"])
+        return dict(zip(map(self._name, items), items, strict=True))
+
+    def _odd_page(self, answer: JsonObject) -> tuple[Raw, str]:
+        token = answer.get("nextPageToken") or ""
+        if not isinstance(token, str) or not _encodable(token):
+            raise NoAnswerError("the service's answer has a page token that is no text")
+        return Raw(json.dumps(answer.get(self.items, [])).encode()), token
+
+    def _leniently(self, page: Any) -> dict[str, Item]:
         whole = isinstance(page, list) and all(
             isinstance(item, dict) and text_of(item, self._identity) for item in page
         )
         if not whole:
             raise NoAnswerError(f"the service's answer has {self.items} without {self._identity}")
-        token = answer.get("nextPageToken") or ""
-        if not isinstance(token, str) or not _encodable(token):
-            raise NoAnswerError("the service's answer has a page token that is no text")
-        return {item[self._identity]: self._lenient(item) for item in page}, token
+        return {item[self._identity]: self._lenient(item) for item in page}
 
     @cached_property
     def _name(self) -> Callable[[Item], str]:
         return attrgetter(self._attribute)
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[Any]:
+    def _decoder(self) -> msgspec.json.Decoder[list[Item]]:
         # A type that is known only here can't be checked: hence the "ignore".
-        fields = [
-            ("items", list[self._item], msgspec.field(default_factory=list)),  # type: ignore[name-defined]
-            ("token", str, ""),
-        ]
-        page = msgspec.defstruct("Page", fields, rename={"items": self.items, "token": "nextPageToken"})
-        return msgspec.json.Decoder(page)
+        return msgspec.json.Decoder(list[self._item])  # type: ignore[name-defined]
 
-
-class _Turn(msgspec.Struct, rename={"token": "nextPageToken"}):
-    """What a page says of the next one."""
-
-    token: str = ""
-
-
-_turn = msgspec.json.Decoder(_Turn)
+    @cached_property
+    def _page(self) -> msgspec.json.Decoder[Any]:
+        fields = [("items", Raw, Raw(b"[]")), ("token", str, "")]
+        names = {"items": self.items, "token": "nextPageToken"}
+        return msgspec.json.Decoder(msgspec.defstruct("Page", fields, rename=names))
 
 
 class _LostError(Exception):
@@ -105,13 +102,9 @@ class _LostError(Exception):
 
 
 def listing(
-    ask: Callable[[str | None], HttpResponse],
-    pages: Pages[Item],
-    made: Callable[[Item], Made],
-    *,
-    ahead: bool = False,
-) -> Sequence[Made]:
-    """What is made of every item of a listing.
+    ask: Callable[[str | None], HttpResponse], pages: Pages[Item], made: Callable[[Item], Made]
+) -> Unread[Sequence[Made]]:
+    """What is made of every item of a listing, once somebody reads it.
 
     A page token that the service refuses, or gives a second time, begins the listing anew: to go on without
     it would leave items out. An item that moves to a later page meanwhile is listed once.
@@ -119,17 +112,20 @@ def listing(
     Args:
         ask: Asks for the page of a token, for the first one with None.
         pages: How its answers are read.
-        made: Makes of an item what is wanted.
-        ahead: Whether the next page is asked for while one is read; there is one request at most even so.
+        made: Makes of an item what is wanted, and depends on nothing else.
 
     Raises:
-        ServiceError: There is no complete listing to be had.
+        ServiceError: There is no complete listing to be had; or, when it is read, what there is can't be.
     """
+    listed = _listed(ask, pages)
+    return Unread(lambda: _made(listed, pages, made), digest_of(listed))
+
+
+def _listed(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list[Raw]:
+    """The items of every page."""
     for _ in range(1 + RESTARTS):
-        try:
-            return _pass(ask, pages, made, ahead=ahead)
-        except _LostError:
-            continue
+        with suppress(_LostError):
+            return _pass(ask, pages)
     raise ServiceError(
         f"the listing of {pages.items} broke off {1 + RESTARTS} times: "
         "the service gives no use of its page tokens",
@@ -137,51 +133,27 @@ def listing(
     )
 
 
-def _pass(
-    ask: Callable[[str | None], HttpResponse],
-    pages: Pages[Item],
-    made: Callable[[Item], Made],
-    *,
-    ahead: bool,
-) -> Sequence[Made]:
-    found: dict[str, Made] = {}
+def _pass(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list[Raw]:
+    listed: list[Raw] = []
     tokens: set[str] = set()
     body = ask(None).body
     while True:
-        following = _Following(ask, pages.token_of(body) if ahead else "", tokens)
-        try:
-            page, token = pages.read(body)
-            found |= zip(page, map(made, page.values()), strict=True)
-        finally:
-            following.end()
+        items, token = pages.page(body)
+        listed.append(items)
         if not token:
-            return list(found.values())
+            return listed
         if token in tokens:
             raise _LostError
         tokens.add(token)
-        body = following.page(token)
+        body = _next(ask, token)
 
 
-class _Following:
-    """The next page, fetched beside the reading of this one; nothing for a token that was given before."""
-
-    def __init__(
-        self, ask: Callable[[str | None], HttpResponse], token: str, tokens: Collection[str]
-    ) -> None:
-        self._ask = ask
-        self._fetching: Meanwhile[bytes] | None = None
-        if token and token not in tokens:
-            self._fetching = Meanwhile(lambda: _next(ask, token))
-            self._fetching.begin()
-
-    def end(self) -> None:
-        """Wait until no request is under way."""
-        if self._fetching is not None:
-            self._fetching.end()
-
-    def page(self, token: str) -> bytes:
-        """The page of the token that reading this one gave."""
-        return self._fetching.result() if self._fetching is not None else _next(self._ask, token)
+def _made(listed: Iterable[Raw], pages: Pages[Item], made: Callable[[Item], Made]) -> Sequence[Made]:
+    found: dict[str, Made] = {}
+    for written in listed:
+        page = pages.read(written)
+        found |= zip(page, map(made, page.values()), strict=True)
+    return list(found.values())
 
 
 def _next(ask: Callable[[str | None], HttpResponse], token: str) -> bytes:

@@ -34,6 +34,7 @@ from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
+from reconciler.unread import Unread
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100
@@ -181,6 +182,10 @@ class MlEngine:
 
     def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
         """The jobs with these labels; `since`: those created at that time or later (RFC 3339)."""
+        return self.listed(labels, since).read()
+
+    def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
+        """The same, not read yet."""
         terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
         if since:
             terms.append(f'create_time>="{since}"')
@@ -196,10 +201,9 @@ class MlEngine:
             lambda token: ask(pageToken=token),
             _PAGES,
             lambda job: self._actual(job, {}, {}),
-            ahead=self._connection.endpoint.distant,
         )
         wanted = labels.items()
-        return tuple(job for job in found if wanted <= job.labels.items())
+        return found.then(lambda jobs: tuple(job for job in jobs if wanted <= job.labels.items()))
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs with this key label."""

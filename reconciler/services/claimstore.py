@@ -10,7 +10,7 @@ all. The object's content is the same JSON: for people, and where an object was 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -34,6 +34,7 @@ from reconciler.ports import ClaimRead, Versioned
 from reconciler.services.claimtext import ENTRY, claim_in, object_in
 from reconciler.services.known import KnownClaim, KnownClaims
 from reconciler.transport import HttpResponse
+from reconciler.unread import Unread, already_read
 
 PREFIX = "reconciler/claims/"
 """What the name of every object begins with that claims are kept in."""
@@ -45,7 +46,6 @@ _PAGE_SIZE = 1000
 _DIGITS = 19  # of a generation, which is an int64
 _FIELDS = "name,generation,metadata"
 _LIST = "storage.objects.list"
-
 
 Made = TypeVar("Made")
 
@@ -132,17 +132,24 @@ class ObjectClaims:
 
     def all(self) -> Mapping[ClaimId, Versioned]:
         """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
-        with self._told():
-            try:
-                versions = self._all()
-            except NotFoundAtServiceError:
-                # Where nobody has to prepare a store, there is none before the first claim.
-                if not self._founds:
-                    raise
-                if self._known is not None:
-                    self._known.replace({})
-                versions = ()
-        return {version.claim.id: version for version in versions}
+        return self.listed().read()
+
+    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
+        """The same, not read yet; where something is remembered, it is read and remembered at once."""
+        before = self._known
+        if before is None:
+            found = self._listed(self._versioned)
+            return Unread(lambda: _by_id(self._read(found)), found.digest)
+
+        def remembered(item: _Object) -> tuple[str, KnownClaim]:
+            told = (item.generation, item.metadata.claim)
+            claim = before.found.get(item.name)
+            same = claim is not None and claim.told == told
+            return item.name, claim if claim and same else KnownClaim(told, self._versioned(item))
+
+        now = dict(self._read(self._listed(remembered)))
+        before.replace(now)
+        return already_read(_by_id(claim.versioned for claim in now.values()))
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim as it is now."""
@@ -169,7 +176,9 @@ class ObjectClaims:
     def _name(self, id: ClaimId) -> str:
         return f"{self._prefix}{id.key}/{id.attempt}"
 
-    def _listed(self, made: Callable[[_Object], Made]) -> Sequence[Made]:
+    def _listed(self, made: Callable[[_Object], Made]) -> Unread[Sequence[Made]]:
+        """What is made of every claim's object."""
+
         def ask(token: str | None) -> HttpResponse:
             return self._connection.get(
                 _LIST,
@@ -181,23 +190,18 @@ class ObjectClaims:
                 pageToken=token,
             )
 
-        return listing(ask, _PAGES, made, ahead=self._connection.endpoint.distant)
+        with self._told():
+            try:
+                return listing(ask, _PAGES, made)
+            except NotFoundAtServiceError:
+                # Where nobody has to prepare a store, there is none before the first claim.
+                if not self._founds:
+                    raise
+        return already_read([])
 
-    def _all(self) -> Sequence[Versioned]:
-        """The claims of all objects; what is known of one that is still the same isn't read again."""
-        if self._known is None:
-            return self._listed(self._versioned)
-        known = self._known.found
-
-        def read(item: _Object) -> tuple[str, KnownClaim]:
-            told = (item.generation, item.metadata.claim)
-            before = known.get(item.name)
-            same = before is not None and before.told == told
-            return item.name, before if before and same else KnownClaim(told, self._versioned(item))
-
-        now = dict(self._listed(read))
-        self._known.replace(now)
-        return [claim.versioned for claim in now.values()]
+    def _read(self, found: Unread[Sequence[Made]]) -> Sequence[Made]:
+        with self._told():
+            return found.read()
 
     def _genesis_there(self) -> _Object | None:
         """The genesis, None where there is none: in no bucket either, where nobody has to prepare one."""
@@ -330,6 +334,10 @@ class ObjectClaims:
                 f"`{self._command}` prints the commands that give it"
             )
         return error.hint or "nothing is submitted without its claim: try again when Cloud Storage answers"
+
+
+def _by_id(versions: Iterable[Versioned]) -> Mapping[ClaimId, Versioned]:
+    return {version.claim.id: version for version in versions}
 
 
 def answered_at(response: HttpResponse) -> datetime:

@@ -15,6 +15,7 @@ from reconciler.ports import Bounds, Clock, Credential
 from reconciler.redaction import redacted
 from reconciler.services.known import Lister, Memory
 from reconciler.transport import NotSentError
+from reconciler.unread import Unread, already_read, joined
 
 
 class RunsSeen:
@@ -40,8 +41,8 @@ class RunsSeen:
         return runs.look(versions, lister, now=now, margin=self._margin, named=claims.named)
 
 
-_LOOKING_BACK = (AIPLATFORM_V1, ML_V1)
-"""The apiVersions whose engines, our own, list what was created since a moment."""
+_OWN = (AIPLATFORM_V1, ML_V1)
+"""The apiVersions whose engines, our own, list what was created since a moment, and leave it unread."""
 
 
 class EngineJobs:
@@ -68,19 +69,27 @@ class EngineJobs:
 
     def runs(self) -> tuple[ActualJob, ...]:
         """All runs that carry this repository's source label, without their specs."""
-        back = _LOOKING_BACK if self._known else ()
-        known = [version for version in self._api_versions if version in back]
-        found = list(self._known.runs(known, self._listed)) if self._known else []
-        for version in self._api_versions:
-            if version not in back:
-                found += self._listed(version)
-        return tuple(found)
+        return self.listed().read()
 
-    def _listed(self, api_version: str, since: str = "") -> Sequence[ActualJob]:
-        engine: Any = self._engine(api_version)
-        labels = {SOURCE: self._source}
+    def listed(self) -> Unread[tuple[ActualJob, ...]]:
+        """The same, not read yet."""
+        own = [version for version in self._api_versions if version in _OWN]
+        if self._known:
+            found: list[Unread[Sequence[ActualJob]]] = [already_read(self._known.runs(own, self._since))]
+        else:
+            found = [self._unread(version) for version in own]
+        for version in self._api_versions:
+            if version not in own:
+                found.append(already_read(self._engine(version).jobs({SOURCE: self._source})))
+        return joined(found)
+
+    def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
+        return self._unread(api_version, since).read()
+
+    def _unread(self, api_version: str, since: str = "") -> Unread[Sequence[ActualJob]]:
         # Engines of other packages know nothing of a time.
-        found: Sequence[ActualJob] = engine.jobs(labels, since) if since else engine.jobs(labels)
+        engine: Any = self._engine(api_version)
+        found: Unread[Sequence[ActualJob]] = engine.listed({SOURCE: self._source}, since)
         return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import ActualJob
 from reconciler.labels import KEY, SOURCE
 from reconciler.ports import Ports, Versioned
+from reconciler.unread import Unread, digest_of
 
 
 class Observed(Struct, frozen=True, dict=True):
@@ -21,10 +22,13 @@ class Observed(Struct, frozen=True, dict=True):
     Attributes:
         claims: Every claim of the repository in this target.
         runs: Every run of it, without their specs.
+        digest: The same for looks that saw the same, to the letter; b"" where nothing tells so: where a job
+            was asked for by itself, for one.
     """
 
     claims: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
+    digest: bytes = b""
 
     @cached_property
     def known(self) -> Mapping[ClaimId, Claim]:
@@ -32,8 +36,35 @@ class Observed(Struct, frozen=True, dict=True):
         return {id: found.claim for id, found in self.claims.items()}
 
 
-def observe(ports: Ports) -> Observed:
+class Listed(Struct, frozen=True):
+    """The claims and runs of one look, not read yet."""
+
+    claims: Unread[Mapping[ClaimId, Versioned]]
+    runs: Unread[tuple[ActualJob, ...]]
+
+    @property
+    def digest(self) -> bytes:
+        """As `Observed` has it."""
+        digests = self.claims.digest, self.runs.digest
+        return digest_of(digests) if all(digests) else b""
+
+
+def listed(ports: Ports) -> Listed:
     """The claims, then the runs: what a claim names was there before it was listed.
+
+    Raises:
+        ServiceError: A service can't be asked.
+    """
+    return Listed(ports.claims.listed(), ports.jobs.listed())
+
+
+def observe(ports: Ports) -> Observed:
+    """One look, as `observed` reads it."""
+    return observed(ports, listed(ports))
+
+
+def observed(ports: Ports, found: Listed) -> Observed:
+    """What was listed, read.
 
     A claim's job that the listing leaves out is asked for by name. Where it is there, with its labels, and
     isn't so young that a listing may still lack it, listings can't be trusted, and a search for jobs that
@@ -42,21 +73,24 @@ def observe(ports: Ports) -> Observed:
     Raises:
         ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
     """
-    claims = ports.claims.all()
-    listed = ports.jobs.runs()
-    ports.claims.check(len(listed))
-    return Observed(claims, (*listed, *_unlisted(ports, claims, listed)))
+    claims, runs = found.claims.read(), found.runs.read()
+    ports.claims.check(len(runs))
+    missing = _missing(claims, runs)
+    return Observed(claims, (*runs, *_unlisted(ports, missing)), b"" if missing else found.digest)
 
 
-def _unlisted(
-    ports: Ports, claims: Mapping[ClaimId, Versioned], listed: tuple[ActualJob, ...]
-) -> Iterator[ActualJob]:
-    seen = {run.resource for run in listed}
-    for found in claims.values():
-        claim = found.claim
-        missing = claim.state is ClaimState.BOUND and claim.resource not in seen
-        if not missing or claim.ended or claim.gone:
-            continue
+def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
+    """The claims whose job should be among the runs, and isn't."""
+    seen = {run.resource for run in runs}
+    return [
+        claim
+        for claim in (found.claim for found in claims.values())
+        if claim.state is ClaimState.BOUND and claim.resource not in seen and not (claim.ended or claim.gone)
+    ]
+
+
+def _unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
+    for claim in missing:
         try:
             job = ports.jobs.read(claim.api_version, claim.kind, claim.resource)
         except NotFoundError:

@@ -10,6 +10,7 @@ from reconciler.job import ActualJob
 from reconciler.labels import KEY, SOURCE
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.ports import Credential
+from reconciler.unread import Unread, already_read
 
 from .model import OURS, PARENT, Job, Request
 from .process import Process
@@ -31,6 +32,10 @@ class JobsPort:
     def runs(self) -> tuple[ActualJob, ...]:
         """All that carry this repository's source label."""
         return self._listed("runs", lambda job: job.labels.get(SOURCE) == OURS)
+
+    def listed(self) -> Unread[tuple[ActualJob, ...]]:
+        """The same, not read yet."""
+        return already_read(self.runs())
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """All of one kind that carry a key."""

@@ -10,6 +10,7 @@ from reconciler.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.commitrecord import CommitRecord, record_json, record_of
 from reconciler.errors import ServiceError
 from reconciler.ports import ClaimRead, Versioned, VersionedRecord
+from reconciler.unread import Unread, already_read
 
 from .process import Process
 from .world import World
@@ -93,6 +94,10 @@ class StorePort:
         found = self._claims.all()
         self._process.turn(f"listed {len(found)} claims")
         return found
+
+    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
+        """Every claim, not read yet."""
+        return already_read(self.all())
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim, with the time of the answer in whole seconds, as a Date header has it."""
