@@ -64,10 +64,11 @@ def size(cost: float, slow: float = 1.0) -> dict[str, Any]:
     """Figures in which everything costs the same, and its square of CPU; the loader takes as long."""
     loading = {limits.LOADING: [{"wall": slow * cost, "cpu": slow * cost}]}
     costs = [{"wall": slow * cost, "cpu": slow * cost**2}]
+    smaller = [{"wall": slow * cost / 10, "cpu": slow * cost**2 / 100}]
     return {
         "limits": loading,
         "within": loading,
-        "stages": {name: {"costs": costs, "peak": cost} for name in stages.STAGES},
+        "stages": {name: {"costs": costs, "smaller": smaller, "peak": cost} for name in stages.STAGES},
         "programs": dict.fromkeys(programs.PROGRAMS, costs),
         "peaks": dict.fromkeys(programs.PROGRAMS, cost),
     }

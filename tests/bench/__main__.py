@@ -13,6 +13,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,11 @@ def _measured(folder: Path, arguments: argparse.Namespace) -> Mapping[str, Any]:
         "watch": None,
     }
     _start(_filled(folder / "one", 1), figures, arguments.starts)
+    smaller: Place | None = None
     for number in sorted(set(arguments.sizes)):
         place = _filled(folder / str(number), number)
-        figures["sizes"][str(number)] = _size(place, number, arguments)
+        figures["sizes"][str(number)] = _size(place, number, arguments, smaller)
+        smaller = place
     if arguments.passes:
         figures["watch"] = _watch(place, number, arguments)
     return figures
@@ -97,10 +100,14 @@ def _start(place: Place, figures: dict[str, Any], repeats: int) -> None:
         }
 
 
-def _size(place: Place, number: int, arguments: argparse.Namespace) -> Mapping[str, Any]:
+def _size(
+    place: Place, number: int, arguments: argparse.Namespace, smaller: Place | None
+) -> Mapping[str, Any]:
     with place.served():
         _say(f"stages of {number}")
-        stages = place.module("stages", str(place.root), str(arguments.repeats))
+        with smaller.served() if smaller else nullcontext():
+            places = [str(path) for each in (place, smaller) if each for path in (each.root, each.home)]
+            stages = place.module("stages", str(arguments.repeats), *places)
         _say(f"programs over {number}")
         costs, within = programs.repeated(place, arguments.repeats)
         peaks = programs.peaks(place)

@@ -48,7 +48,8 @@ class Growth:
 
     Attributes:
         what: The stage, or the program.
-        wall, cpu: Factors of the medians, in units of what the loader took at the same size.
+        wall, cpu: Of a stage, the median of the factors of each repetition, in which both sizes are one after
+            the other; of a program, of the medians, in units of what the loader took at the same size.
         memory: The factor of the peaks.
     """
 
@@ -91,18 +92,20 @@ def growths(figures: Figures) -> list[Growth]:
     if len(numbers) < 2 or numbers[-1] != _TIMES * numbers[-2]:
         return []
     small, large = (figures["sizes"][str(number)] for number in numbers[-2:])
-    of_stages, of_programs = (
-        (small[where][limits.LOADING], large[where][limits.LOADING]) for where in ("within", "limits")
-    )
     stages = (
-        _growth(f"stage: {name}", before["costs"], after["costs"], of_stages, after["peak"] / before["peak"])
-        for name, after in large["stages"].items()
-        for before in [small["stages"][name]]
-    )
-    ran = (
-        _growth(
-            name, small["programs"][name], large["programs"][name], of_programs, peak / small["peaks"][name]
+        Growth(
+            f"stage: {name}",
+            *(
+                of(column(found["costs"], clock), column(found["smaller"], clock))
+                for clock in ("wall", "cpu")
+            ),
+            found["peak"] / small["stages"][name]["peak"],
         )
+        for name, found in large["stages"].items()
+    )
+    units = small["limits"][limits.LOADING], large["limits"][limits.LOADING]
+    ran = (
+        _growth(name, small["programs"][name], large["programs"][name], units, peak / small["peaks"][name])
         for name, peak in large["peaks"].items()
     )
     return [*stages, *ran]

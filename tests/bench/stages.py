@@ -1,8 +1,9 @@
-"""`python -m tests.bench.stages ROOT REPEATS`: each stage of a plan alone, over the same data, as JSON.
+"""`python -m tests.bench.stages REPEATS ROOT HOME [ROOT HOME]`: each stage of a plan alone, as JSON.
 
 What a stage calls stands in one function here, and leaves in `Data` what the next ones begin with. Each runs
 first in a forked process, whose memory is looked at; then all run in turn, once for each repetition, and the
-limits with them.
+limits with them. Where there is a second, smaller repository, each stage runs over it just before: so how a
+stage grows isn't how the machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from reconciler.cli.output import json_text
 from reconciler.config import load_config
 from reconciler.desired import Desired, desired_jobs
 from reconciler.engines.base import Connection
-from reconciler.home import home_of
 from reconciler.jsonforms import plan_json
 from reconciler.manifest import Manifest
 from reconciler.manifests import JOBS_FOLDER
@@ -45,6 +45,7 @@ from reconciler.validation.validate import validate
 from reconciler.validation.verdict import is_valid
 
 from . import limits
+from .place import Cost
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Data:
     """What the stages take from each other."""
 
     root: Path
+    home: Path
     manifests: tuple[Manifest, ...] = ()
     files: Sequence[ManifestFile] = ()
     contents: Sequence[bytes] = ()
@@ -95,7 +97,7 @@ def _name(data: Data) -> None:
 
 
 def _list(data: Data) -> None:
-    with EmbeddedService(home_of(data.root, os.environ), start=False) as service:
+    with EmbeddedService(data.home, start=False) as service:
         transport = _Noting(service)
         endpoint = replace(service.endpoint(data.environment), transport=transport)
         data.observed = observe(Session(data.config, data.environment, Connection(endpoint)).ports)
@@ -103,7 +105,7 @@ def _list(data: Data) -> None:
 
 
 def _plan(data: Data) -> None:
-    with EmbeddedService(home_of(data.root, os.environ), start=False) as service:
+    with EmbeddedService(data.home, start=False) as service:
         session = Session(data.config, data.environment, Connection(service.endpoint(data.environment)))
         data.plan = plan_of(session, data.desired, data.observed, whole=True)
 
@@ -126,6 +128,16 @@ STAGES: Mapping[str, Callable[[Data], None]] = {
 }
 
 
+_LEAVES = {
+    "walk": "files",
+    "read": "contents",
+    "canonical form and hash": "desired",
+    "list": "observed",
+    "plan": "plan",
+}
+"""What stages leave in `Data`."""
+
+
 class _Noting:
     """A transport that keeps every answer."""
 
@@ -139,9 +151,9 @@ class _Noting:
         return answer
 
 
-def prepared(root: Path) -> Data:
+def prepared(root: Path, home: Path) -> Data:
     """The data before the first stage; what is imported when first needed, is imported."""
-    data = Data(root)
+    data = Data(root, home)
     found = validate(root, [root / JOBS_FOLDER])
     assert found.manifests
     assert not found.problems
@@ -149,29 +161,51 @@ def prepared(root: Path) -> Data:
     return data
 
 
-def measured(data: Data, repeats: int) -> dict[str, Any]:
+def measured(repeats: int, root: Path, home: Path, *smaller_one: Path) -> dict[str, Any]:
     """All figures; see the module."""
+    data = prepared(root, home)
+    memory = _ran_once(data)
+    smaller: Data | None = None
+    if smaller_one:
+        smaller = prepared(*smaller_one)
+        _ran_once(smaller)
+    costs: dict[str, list[Cost]] = {name: [] for name in (limits.LOADING, limits.LISTING, *STAGES)}
+    of_smaller: dict[str, list[Cost]] = {name: [] for name in STAGES}
+    for _ in range(repeats):
+        costs[limits.LOADING].append(limits.took(lambda: limits.load(data.contents)))
+        costs[limits.LISTING].append(limits.took(lambda: [json.loads(text) for text in data.answers]))
+        for each in (data, smaller):
+            if each is not None:
+                each.plan = None  # it holds what other stages made
+        for name, stage in STAGES.items():
+            if smaller is not None:
+                of_smaller[name].append(_took(name, stage, smaller))
+            costs[name].append(_took(name, stage, data))
+    return {
+        "limits": {name: costs[name] for name in (limits.LOADING, limits.LISTING)},
+        "stages": {
+            name: {"costs": costs[name], "smaller": of_smaller[name], **memory[name]} for name in STAGES
+        },
+        "listing": {"answers": len(data.answers), "bytes": sum(map(len, data.answers))},
+    }
+
+
+def _ran_once(data: Data) -> dict[str, dict[str, int]]:
+    """Every stage's memory; each has left what the others need."""
     memory = {}
     for name, stage in STAGES.items():
         memory[name] = _memory(stage, data)
         stage(data)
         if stage is _parse:
             data.documents = [clean_documents(content)[0] for content in data.contents]
-    works: dict[str, Callable[[], object]] = {
-        limits.LOADING: lambda: limits.load(data.contents),
-        limits.LISTING: lambda: [json.loads(text) for text in data.answers],
-        **{name: partial(stage, data) for name, stage in STAGES.items()},
-    }
-    costs: dict[str, list[dict[str, float]]] = {name: [] for name in works}
-    for _ in range(repeats):
-        data.plan = None  # it holds what stages made in the repetition before: none shall take that apart
-        for name, work in works.items():
-            costs[name].append(limits.took(work))
-    return {
-        "limits": {name: costs.pop(name) for name in (limits.LOADING, limits.LISTING)},
-        "stages": {name: {"costs": found, **memory[name]} for name, found in costs.items()},
-        "listing": {"answers": len(data.answers), "bytes": sum(map(len, data.answers))},
-    }
+    return memory
+
+
+def _took(name: str, stage: Callable[[Data], None], data: Data) -> Cost:
+    if name in _LEAVES:
+        # In the program there is nothing of a pass before, for the stage to take apart.
+        setattr(data, _LEAVES[name], None)
+    return limits.took(partial(stage, data))
 
 
 def _memory(stage: Callable[[Data], None], data: Data) -> dict[str, int]:
@@ -199,4 +233,4 @@ def _memory(stage: Callable[[Data], None], data: Data) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(prepared(Path(sys.argv[1])), int(sys.argv[2]))))
+    print(json.dumps(measured(int(sys.argv[1]), *map(Path, sys.argv[2:]))))

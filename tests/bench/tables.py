@@ -26,7 +26,7 @@ def text_of(figures: Figures) -> str:
             *_section(f"Stages: milliseconds ({times}), peak of the process in MB", _stages(figures)),
             *_section("Ratios, and what is wished", _ratios(figures)),
             *_section(
-                f"Growth to ten times as many, in units of the loader; wished: at most {GROWTH_WISHED:g}",
+                f"Growth to ten times as many; wished: at most {GROWTH_WISHED:g}",
                 _growth(figures),
             ),
             *_section("The loop: what is edited, and passes in which nothing changes", _watch(figures)),
