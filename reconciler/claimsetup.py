@@ -67,7 +67,9 @@ def prepare_claims(session: Session) -> Prepared:
 def _bucket(session: Session) -> JsonObject | None:
     bucket = session.environment.claims_bucket
     try:
-        found: JsonObject = execute(session.connection.storage.buckets().get(bucket=bucket, fields=_FIELDS))
+        found: JsonObject = execute(
+            session.connection.client("storage.buckets").get(bucket=bucket, fields=_FIELDS)
+        )
     except NotFoundAtServiceError:
         return None
     except ApiError as error:
@@ -86,7 +88,7 @@ def _made(session: Session) -> JsonObject:
         },
         "versioning": {"enabled": True},
     }
-    buckets = session.connection.storage.buckets()
+    buckets = session.connection.client("storage.buckets")
     try:
         made: JsonObject = execute(buckets.insert(project=environment.project, body=body))
     except ApiError as error:

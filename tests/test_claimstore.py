@@ -74,7 +74,7 @@ def put(session: Session, name: str, metadata: dict[str, str]) -> None:
     """Write an object as somebody else might."""
     from googleapiclient.http import MediaInMemoryUpload
 
-    session.connection.storage.objects().insert(
+    session.connection.client("storage.objects").insert(
         bucket=BUCKET,
         body={"name": name, "metadata": metadata},
         media_body=MediaInMemoryUpload(b"{}", mimetype="application/json"),

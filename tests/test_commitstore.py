@@ -95,7 +95,7 @@ def test_a_record_that_cannot_be_read_is_named(session: Session) -> None:
 
     name = f"reconciler/claims/acme-jobs/_commits/{PROJECT}/{LOCATION}/prod/{'b' * 40}"
     media = MediaInMemoryUpload(b"[]", mimetype="application/json")
-    objects = session.connection.storage.objects()
+    objects = session.connection.client("storage.objects")
     objects.insert(bucket="reconciler-staging", body={"name": name}, media_body=media).execute()
     with pytest.raises(ServiceError, match=f"{'b' * 40} can't be read") as told:
         store(session).all()

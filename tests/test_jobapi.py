@@ -331,7 +331,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
         with suppress(ServiceError):
             act()
     with pytest.raises(ApiError) if status >= 300 else suppress(ServiceError) as told:
-        execute(CONNECTION.ml.projects().jobs().list(parent=f"projects/{PROJECT}"))
+        execute(CONNECTION.client("ml.projects.jobs").list(parent=f"projects/{PROJECT}"))
     assert told is None or (told.value.status, bool(told.value.message)) == (status, True)
 
 

@@ -18,9 +18,9 @@ from reconciler.naming import identities, label_of
 from reconciler.validation import known
 from reconciler.validation.examined import ExaminedFile, examine
 from reconciler.validation.files import ManifestFile, Signature
-from reconciler.validation.known import known_file, known_files
+from reconciler.validation.known import known_files
 from reconciler.validation.packages import PackageFolder
-from reconciler.validation.remembered import AS_IS, KnownDocument, digest_of
+from reconciler.validation.remembered import AS_IS, KnownDocument, KnownFile, digest_of
 from tests.expected_problems import CASES
 from tests.test_hostile_manifests import PIECES
 from tests.test_load import BOMBS
@@ -30,6 +30,11 @@ from tests.yaml_styles import written
 JOBS = Path(__file__).parent.parent / "jobs"
 FILLED = frozenset({"region", "timeout"})
 NO_FILE = ManifestFile("jobs/job.yaml", "/repository/jobs/job.yaml", Signature(0, 0, 0, 0, 0))
+
+
+def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> KnownFile | None:
+    """What is known of one file's bytes."""
+    return known_files({digest_of(data): data}, filled).get(digest_of(data))
 
 
 def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:

@@ -18,7 +18,7 @@ from reconciler.manifest import ML_V1
 from reconciler.naming import job_name, label_of
 from reconciler.plan import Action, DesiredJob, DriftKind, Plan, Stuck
 from reconciler.planning import decision
-from reconciler.planning.attempts import base_of, keys_of, runs_of
+from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.comparison import predecessors
 from tests.planning import (
     GOOGLE,
@@ -700,7 +700,6 @@ def test_the_trials_of_a_tuning_job_are_no_runs_of_it(claimed: bool) -> None:
     claims = [bound_to(job, run)] if claimed else []
     found = plan([job], [run, *trials], claims)
     assert (only(found).actual, found.drift) == (run, ())
-    assert runs_of(job, [*trials, run]) == [run]
     if claimed:
         assert [finding.job_name for finding in plan([], [run, *trials], claims).drift] == [run.job_name]
 
@@ -830,7 +829,6 @@ def test_what_ran_under_an_older_name_does_not_run_again(state: State, identity:
     assert (change.action, change.actual) == (Action.NONE, run)
     assert (change.job_name, change.key) == (job_name("census", identity), label_of(identity))
     assert "superseded" not in kinds(found)
-    assert runs_of(UPGRADED, [run]) == [run]
 
 
 @pytest.mark.fault(19)
@@ -860,13 +858,6 @@ def test_of_two_versions_names_the_one_that_ran_counts_then_the_newest() -> None
     pending = [claim_on(JOB, PENDING, identity=identity) for identity in (OLDER, JOB.identity, OLD)]
     assert only(plan([UPGRADED], [], pending)).job_name == JOB.job_name
     assert only(plan([UPGRADED], [], [pending[0], pending[2]])).job_name == job_name("census", OLD)
-
-
-def test_the_runs_of_a_job_are_those_of_its_content_by_attempt_then_age() -> None:
-    second = run_of(JOB, State.RUNNING, 2, number=1)
-    younger, elder = (run_of(JOB, State.FAILED, number=n) for n in (3, 2))
-    other = run_of(wanted(content="b"), State.RUNNING, number=4)
-    assert runs_of(JOB, [second, other, younger, elder]) == [elder, younger, second]
 
 
 def test_keys_are_the_newest_first() -> None:

@@ -76,7 +76,7 @@ NAMES = {
 def resource(names: str) -> Any:
     """Google's client of a collection."""
     api, *rest = names.split(".")
-    found = getattr(OFFICIAL, api)
+    found = OFFICIAL.client(api)
     for name in rest:
         found = getattr(found, name)()
     return found
@@ -176,7 +176,7 @@ def test_an_error_is_the_one_that_the_official_client_leads_to(
 
     body = b"<html>" if said is None else json.dumps({"error": said}).encode()
     asked = connection(Says(HttpResponse(status, {"retry-after": "17"}, body)))
-    jobs = asked.aiplatform.projects().locations().customJobs()
+    jobs = asked.client("aiplatform.projects.locations.customJobs")
     name = "projects/p/locations/l/customJobs/1"
     with pytest.raises(kind) as ours:
         asked.get("aiplatform.projects.locations.customJobs.get", name=name)

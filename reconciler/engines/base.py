@@ -113,7 +113,7 @@ class Connection:
         return response
 
     def client(self, name: str) -> Any:
-        """Google's client of an API or of a collection within, such as "ml" or "storage.objects".
+        """Google's client of an API or of a collection within, such as "storage.objects".
 
         A collection makes all its methods anew each time that its API's client is asked for it: here each is
         made once.
@@ -123,26 +123,6 @@ class Connection:
                 within, _, last = name.rpartition(".")
                 self._clients[name] = getattr(self.client(within), last)() if within else self._built(last)
             return self._clients[name]
-
-    @property
-    def aiplatform(self) -> Any:
-        """The client of `aiplatform` v1."""
-        return self.client("aiplatform")
-
-    @property
-    def ml(self) -> Any:
-        """The client of `ml` v1."""
-        return self.client("ml")
-
-    @property
-    def storage(self) -> Any:
-        """The client of `storage` v1."""
-        return self.client("storage")
-
-    @property
-    def logging(self) -> Any:
-        """The client of `logging` v2."""
-        return self.client("logging")
 
     def _built(self, api: str) -> Any:
         from googleapiclient.discovery import build_from_document

@@ -74,13 +74,6 @@ def keys_of(job: DesiredJob) -> tuple[str, ...]:
     return job.keys or tuple(label_of(identity) for identity in (job.identity, *job.earlier))
 
 
-def runs_of(job: DesiredJob, runs: Iterable[ActualJob]) -> list[ActualJob]:
-    """The runs of just this content and kind, by attempt, then age."""
-    keys, kind = keys_of(job), (job.manifest.api_version, job.manifest.kind)
-    mine = (run for run in runs if run.labels.get(KEY) in keys and (run.api_version, run.kind) == kind)
-    return sorted(mine, key=lambda run: (attempt_of(run), age(run)))
-
-
 def attempts_by_base(
     desired: Iterable[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> dict[str, list[Attempt]]:

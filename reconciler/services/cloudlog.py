@@ -40,7 +40,7 @@ class JobLog:
         """All entries from the time `since` on (RFC 3339), oldest first."""
         body = self._query("timestamp asc", _PAGE_SIZE, since)
         while True:
-            answer = execute(self._connection.logging.entries().list(body=body))
+            answer = execute(self._connection.client("logging.entries").list(body=body))
             yield from (_entry(entry) for entry in answer.get("entries", []))
             if not answer.get("nextPageToken"):
                 return
@@ -48,7 +48,9 @@ class JobLog:
 
     def last(self) -> LogEntry | None:
         """The newest entry, None where there is none."""
-        answer = execute(self._connection.logging.entries().list(body=self._query("timestamp desc", 1, "")))
+        answer = execute(
+            self._connection.client("logging.entries").list(body=self._query("timestamp desc", 1, ""))
+        )
         return next((_entry(entry) for entry in answer.get("entries", [])), None)
 
     def _query(self, order: str, size: int, since: str) -> JsonObject:

@@ -17,7 +17,7 @@ from reconciler.manifest import JsonObject, Manifest, Reconcile
 from reconciler.naming import identities, label_of
 from reconciler.validation.checks import domain_findings, python_modules
 from reconciler.validation.load import CleanDocument, clean_documents
-from reconciler.validation.remembered import AS_IS, Identities, KnownDocument, KnownFile, digest_of
+from reconciler.validation.remembered import AS_IS, Identities, KnownDocument, KnownFile
 from reconciler.validation.secrets import may_hold_secrets, secrets
 from reconciler.validation.verdict import is_valid
 
@@ -28,21 +28,14 @@ _MAX_TEXT = 1_000_000
 """How many characters a document with aliases may hold: a few of them may stand for very much text."""
 
 
-def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> KnownFile | None:
-    """What a file's bytes say, if they say nothing but valid manifests of our own engines; else None.
-
-    Args:
-        data: The file's bytes.
-        filled: The fields that an environment's defaults give where a manifest leaves them out.
-    """
-    digest = digest_of(data)
-    return known_files({digest: data}, filled).get(digest)
-
-
 def known_files(
     contents: Mapping[bytes, bytes], filled: frozenset[str] = frozenset()
 ) -> dict[bytes, KnownFile]:
-    """As `known_file`, for many files by their digests; those of which nothing is known are left out.
+    """What files say that say nothing but valid manifests of our own engines; the others are left out.
+
+    Args:
+        contents: The files' bytes, by their digests.
+        filled: The fields that an environment's defaults give where a manifest leaves them out.
 
     Each step is taken for all files before the next one: parsing, matching a schema and the rest each keep a
     processor's caches full, and take a quarter longer when they alternate.
