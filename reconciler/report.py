@@ -123,21 +123,37 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
     failed, unsettled = _post(reporter, _by_commit(view, [told for _, told in owed]))
     missing = {one.sha for one in failed}
     for found, told in owed:
+        in_place = unsettled.isdisjoint(told.by_commit)
+        written = True
         if told.final:
-            _cross_off(store, found, in_place=unsettled.isdisjoint(told.by_commit))
+            written = _cross_off(store, found, in_place=in_place)
         elif missing.isdisjoint(told.by_commit):
-            store.write(replace(found.record, told=told.digest), found.generation)
+            written = store.write(replace(found.record, told=told.digest), found.generation)
+        if not (written or in_place):
+            _look_again(store, found.record.sha)
     _tidy(store, {one.sha for one in failed if one.unknown_commit})
     return failed
 
 
-def _cross_off(store: CommitStore, found: VersionedRecord, *, in_place: bool) -> None:
-    """Close a record once all of it has been in place for long enough."""
+def _cross_off(store: CommitStore, found: VersionedRecord, *, in_place: bool) -> bool:
+    """Close a record once all of it has been in place for long enough; False where somebody else wrote it."""
     record, now = found.record, store.now()
     if in_place and record.seen and now - record.seen > LINGERING:
-        store.write(replace(record, closed=True, told="", seen=None), found.generation)
-    elif in_place != (record.seen is not None):
-        store.write(replace(record, told="", seen=now if in_place else None), found.generation)
+        return store.write(replace(record, closed=True, told="", seen=None), found.generation)
+    if in_place != (record.seen is not None):
+        return store.write(replace(record, told="", seen=now if in_place else None), found.generation)
+    return True
+
+
+def _look_again(store: CommitStore, sha: str) -> None:
+    """Have the next pass look at a commit: who wrote its record meanwhile may know more than was posted."""
+    for _ in range(TRIES):
+        found = store.all().get(sha)
+        if found is None:
+            return
+        wanted = replace(found.record, closed=False, told="", seen=None)
+        if found.record == wanted or store.write(wanted, found.generation):
+            return
 
 
 def _in_turn(records: Iterable[VersionedRecord]) -> list[VersionedRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from reconciler.reporters.contexts import Contexts
 from reconciler.reporters.github import Failed, GitHubReporter
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.submission.observation import Observed
-from reconciler.transport import DirectTransport
+from reconciler.transport import DirectTransport, HttpRequest, HttpResponse
 from reconciler.verdicts import View
 
 JOB, TREES = wanted(), wanted("trees")
@@ -213,6 +213,39 @@ def test_a_limit_ends_the_whole_report_and_the_newest_commit_comes_first(
     assert {one.sha for one in failed} == {FIRST, SECOND, THIRD}
     assert len(github.requests) == 3, "nothing was asked after the limit"
     assert github.states(THIRD, "reconciler") == ["pending"]
+
+
+class Standing:
+    """Stands still before the first status is posted."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.meanwhile = [meanwhile]
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        if request.method == "POST" and self.meanwhile:
+            self.meanwhile.pop()()
+        return DirectTransport().send(request)
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("rest", [State.RUNNING, State.SUCCEEDED])
+@pytest.mark.parametrize("closed", [False, True])
+def test_who_stood_still_before_posting_has_the_commit_looked_at_again(
+    store: Commits, github: GitHubServer, rest: State, closed: bool
+) -> None:
+    """What others told meanwhile, and wrote down as told, is hidden behind what is posted now."""
+    applied(store, FIRST, JOB, TREES)
+    old = view(FIRST, (JOB, State.RUNNING), (TREES, State.RUNNING))
+    new = view(FIRST, (JOB, State.SUCCEEDED), (TREES, rest))
+    others = partial(close if closed else tell, store, github, new)
+    settings = GitHubSettings(github.repository, github.url, TOKEN)
+    report(store, GitHubReporter(Standing(others), settings, sleep=lambda _: None), old)
+    census = "reconciler/prod/census"
+    assert github.states(FIRST, census) == ["success", "pending"]
+    tell(store, github, new)
+    assert github.states(FIRST, census) == ["success", "pending", "success"]
+    end = "pending" if rest is State.RUNNING else "success"
+    assert github.states(FIRST, "reconciler")[-1] == end
 
 
 def test_what_goes_on_as_it_was_is_not_looked_at_again(store: Commits, github: GitHubServer) -> None:

@@ -89,8 +89,8 @@ class Outside:
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
             observed = observe(ports)
-            applier.upkeep(commit.jobs, observed)
-            self.world.checker.saw(observed.runs)
+            if not applier.upkeep(commit.jobs, observed):
+                self.world.checker.saw(observed.runs)
             self._report(process, commit, observed, outcomes)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
