@@ -40,8 +40,8 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
 """What decides, beside the tool itself, what a file holds and whether it is valid."""
-_PACKAGES = (".", "engines", "planning", "services", "submission", "validation")
-"""The same of the tool itself, and what follows from both: not those below."""
+_PACKAGES = (".", "cli", "engines", "planning", "services", "submission", "validation")
+"""The tool's own packages that decide what is kept, each without the packages in it."""
 
 
 class CacheFile:
@@ -149,7 +149,7 @@ class CacheFile:
 
 @cache
 def fingerprint() -> bytes:
-    """What decides about manifests, as 32 bytes: the tool's own code and schemas, Python, and the libraries.
+    """What decides about what is kept, in 32 bytes: the tool's code and schemas, Python, and the libraries.
 
     Raises:
         OSError, LookupError: It can't be told.

@@ -1,14 +1,14 @@
 """The wanted jobs of a whole repository, kept on disk between commands while no manifest of it is touched.
 
 `manifestcache` knows each file by itself. Here the whole is known: where all files look as they did, nothing
-is put together again, as nothing but the files' bytes decides which jobs they ask for. So nothing is kept
-where more does: the code of a package, an environment's defaults, or a file that was written a moment ago.
+is put together again, as nothing but the files' bytes and the environment's defaults decide which jobs they
+ask for. So nothing is kept where more does: the code of a package, or a file that was written a moment ago.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -31,7 +31,7 @@ _NAME = "jobs.bin"
 
 
 class _Job(Struct, frozen=True, array_like=True, gc=False):
-    """A job without code, of an environment without defaults; `reconcile` is None for the defaults.
+    """A job without code; `reconcile` is None where the manifest says nothing of it.
 
     `kind` is the number of its apiVersion and kind.
     """
@@ -55,11 +55,13 @@ class _Content(Struct, frozen=True, array_like=True):
         kinds: Each apiVersion and kind once.
         jobs: Sorted by base name.
         specs: Those of the jobs, compressed: of jobs that are as wanted, nobody looks at one.
+        written: Those of the manifests, where the environment's defaults fill what they leave out; else b"".
     """
 
     kinds: list[tuple[str, str]]
     jobs: list[_Job]
     specs: bytes
+    written: bytes
 
 
 class _Specs:
@@ -87,10 +89,12 @@ class DesiredCache:
     Args:
         root: The repository's root.
         environ: The environment variables.
+        defaults: What the environment gives where manifests leave it out.
     """
 
-    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, environ: Mapping[str, str], defaults: JsonObject) -> None:
         self._file = CacheFile(root, _NAME, environ)
+        self._defaults = defaults
 
     def seems_good(self) -> bool:
         """Whether there is a cache of this version and this key: only that all of it is so is to be seen."""
@@ -103,8 +107,12 @@ class DesiredCache:
             return None
         with suppress(MsgspecError, ValueError, IndexError):
             content = _decode(body[_LOOK_BYTES:])
-            specs, kinds = _Specs(content.specs), content.kinds
-            return tuple(_desired(job, kinds, partial(specs.of, n)) for n, job in enumerate(content.jobs))
+            kinds, specs = content.kinds, _Specs(content.specs)
+            written = _Specs(content.written) if content.written else specs
+            return tuple(
+                _desired(job, kinds, partial(written.of, number), partial(specs.of, number))
+                for number, job in enumerate(content.jobs)
+            )
         return None
 
     def save(self, look: bytes, jobs: Sequence[DesiredJob]) -> bool:
@@ -114,19 +122,25 @@ class DesiredCache:
         kinds = sorted({_kind_of(job) for job in jobs})
         numbers = {kind: number for number, kind in enumerate(kinds)}
         with suppress(ValueError, OverflowError):
-            specs = zlib.compress(msgpack.encode([_raw(job.packed) for job in jobs]), _FAST)
-            content = _Content(kinds, [_kept(job, numbers[_kind_of(job)]) for job in jobs], specs)
+            specs = _compressed(job.packed for job in jobs)
+            written = _compressed(job.manifest.packed for job in jobs) if self._defaults else b""
+            kept = [_kept(job, numbers[_kind_of(job)]) for job in jobs]
+            content = _Content(kinds, kept, specs, written)
             return self._file.save(look + msgpack.encode(content))
         return False
 
+    def look_of(self, found: Found) -> bytes:
+        """A digest of which files there are, what they are called, what each looks like, and the defaults.
 
-def look_of(found: Found) -> bytes:
-    """A digest of which files there are, what they are called, and what each looks like.
+        It is as good as none where something can't be read: then nothing else has this look.
+        """
+        files, obstacles = found
+        seen = msgpack.encode((self._defaults, files))
+        return blake2b(seen, digest_size=_LOOK_BYTES).digest() if not obstacles else b""
 
-    It is as good as none where something can't be read: then nothing else has this look.
-    """
-    files, obstacles = found
-    return blake2b(msgpack.encode(files), digest_size=_LOOK_BYTES).digest() if not obstacles else b""
+
+def _compressed(specs: Iterable[Packed]) -> bytes:
+    return zlib.compress(msgpack.encode([_raw(spec) for spec in specs]), _FAST)
 
 
 def _raw(packed: Packed) -> Raw:
@@ -153,9 +167,9 @@ def _kept(job: DesiredJob, kind: int) -> _Job:
     )
 
 
-def _desired(job: _Job, kinds: Sequence[tuple[str, str]], packed: Packed) -> DesiredJob:
+def _desired(job: _Job, kinds: Sequence[tuple[str, str]], written: Packed, packed: Packed) -> DesiredJob:
     # By position, which is made in half the time.
     api_version, kind = kinds[job.kind]
     reconcile = job.reconcile or AS_IS
-    manifest = Manifest(api_version, kind, job.name, packed, job.labels, None, reconcile, job.path, job.line)
+    manifest = Manifest(api_version, kind, job.name, written, job.labels, None, reconcile, job.path, job.line)
     return DesiredJob(manifest, job.identity, job.job_name, "", packed, job.earlier, job.keys)

@@ -9,7 +9,8 @@ Not every plan is remembered:
 - One that has something to do is made anew, as it reads more of the service than its lists.
 - One of a suspended job may have done so too, to compare it with what ran before.
 - Where `DesiredCache` doesn't keep the jobs, the look of the manifests doesn't tell what is wanted.
-- Where the listing left out a job that a claim names, the job was asked for by itself.
+- Where the listing left out a job that a claim names, the job was asked for by itself; so was a claim whose
+  object lost its metadata. And the engine of another package may list what it will.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from reconciler.plan import Plan
     from reconciler.submission.observation import Observed
 
-_NAME = "plan.bin"
+NAME = "plan.bin"
+"""The file in the cache."""
+
 _MOST = 64 * 1024
 """Characters of the longest text that is kept."""
 
@@ -37,7 +40,7 @@ class KeptPlan(Struct, frozen=True, array_like=True):
 
     Attributes:
         about: What was planned: all of the settings that the plan or its text depends on.
-        wanted: What the manifests looked like, as `desiredcache.look_of` has it.
+        wanted: What the manifests looked like, as `DesiredCache.look_of` has it.
         listed: The digest of what was listed, as `Listed` has it.
         runs: How many runs that were.
         text: What was said.
@@ -63,7 +66,7 @@ class PlanCache:
     """
 
     def __init__(self, root: Path, environ: Mapping[str, str], about: tuple[str, ...]) -> None:
-        self._file = CacheFile(root, _NAME, environ)
+        self._file = CacheFile(root, NAME, environ)
         self._about = about
 
     def load(self) -> KeptPlan | None:

@@ -51,11 +51,8 @@ class ClaimStore(Protocol):
     def found(self) -> None:
         """Make this the repository's store, where it is new; nothing where it is that already."""
 
-    def all(self) -> Mapping[ClaimId, Versioned]:
-        """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
-
     def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        """The same, not read yet."""
+        """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim as it is now."""

@@ -20,8 +20,9 @@ class Unread(Generic[Made]):
     """A whole listing that nobody has read yet. Of use to one thread at a time.
 
     Args:
-        make: Reads it; called once at most. It may raise ServiceError.
-        digest: 32 bytes that are the same only where the same is read; b"" where nothing tells so.
+        make: Reads it; not called again once it has. It may raise ServiceError.
+        digest: 32 bytes that are the same only where the same is read; b"" where nothing tells so, which may
+            turn out while it is read.
     """
 
     def __init__(self, make: Callable[[], Made], digest: bytes = b"") -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct, field
 
 from reconciler.config import Config, Environment, read_document
-from reconciler.desiredcache import DesiredCache, look_of
+from reconciler.desiredcache import DesiredCache
 from reconciler.errors import InvalidError
 from reconciler.manifestcache import ManifestCache
 from reconciler.manifests import check_found, manifest_paths
@@ -87,8 +87,8 @@ class Wanting:
         self._cache = ManifestCache(config.root, self._filled, os.environ) if memory is None else None
         self._manifests = memory.manifests if memory else None
         self._code = memory.code if memory else None
-        may_be_kept = memory is None and not paths and not environment.defaults
-        self._kept = DesiredCache(config.root, os.environ) if may_be_kept else None
+        may_be_kept = memory is None and not paths
+        self._kept = DesiredCache(config.root, os.environ, environment.defaults) if may_be_kept else None
         self._validating: Validating | None = None
         self.look = b""
         if not any(cache and cache.seems_good() for cache in (self._kept, self._cache)):
@@ -108,7 +108,7 @@ class Wanting:
     @cached_property
     def seen(self) -> bytes:
         """What the manifests look like; b"" where that tells nothing of what is wanted."""
-        return look_of(self._found) if self._kept is not None and self._validating is None else b""
+        return self._kept.look_of(self._found) if self._kept and self._validating is None else b""
 
     def result(self) -> Desired:
         """What is wanted; call it once. Raises InvalidError with every problem."""
@@ -128,7 +128,7 @@ class Wanting:
             raise InvalidError("some manifests are not valid", problems=valid.problems)
         desired = desired_jobs(self._root, valid.manifests, self._environment, valid.identities, self._code)
         if self._kept and self._validating.is_remembered:
-            look = look_of(self._validating.found)
+            look = self._kept.look_of(self._validating.found)
             self.look = look if self._kept.save(look, desired.jobs) else b""
         return desired
 

@@ -64,11 +64,8 @@ class Claims:
     def found(self) -> None:
         self.genesis = True
 
-    def all(self) -> Mapping[ClaimId, Versioned]:
-        return dict(self.held)
-
     def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        return already_read(self.all())
+        return already_read(dict(self.held))
 
     def read(self, id: ClaimId) -> ClaimRead:
         return ClaimRead(self.held.get(id), self.time.now)

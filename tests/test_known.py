@@ -314,20 +314,20 @@ def test_a_claim_that_is_the_same_is_not_read_again() -> None:
     ended = replace(CLAIM, id=ClaimId("e" * 52), ended=State.FAILED)
     bucket.put(CLAIM, 1)
     bucket.put(ended, 1)
-    first = claims.all()
+    first = claims.listed().read()
     assert [found.claim for found in first.values()] == [CLAIM, ended]
     assert memory.claims.named == {(AIPLATFORM_V1, CLAIM.resource)}
-    again = claims.all()
+    again = claims.listed().read()
     assert all(again[id] is first[id] for id in first)
     changed = replace(CLAIM, owner="another")
     for generation in (2, 2):  # and once where somebody has changed no more than what the metadata says
         bucket.put(changed, generation)
-        assert claims.all()[CLAIM.id].claim == changed
+        assert claims.listed().read()[CLAIM.id].claim == changed
         changed = replace(changed, gone=True)
     assert memory.claims.named == frozenset()
     assert not memory.claims.vanished
     bucket.items.pop(ended.id)
-    assert list(claims.all()) == [CLAIM.id]
+    assert list(claims.listed().read()) == [CLAIM.id]
     assert memory.claims.vanished
 
 
@@ -452,11 +452,11 @@ def test_sessions_of_one_target_share_what_they_have_seen(held: HeldService) -> 
         session.claims.found()
         session.claims.write(CLAIM, 0)
     with remembering(root, memory) as session:
-        first = session.ports.claims.all()
+        first = session.ports.claims.listed().read()
         assert session.ports.jobs.runs() == ()
     with remembering(root, memory) as session:
-        assert session.ports.claims.all()[CLAIM.id] is first[CLAIM.id]
+        assert session.ports.claims.listed().read()[CLAIM.id] is first[CLAIM.id]
     for others in ({"source": "other-jobs"}, {"home": "elsewhere"}):
         with remembering(root, memory, **others) as session:
-            assert session.claims.all() == {}
+            assert session.claims.listed().read() == {}
         assert not memory.claims.vanished, "another target's claims were never there"

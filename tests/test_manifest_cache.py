@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -503,11 +504,9 @@ ABOUT_NOTHING_KEPT = ("reconciler.transport", "reconciler.sources")
 
 
 def test_the_fingerprint_is_over_all_code_that_decides() -> None:
-    code = (
-        "import sys, reconciler.validation.known, reconciler.reconcile, reconciler.render, reconciler.session"
-    )
+    code = "import sys, reconciler.validation.known, reconciler.reconcile, reconciler.cli.plan"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}; print(*sys.modules)"],
+        [sys.executable, "-c", f"{code}, reconciler.render; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
@@ -743,7 +742,7 @@ def test_what_was_written_just_now_is_not_kept_as_a_whole(
 
 
 @pytest.mark.usefixtures("later")
-@pytest.mark.parametrize("part", ["defaults", "paths", "damage", "code"])
+@pytest.mark.parametrize("part", ["paths", "damage", "code"])
 def test_the_whole_is_not_believed_where_more_decides(
     plain: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -755,10 +754,7 @@ def test_the_whole_is_not_believed_where_more_decides(
         Wanting, "_validate", lambda self, found: validated.append(True) or validate_(self, found)
     )
     paths: list[Path] = []
-    if part == "defaults":
-        local = {"engine": "local", "defaults": {"network": "projects/1/global/networks/n"}}
-        write(plain, "reconciler.yaml", {"environments": {"local": local}})
-    elif part == "paths":
+    if part == "paths":
         paths = [plain / "jobs" / "one.yaml"]
     elif part == "damage":
         data = kept.read_bytes()
@@ -772,8 +768,34 @@ def test_the_whole_is_not_believed_where_more_decides(
         jobs = wanting.result().jobs
     assert validated
     assert len(jobs) == (1 if part == "paths" else 3)
-    networks = ["network" in json.dumps(dict(job.spec)) for job in jobs]
-    assert any(networks) is (part == "defaults")
+
+
+NETWORK = {"network": "projects/1/global/networks/n"}
+
+
+@pytest.mark.usefixtures("later")
+def test_the_whole_is_of_an_environments_defaults(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    validated: list[bool] = []
+    validate_ = Wanting._validate
+    monkeypatch.setattr(
+        Wanting, "_validate", lambda self, found: validated.append(True) or validate_(self, found)
+    )
+    seen = []
+    for defaults in ({}, NETWORK, {"network": f"{NETWORK['network']}2"}, {**NETWORK, "timeout": "60s"}):
+        write(
+            plain, "reconciler.yaml", {"environments": {"local": {"engine": "local", "defaults": defaults}}}
+        )
+        expected = unkept(plain)
+        validated.clear()
+        assert asked_for(plain) == expected
+        assert validated, "other defaults are another look"
+        validated.clear()
+        assert [asked_for(plain) for _ in range(2)] == [expected] * 2
+        assert validated == [], "the same ones are kept"
+        filled = [job.spec != job.manifest.spec for job in expected]
+        assert all(filled) if defaults else not any(filled)
+        seen.append(expected)
+    assert all(one != other for one, other in itertools.combinations(seen, 2))
 
 
 # --- Settings --------------------------------------------------------------------------------------------

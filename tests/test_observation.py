@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from memory_ports import BOUNDS, Outside
@@ -27,6 +30,29 @@ def test_claims_and_runs_are_seen(outside: Outside) -> None:
     seen = observe(outside.ports)
     assert seen.known == {ClaimId(KEY_1, 1): outside.claim}
     assert [run.resource for run in seen.runs] == [outside.claim.resource]
+
+
+@pytest.mark.fault(15)
+def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims are listed first: what a claim names was there before, and the listing of runs must show it."""
+    (made,), claim = outside.jobs.jobs, outside.claim
+    outside.time.now += BOUNDS.visible * 2
+    held = dict(outside.claims.held)
+    outside.jobs.jobs.clear()
+    outside.claims.held.clear()
+
+    def then_made(listed: Callable[[], Any]) -> Any:
+        found = listed()
+        outside.jobs.jobs[:] = [made]
+        outside.claims.held |= held
+        return found
+
+    for port in (outside.claims, outside.jobs):
+        monkeypatch.setattr(port, "listed", partial(then_made, port.listed))
+    seen = observe(outside.ports)
+    assert (seen.known, [run.resource for run in seen.runs]) == ({}, [claim.resource])
 
 
 @pytest.mark.fault(11)

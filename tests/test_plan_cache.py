@@ -13,16 +13,21 @@ from typing import Any
 
 import pytest
 import urllib3
+from googleapiclient.http import MediaInMemoryUpload
 from held_service import HeldService
 from hypothesis import given
 from msgspec.structs import replace
 from test_settled import Tidy, tidy
 
-from reconciler.claim import ClaimState
+from reconciler import session
+from reconciler.claim import ClaimState, claim_json
 from reconciler.cli import run
 from reconciler.config import load_config
 from reconciler.engines.listing import Pages
+from reconciler.job import ActualJob, State
+from reconciler.labels import KEY, SOURCE
 from reconciler.localservice.records import JobState
+from reconciler.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.plan import Action, Change, Plan, Stuck, Target
 from reconciler.plancache import PlanCache, rests_on_lists
 from reconciler.planning.comparison import predecessors
@@ -118,9 +123,21 @@ class Place:
                 store.delete(job.id)
 
     def claim_becomes(self, **fields: Any) -> None:
-        with self.session() as session:
-            found, *_ = session.claims.all().values()
-            assert session.claims.write(replace(found.claim, **fields), found.generation)
+        with self.session() as opened:
+            found, *_ = opened.claims.listed().read().values()
+            assert opened.claims.write(replace(found.claim, **fields), found.generation)
+
+    def claim_loses_its_metadata(self) -> None:
+        """As an object does that is copied without it: what it says stands in its content too."""
+        with self.session() as opened:
+            found, *_ = opened.claims.listed().read().values()
+            name = f"reconciler/claims/acme/local/local/{found.claim.id.key}/1"
+            content = json.dumps(claim_json(found.claim)).encode()
+            opened.connection.client("storage.objects").insert(
+                bucket="reconciler-staging",
+                body={"name": name},
+                media_body=MediaInMemoryUpload(content, mimetype="application/json"),
+            ).execute()
 
     def store_is_emptied(self) -> None:
         """The claims stay, and what says whose they are is gone."""
@@ -248,6 +265,7 @@ UNKEPT: dict[str, Callable[[Place], object]] = {
     "a suspended job": lambda place: place.job("census", reconcile="suspend: true"),
     "a job that was asked for": lambda place: place.forgets("census"),
     "a package": lambda place: place.package("census"),
+    "a claim that was asked for": lambda place: place.claim_loses_its_metadata(),
 }
 
 
@@ -258,6 +276,31 @@ def test_a_plan_that_rests_on_more_than_lists_is_not_kept(place: Place, change: 
     assert not place.kept.exists()
 
 
+def test_where_an_engine_of_another_package_lists_too_no_plan_is_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[ActualJob] = []
+
+    class Batch:
+        def __init__(self, connection: object) -> None:
+            pass
+
+        def jobs(self, labels: dict[str, str]) -> list[ActualJob]:
+            return runs
+
+    own = session.engine_class
+    monkeypatch.setattr(session, "api_versions", lambda: [AIPLATFORM_V1, "batch/v1", ML_V1])
+    monkeypatch.setattr(session, "engine_class", lambda name: Batch if name == "batch/v1" else own(name))
+    before = place.plan()
+    assert not place.kept.exists()
+    labels = {SOURCE: "acme", KEY: "a" * 52}
+    name = "night_0123456789abcdef"
+    runs.append(ActualJob("jobs/1", name, "batch/v1", "Batch", State.RUNNING, "RUNNING", labels))
+    after = place.plan()
+    assert after == place.anew() != before
+    assert name in after[1]
+
+
 @pytest.mark.parametrize("arguments", [["jobs"], ["--format", "json"]], ids=["paths", "json"])
 def test_a_part_and_a_document_are_not_kept(place: Place, arguments: list[str]) -> None:
     assert place.plan(*arguments) == place.anew(*arguments)
@@ -265,9 +308,9 @@ def test_a_part_and_a_document_are_not_kept(place: Place, arguments: list[str]) 
 
 
 def a_plan(place: Place) -> tuple[Plan, Observed]:
-    with place.session() as session:
-        seen = observe(session.ports)
-        assert seen.digest == listed(session.ports).digest != b""
+    with place.session() as opened:
+        seen = observe(opened.ports)
+        assert seen.digest == listed(opened.ports).digest != b""
     return Plan(Target("local", "local", "local", "local"), (), (), None), seen
 
 

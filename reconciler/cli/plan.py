@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             ) as wanting:
                 is_wanted = kept is not None and kept.wanted == wanting.seen
                 if kept is not None and is_wanted and isinstance(looking.result(), Listed):
+                    session.ports.claims.check(kept.runs)
                     print(kept.text)
                     return ExitCode.DONE
                 desired = wanting.result()
@@ -66,15 +67,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _look(ports: Ports, kept: KeptPlan | None) -> Listed | Observed:
     """What there is: only listed where that is what it was for the plan that is kept."""
     found = listed(ports)
-    if kept is None or found.digest != kept.listed:
-        return observed(ports, found)
-    ports.claims.check(kept.runs)
-    return found
+    return found if kept is not None and found.digest == kept.listed else observed(ports, found)
 
 
 def _cache(context: Context, arguments: argparse.Namespace) -> PlanCache | None:
-    """What remembers plans that are told in this way; None for a document, which may be of any length."""
-    if arguments.format == "json":
+    """What remembers plans of all manifests as text; None where the plan is to be another one."""
+    if arguments.paths or arguments.format == "json":
         return None
     config, environment = context.config, context.environment
     target = environment.name, environment.engine, environment.project, environment.location

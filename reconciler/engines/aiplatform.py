@@ -171,12 +171,12 @@ class AiPlatformEngine:
         below = "" if kind == "CustomJob" else "trialJobSpec."
         return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
-    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """The jobs of both kinds with these labels; `since`: those created then or later (RFC 3339)."""
-        return self.listed(labels, since).read()
+    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        """The jobs of both kinds with these labels."""
+        return self.listed(labels).read()
 
     def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet."""
+        """The same, not read yet; `since`: those created then or later (RFC 3339)."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
         return joined(together(listings, threads=self._connection.endpoint.distant))
 

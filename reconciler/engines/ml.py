@@ -180,12 +180,12 @@ class MlEngine:
         """`jobDir`."""
         return "spec.trainingInput.jobDir"
 
-    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """The jobs with these labels; `since`: those created at that time or later (RFC 3339)."""
-        return self.listed(labels, since).read()
+    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        """The jobs with these labels."""
+        return self.listed(labels).read()
 
     def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet."""
+        """The same, not read yet; `since`: those created then or later (RFC 3339)."""
         terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
         if since:
             terms.append(f'create_time>="{since}"')

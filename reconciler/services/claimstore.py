@@ -130,26 +130,43 @@ class ObjectClaims:
                 if found is not None:
                     self._check_genesis(found)
 
-    def all(self) -> Mapping[ClaimId, Versioned]:
-        """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
-        return self.listed().read()
-
     def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        """The same, not read yet; where something is remembered, it is read and remembered at once."""
-        before = self._known
-        if before is None:
-            found = self._listed(self._versioned)
-            return Unread(lambda: _by_id(self._read(found)), found.digest)
+        """Every claim of this repository in this target; raises ServiceError where it can't have them all.
 
-        def remembered(item: _Object) -> tuple[str, KnownClaim]:
+        Where something is remembered, they are read and remembered at once.
+        """
+        if self._known is not None:
+            return already_read(self._looked_at(self._known))
+        apart: list[str] = []
+
+        def versioned(item: _Object) -> Versioned:
+            if not item.metadata.claim:
+                apart.append(item.name)
+            return self._versioned(item)
+
+        def read() -> Mapping[ClaimId, Versioned]:
+            versions = _by_id(self._read(found))
+            if apart:
+                # What such an object holds is asked for by itself, so that the list alone tells nothing.
+                claims.digest = b""
+            return versions
+
+        found = self._listed(versioned)
+        claims = Unread(read, found.digest)
+        return claims
+
+    def _looked_at(self, before: KnownClaims) -> Mapping[ClaimId, Versioned]:
+        """The claims, of which those that are as they were aren't read again."""
+
+        def known(item: _Object) -> tuple[str, KnownClaim]:
             told = (item.generation, item.metadata.claim)
             claim = before.found.get(item.name)
             same = claim is not None and claim.told == told
             return item.name, claim if claim and same else KnownClaim(told, self._versioned(item))
 
-        now = dict(self._read(self._listed(remembered)))
+        now = dict(self._read(self._listed(known)))
         before.replace(now)
-        return already_read(_by_id(claim.versioned for claim in now.values()))
+        return _by_id(claim.versioned for claim in now.values())
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim as it is now."""

@@ -61,10 +61,6 @@ class Place:
         for cache in (self.home / "cache", self.root / ".reconciler", self._user / "cache"):
             shutil.rmtree(cache, ignore_errors=True)
 
-    def forget_plan(self) -> None:
-        """Remove what the tool remembers of its last plan, and of nothing else."""
-        (self.home / "cache" / "plan.bin").unlink(missing_ok=True)  # of files of a moment ago, none is kept
-
     def run(self, command: Sequence[str], codes: Sequence[int] = (0,), folder: Path | None = None) -> Cost:
         """What a program took; raises BenchmarkError where it didn't end with one of these codes."""
         output = self.folder / "output"

@@ -40,7 +40,7 @@ class Program:
     Attributes:
         arguments: Of `reconciler`.
         cold: Whether nothing is remembered from an earlier run.
-        news: Whether the service is taken to tell something new: the last plan isn't remembered.
+        news: Whether the service is taken to have told something else for the last plan.
         edit: What is done before to every hundredth manifest.
         code: What it has to end with: else it did something else.
     """
@@ -124,4 +124,4 @@ def _prepare(place: Place, program: Program) -> None:
     if program.cold:
         place.forget()
     elif program.news:
-        place.forget_plan()
+        place.module("news", str(place.root))

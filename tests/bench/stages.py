@@ -129,13 +129,12 @@ STAGES: Mapping[str, Callable[[Data], None]] = {
 
 
 _LEAVES = {
-    "walk": "files",
-    "read": "contents",
-    "canonical form and hash": "desired",
-    "list": "observed",
-    "plan": "plan",
+    "walk": ["files"],
+    "read": ["contents"],
+    "canonical form and hash": ["desired"],
+    "list": ["observed", "answers"],
 }
-"""What stages leave in `Data`."""
+"""What stages leave in `Data`, beside the plan."""
 
 
 class _Noting:
@@ -202,9 +201,9 @@ def _ran_once(data: Data) -> dict[str, dict[str, int]]:
 
 
 def _took(name: str, stage: Callable[[Data], None], data: Data) -> Cost:
-    if name in _LEAVES:
+    for left in _LEAVES.get(name, ()):
         # In the program there is nothing of a pass before, for the stage to take apart.
-        setattr(data, _LEAVES[name], None)
+        setattr(data, left, None)
     return limits.took(partial(stage, data))
 
 

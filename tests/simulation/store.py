@@ -88,16 +88,12 @@ class StorePort:
     def found(self) -> None:
         """Nothing: only a person makes a store in the cloud the repository's."""
 
-    def all(self) -> Mapping[ClaimId, Versioned]:
+    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
         """Every claim."""
         self._reached("list claims")
         found = self._claims.all()
         self._process.turn(f"listed {len(found)} claims")
-        return found
-
-    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        """Every claim, not read yet."""
-        return already_read(self.all())
+        return already_read(found)
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim, with the time of the answer in whole seconds, as a Date header has it."""
