@@ -399,7 +399,7 @@ class TestTelling:
 
         commands.job("census")
         with monkeypatch.context() as faulty:
-            faulty.setattr(commands.outside.claims, "all", away)
+            faulty.setattr(commands.outside.claims, "listed", away)
             turn = self.turn(commands, told)
             (line,) = told.lines()
             assert (line["event"], line["hint"], turn.result) == ("failed", "wait", Result.FAILED)
@@ -644,7 +644,7 @@ class TestLoop:
         ahead: list[bool] = []
         looks: list[bool] = []
         claims = commands.outside.claims
-        list_all = claims.all
+        list_all = claims.listed
 
         def looked() -> Any:
             looks.append(True)
@@ -672,7 +672,7 @@ class TestLoop:
                 looks.clear()
             return True
 
-        monkeypatch.setattr(claims, "all", looked)
+        monkeypatch.setattr(claims, "listed", looked)
         monkeypatch.setattr(wakes, "wait", waited)
         threshold = gc.get_threshold()
         Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
