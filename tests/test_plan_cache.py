@@ -16,6 +16,7 @@ import urllib3
 from googleapiclient.http import MediaInMemoryUpload
 from held_service import HeldService
 from hypothesis import given
+from in_memory import MANIFEST
 from msgspec.structs import replace
 from test_settled import Tidy, tidy
 
@@ -35,17 +36,6 @@ from reconciler.session import open_session
 from reconciler.submission.observation import Observed, listed, observe
 from reconciler.transport import DirectTransport, HttpRequest, HttpResponse
 
-MANIFEST = """
-    apiVersion: aiplatform.googleapis.com/v1
-    kind: CustomJob
-    metadata: {name: %s}
-    reconcile: {%s}
-    spec:
-      workerPoolSpecs:
-        - machineSpec: {machineType: n1-standard-4}
-          replicaCount: 1
-          containerSpec: {imageUri: "example.test/plain:1", args: [%s]}
-"""
 ML_MANIFEST = """
     apiVersion: ml.googleapis.com/v1
     kind: Job
