@@ -11,7 +11,7 @@ from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.desired import Desired
 from reconciler.errors import ReconcilerError
 from reconciler.job import ActualJob
-from reconciler.labels import ATTEMPT, CODE, COMMIT, KEY, SOURCE, TRY
+from reconciler.labels import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, SOURCE, TRY
 from reconciler.manifest import JsonObject
 from reconciler.naming import label_of
 from reconciler.plan import Action, Change, DesiredJob, Plan
@@ -199,7 +199,7 @@ class Applier:
             commit=self.commit,
             rerun=rerun_digest(manifest.reconcile.rerun),
         )
-        labels = labels_of(job, self.ports.source, self.commit, id)
+        labels = labels_of(job, self.ports.source, self.commit, id, self.ports.instance)
         earlier = tuple(ClaimId(key, id.attempt) for key in keys_of(job) if key != id.key)
         return Order(claim, lambda mark: self.body(job, job_name, {**labels, TRY: mark}), earlier)
 
@@ -261,9 +261,11 @@ def _noting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]
         yield outcome
 
 
-def labels_of(job: DesiredJob, source: str, commit: str, id: ClaimId) -> dict[str, str]:
-    """The labels that mark a run as this repository's, and say what it was made of."""
+def labels_of(job: DesiredJob, source: str, commit: str, id: ClaimId, instance: str) -> dict[str, str]:
+    """Return the labels that mark a run as this environment's, and say what it was made of."""
     labels = {SOURCE: source, KEY: id.key, ATTEMPT: str(id.attempt)}
+    if instance:
+        labels[INSTANCE] = instance
     if job.code:
         labels[CODE] = label_of(job.code)
     if commit:

@@ -55,7 +55,7 @@ def prepare_claims(session: Session) -> Prepared:
     session.claims.found()
     return Prepared(
         bucket=bucket,
-        folder=f"{PREFIX}{session.config.source}/",
+        folder=session.claims.folder,
         location=text_of(ready, "location"),
         made=found is None,
         runs=runs,

@@ -48,6 +48,7 @@ class Environment(Struct, frozen=True):
         defaults: What fills a manifest's gaps; no part of a job's identity.
         limits: The brakes on one apply.
         submitter: The service account whose short-lived tokens creates carry; "" where they carry one's own.
+        instance: Tells environments of one Google project and location apart; "" for at most one of them.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Environment(Struct, frozen=True):
     defaults: JsonObject = {}
     limits: Limits = Limits()
     submitter: str = ""
+    instance: str = ""
 
 
 class Config(Struct, frozen=True):
@@ -86,6 +88,15 @@ class Config(Struct, frozen=True):
             known = ", ".join(sorted(self.environments))
             raise UsageError(f'there is no environment "{wanted}"', hint=f"{FILE_NAME} has: {known}")
         return self.environments[wanted]
+
+    def neighbours(self, environment: Environment) -> frozenset[str]:
+        """Return the instances of the other environments with the same engine, project and location."""
+        place = environment.engine, environment.project, environment.location
+        return frozenset(
+            other.instance
+            for other in self.environments.values()
+            if (other.engine, other.project, other.location) == place and other.name != environment.name
+        )
 
 
 def find_root(start: Path) -> Path:
@@ -124,9 +135,11 @@ def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
     if (known := _known(cache, data)) is not None:
         return known, []
     from reconciler import schemas
+    from reconciler.validation.settings_rules import shared_environments
     from reconciler.validation.validate import check_document
 
-    value, problems = check_document(data, schemas.document(schemas.SETTINGS), FILE_NAME)
+    schema = schemas.document(schemas.SETTINGS)
+    value, problems = check_document(data, schema, FILE_NAME, shared_environments)
     if not problems:
         # Settings alone are soon checked, and `init` reads them before anything of ours is in the repository.
         cache.save(_digest(data) + msgpack.encode(value), first=False)
@@ -174,13 +187,21 @@ def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment
         defaults=_defaults(part),
         limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
         submitter=part.get("submitter") or "",
+        instance=part.get("instance") or "",
     )
 
 
 def _defaults(part: JsonObject) -> JsonObject:
-    """What fills a manifest's gaps; `region` is the location where that is written."""
+    """Return what fills a manifest's gaps.
+
+    `region` defaults to the location. The output folder of an instance is a folder of its own: environments
+    that share their defaults would overwrite each other's models otherwise.
+    """
     given = {"region": part["location"]} if part.get("location") else {}
-    return {**given, **(part.get("defaults") or {})}
+    defaults = {**given, **(part.get("defaults") or {})}
+    if part.get("instance") and "baseOutputDirectory" in defaults:
+        defaults["baseOutputDirectory"] = f"{defaults['baseOutputDirectory'].rstrip('/')}/{part['instance']}"
+    return defaults
 
 
 def _bucket(text: str) -> str:

@@ -25,6 +25,8 @@ COMMIT = PREFIX + "commit"
 """The commit that asked for the job, 40 hex digits; absent where the work tree wasn't a clean checkout."""
 TRY = PREFIX + "try"
 """The random mark of the one request that made the job."""
+INSTANCE = PREFIX + "instance"
+"""The environment's `instance` in reconciler.yaml; absent without one."""
 
 _SERVICES_OWN = "goog-"
 """What Google's services begin the labels with that they add by themselves."""
@@ -36,6 +38,17 @@ def attempt_of(run: ActualJob) -> int:
     text = run.labels.get(ATTEMPT, "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
     return number or 1
+
+
+def is_of_other_instance(run: ActualJob, source: str, instance: str) -> bool:
+    """Return whether a run belongs to another instance of the same repository in this project and location.
+
+    Args:
+        run: The run, with its labels.
+        source: The repository's id.
+        instance: The own environment's; "" for none.
+    """
+    return run.labels.get(SOURCE) == source and run.labels.get(INSTANCE, "") != instance
 
 
 def labels_digest(labels: Mapping[str, str]) -> str:

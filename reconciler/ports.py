@@ -40,12 +40,18 @@ class ClaimRead(Struct, frozen=True):
 class ClaimStore(Protocol):
     """Durable claims, changed only by whoever knows what is there: linearizable, says Cloud Storage."""
 
-    def check(self, runs: int) -> None:
-        """Raise ServiceError unless this is the store that this repository began with; writes nothing.
+    def check(self, runs: int) -> datetime | None:
+        """Check that this is the store that this repository began with; write nothing.
 
         Args:
             runs: How many runs of this repository the service has: with none, an empty store may be new
                 where nobody has to prepare it.
+
+        Returns:
+            When the store was prepared, by its own clock; None where it is not prepared yet.
+
+        Raises:
+            ServiceError: It is another store, or it was emptied.
         """
 
     def found(self) -> None:
@@ -176,6 +182,8 @@ class Ports:
         chance: Gives that many random bytes.
         bounds: What the waiting rests on.
         owner: Who this process is, for people who read a claim.
+        instance: The environment's `instance`; "" for none.
+        neighbours: The instances of the repository's other environments with the same project and location.
     """
 
     source: str
@@ -186,3 +194,5 @@ class Ports:
     chance: Callable[[int], bytes]
     bounds: Bounds
     owner: str = ""
+    instance: str = ""
+    neighbours: frozenset[str] = frozenset()

@@ -86,7 +86,8 @@ def _gone(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]
 
 def _place(config: Config, environment: Environment) -> tuple[object, ...]:
     """By what runs and the records of them are found."""
-    return (config.source, target_of(environment), environment.claims_bucket, dict(environment.endpoints))
+    place = environment.claims_bucket, environment.instance, dict(environment.endpoints)
+    return (config.source, target_of(environment), *place)
 
 
 def _is_settings(name: str) -> bool:

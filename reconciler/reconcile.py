@@ -37,6 +37,7 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bo
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
         whole=whole,
         source=source,
+        doubtful=observed.doubtful,
     )
 
 

@@ -15,6 +15,7 @@ from reconciler.config import Config, Environment
 from reconciler.engines import api_versions, engine_class
 from reconciler.engines.base import Connection, Engine, NotFoundAtServiceError
 from reconciler.job import ActualJob
+from reconciler.labels import is_of_other_instance
 from reconciler.manifest import ML_V1
 from reconciler.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, CommitStore, Fence, Ports
 from reconciler.services.claimstore import PREFIX, ObjectClaims
@@ -61,8 +62,9 @@ class Session:
         return self._engines[api_version]
 
     def runs(self) -> tuple[ActualJob, ...]:
-        """All runs that this repository owns, without their specs."""
-        return self.jobs.runs()
+        """Return all runs of this environment by their labels, without their specs."""
+        source, instance = self.config.source, self.environment.instance
+        return tuple(run for run in self.jobs.runs() if not is_of_other_instance(run, source, instance))
 
     def read(self, job: ActualJob) -> ActualJob:
         """The job as it is now, with its spec."""
@@ -100,6 +102,7 @@ class Session:
             self.config.source,
             environment.project,
             environment.location,
+            instance=environment.instance,
             founds=self.is_local,
             environment=environment.name,
             known=self._memory.claims if self._memory else None,
@@ -151,6 +154,8 @@ class Session:
             chance=os.urandom,
             bounds=self.bounds,
             owner=f"process {os.getpid()} on {platform.node()}",
+            instance=self.environment.instance,
+            neighbours=self.config.neighbours(self.environment),
         )
 
 

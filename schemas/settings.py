@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from words import BUCKET, DURATION, GS_FOLDER, NETWORK, Schema, has, needs, shaped, told, when
+from words import (
+    BUCKET,
+    DURATION,
+    GS_FOLDER,
+    NETWORK,
+    Schema,
+    forbidden,
+    has,
+    lacks,
+    needs,
+    shaped,
+    told,
+    when,
+)
 
 _BUCKET = shaped(
     f"(?:gs://)?{BUCKET}/?",
@@ -85,6 +98,16 @@ _ENVIRONMENT = _mapping(
             "The region, such as us-central1.",
             shaped("[a-z][a-z0-9-]*", "not a region", 'write for example "us-central1"'),
         ),
+        "instance": _text(
+            "Tells this environment from others with the same project and location: part of the place of its "
+            "claims, of its jobs' labels and of the output folders that `defaults` give, not of the name. "
+            "The environment without it keeps the claims that exist. Only with `engine: google`.",
+            shaped(
+                "[a-z][a-z0-9-]{0,29}",
+                "not the name of an instance",
+                "use at most 30 lower-case letters, digits and '-', a letter first",
+            ),
+        ),
         "stagingBucket": _text("The bucket that packages are uploaded to.", _BUCKET),
         "claimsBucket": _text(
             "The bucket of the reconciler's own records, by default the staging bucket; better one that "
@@ -107,6 +130,16 @@ _ENVIRONMENT = _mapping(
         "defaults": _DEFAULTS,
         "limits": _LIMITS,
     },
+    allOf=[
+        when(
+            lacks(has("engine", const="google")),
+            forbidden(
+                ["instance"],
+                '"instance" is only for "engine: google"',
+                'remove it, and give the environment a "project" of its own',
+            ),
+        )
+    ],
 )
 _GOOGLE_NEEDS = when(
     has("engine", const="google"),

@@ -224,7 +224,9 @@ def surroundings(
 ) -> Callable[[str, str], str]:
     """A work tree and a run of GitHub Actions; says which file holds the text."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reconciler.yaml").write_text("environments: {staging: {engine: local}}\n")
+    (tmp_path / "reconciler.yaml").write_text(
+        "environments: {staging: {engine: local, project: staging-jobs}}\n"
+    )
     environ = {
         "GITHUB_ACTIONS": "true",
         "GITHUB_API_URL": github.url,

@@ -94,3 +94,105 @@ def test_the_root_is_the_nearest_folder_upwards(tmp_path: Path) -> None:
     assert find_root(deep) == tmp_path
     (tmp_path / "a" / "reconciler.yaml").write_text("{}")
     assert find_root(deep) == tmp_path / "a"
+
+
+GOOGLE = """
+source: acme-jobs
+environments:
+  staging: {engine: google, project: acme-ml, location: us-central1, stagingBucket: acme}
+  production: {engine: google, project: %s, location: %s, stagingBucket: acme%s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message", "hint"),
+    [
+        (
+            GOOGLE % ("acme-ml", "us-central1", ""),
+            (5, 3),
+            '"staging" and "production" share the project "acme-ml" and the location "us-central1"',
+            '"instance: production"',
+        ),
+        (
+            GOOGLE % ("acme-ml", "us-central1", ", claimsBucket: other"),
+            (5, 3),
+            '"staging" and "production" share',
+            '"instance: production"',
+        ),
+        (
+            (GOOGLE % ("acme-ml", "us-central1", ", instance: blue")).replace(
+                "Bucket: acme}", "Bucket: acme, instance: blue}"
+            ),
+            (5, 3),
+            'and the instance "blue"',
+            'another "instance" for "production"',
+        ),
+        (
+            "environments:\n  dev: {engine: local}",
+            (2, 3),
+            '"local" and "dev" share the project "local"',
+            '"project: local-dev"',
+        ),
+        (
+            "environments:\n  dev: {engine: local, project: dev-jobs}\n  local: {project: dev-jobs}",
+            (3, 3),
+            '"dev" and "local" share the project "dev-jobs"',
+            "own",
+        ),
+        (
+            "environments:\n  dev: {engine: local, project: jobs-1}\n"
+            "  test: {engine: local, project: jobs-1, location: us-east1}",
+            (3, 3),
+            '"dev" and "test" share the project "jobs-1"',
+            '"project: local-test"',
+        ),
+    ],
+)
+def test_environments_that_share_their_claims_are_refused_with_the_remedy(
+    tmp_path: Path, text: str, place: tuple[int, int], message: str, hint: str
+) -> None:
+    (tmp_path / "reconciler.yaml").write_text(text)
+    with pytest.raises(InvalidError) as caught:
+        load_config(tmp_path)
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.column) == place
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOGLE % ("acme-ml", "us-central1", ", instance: production"),
+        GOOGLE % ("acme-ml", "us-east1", ""),
+        GOOGLE % ("acme-two", "us-central1", ""),
+        "environments:\n  dev: {engine: local, project: local-dev}\n  local: {}",
+    ],
+)
+def test_environments_with_claims_of_their_own_are_accepted(tmp_path: Path, text: str) -> None:
+    (tmp_path / "reconciler.yaml").write_text(text)
+    load_config(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["engine: local, ", ""])
+def test_instance_is_refused_on_the_training_service(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "reconciler.yaml").write_text(f"environments: {{local: {{{engine}instance: blue}}}}")
+    with pytest.raises(InvalidError) as caught:
+        load_config(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.pointer == "/environments/local/instance"
+    assert '"project"' in problem.hint
+
+
+def test_output_folder_of_the_defaults_contains_the_instance(tmp_path: Path) -> None:
+    text = GOOGLE % (
+        "acme-ml",
+        "us-central1",
+        ', instance: blue, defaults: {baseOutputDirectory: "gs://out/models/"}',
+    )
+    (tmp_path / "reconciler.yaml").write_text(text)
+    config = load_config(tmp_path)
+    assert config.environment("production").defaults["baseOutputDirectory"] == "gs://out/models/blue"
+    assert config.neighbours(config.environment("production")) == {""}
+    assert config.neighbours(config.environment("staging")) == {"blue"}
+    assert config.neighbours(config.environment("local")) == frozenset()

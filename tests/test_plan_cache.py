@@ -46,7 +46,7 @@ ML_MANIFEST = """
         region: us-central1
         masterConfig: {imageUri: "example.test/plain:1"}
 """
-TWO = "environments: {local: {engine: local%s}, other: {engine: local}}\nsource: %s\n"
+TWO = "environments: {local: {engine: local%s}, other: {engine: local, project: other-jobs}}\nsource: %s\n"
 
 Told = tuple[int, str, str]
 

@@ -352,7 +352,8 @@ def test_an_environments_defaults_fill_what_a_manifest_leaves_out_and_change_no_
     assert "--region" in refused.out
     config = repository.root / "reconciler.yaml"
     config.write_text(
-        config.read_text() + "environments:\n  here:\n    engine: local\n    defaults:\n"
+        config.read_text()
+        + "environments:\n  here:\n    engine: local\n    project: jobs-here\n    defaults:\n"
         "      region: europe-west4\n      timeout: 600s\n      baseOutputDirectory: gs://models/out\n"
     )
     assert repository.run("validate", "--env", "here").code == 0

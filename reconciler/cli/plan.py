@@ -75,7 +75,13 @@ def _cache(context: Context, arguments: argparse.Namespace) -> PlanCache | None:
     if arguments.paths or arguments.format == "json":
         return None
     config, environment = context.config, context.environment
-    target = environment.name, environment.engine, environment.project, environment.location
+    target = (
+        environment.name,
+        environment.engine,
+        environment.project,
+        environment.location,
+        environment.instance,
+    )
     told = arguments.format, "verbose" if arguments.verbose else ""
     return PlanCache(config.root, os.environ, (*target, config.source, *told))
 

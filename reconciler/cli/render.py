@@ -24,7 +24,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     for job in desired.jobs:
         if job.job_name == arguments.name or job.manifest.base_name == base:
             commit = commit_of(context.config.root, os.environ) or ""
-            labels = labels_of(job, context.config.source, commit, ClaimId(label_of(job.identity)))
+            id = ClaimId(label_of(job.identity))
+            labels = labels_of(job, context.config.source, commit, id, context.environment.instance)
             print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
             return ExitCode.DONE
     raise NotFoundError(

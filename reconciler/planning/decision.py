@@ -8,6 +8,7 @@ from typing import assert_never
 
 from reconciler.claim import Claim, ClaimState
 from reconciler.job import ActualJob, State
+from reconciler.labels import INSTANCE, KEY
 from reconciler.manifest import ML_V1
 from reconciler.naming import job_name, label_of
 from reconciler.plan import Action, Change, DesiredJob, FieldChange, Stuck, Target
@@ -25,22 +26,28 @@ _OTHER_NAME = 'change "rerun" to get another name'
 _GONE = "the service no longer has its record"
 
 
-def decide(target: Target, job: DesiredJob, of_base: Sequence[Attempt]) -> Change:
-    """The one change of a wanted job.
+def decide(
+    target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob] = ()
+) -> Change:
+    """Return the one change of a desired job.
 
     Args:
         target: Where it is to run.
-        job: What is wanted.
+        job: The desired job.
         of_base: All attempts at the contents that its base name had, its own among them.
+        doubtful: Live runs of any content that may be the environment's own, as `Observed.doubtful` has them.
     """
-    return _Decision(target, job, of_base).change()
+    return _Decision(target, job, of_base, doubtful).change()
 
 
 class _Decision:
     """One wanted job, and what is known of it."""
 
-    def __init__(self, target: Target, job: DesiredJob, of_base: Sequence[Attempt]) -> None:
+    def __init__(
+        self, target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob]
+    ) -> None:
         keys = keys_of(job)
+        self._doubtful = [run for run in doubtful if run.labels.get(KEY) in keys]
         self._target = target
         self._job = job
         self._identities = dict(zip(keys, (job.identity, *job.earlier), strict=True))
@@ -68,7 +75,10 @@ class _Decision:
         return self._none(counting, f"suspended{_unsettled(counting)}", Stuck.SUSPENDED)
 
     def _first(self) -> Change:
-        """Nothing was ever asked of this content."""
+        """Return the change of a content that this environment never submitted."""
+        if self._doubtful:
+            run, key = self._doubtful[0], label_of(self._job.identity)
+            return self._about(Action.BLOCKED, _before_instance(run), key, 1, actual=run)
         beside = self._beside()
         if beside:
             return self._about(
@@ -256,6 +266,15 @@ def _counting(attempts: Sequence[Attempt]) -> Attempt:
 
 def _without_request(run: ActualJob) -> str:
     return f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {_RERUN}"
+
+
+def _before_instance(run: ActualJob) -> str:
+    whose = f'the instance "{run.labels[INSTANCE]}"' if INSTANCE in run.labels else "no instance"
+    return (
+        f"{run.resource} ({run.state.lower()}) has this content and was submitted under {whose}; it may be "
+        "this environment's own, from before its instance changed: wait until it has ended, or cancel it, "
+        "and apply again"
+    )
 
 
 def _unsettled(attempt: Attempt) -> str:

@@ -29,6 +29,7 @@ def make_plan(
     *,
     whole: bool = True,
     source: str | None = None,
+    doubtful: Sequence[ActualJob] = (),
 ) -> Plan:
     """What apply would do, and what it would leave.
 
@@ -41,14 +42,21 @@ def make_plan(
         whole: Whether `desired` is all that the repository wants; only then a run can be judged orphaned.
         source: The repository's id: runs with another one are told of, and else left out; None where all are
             its own.
+        doubtful: Live runs that may be the environment's own, as `Observed.doubtful` has them: nothing of
+            their content is submitted for the first time.
     """
-    return plan_from(
-        target, split(sides_of(desired, actual, claims, source)), body_of, whole=whole, source=source
-    )
+    parted = split(sides_of(desired, actual, claims, source))
+    return plan_from(target, parted, body_of, whole=whole, source=source, doubtful=doubtful)
 
 
 def plan_from(
-    target: Target, parted: Split, body_of: BodyOf, *, whole: bool = True, source: str | None = None
+    target: Target,
+    parted: Split,
+    body_of: BodyOf,
+    *,
+    whole: bool = True,
+    source: str | None = None,
+    doubtful: Sequence[ActualJob] = (),
 ) -> Plan:
     """What apply would do about what is settled and what is not; the other arguments are `make_plan`'s."""
     settled, left = parted
@@ -57,7 +65,7 @@ def plan_from(
     findings: list[Finding] = []
     for job in left.desired:
         of_base = by_base.pop(job.manifest.base_name, [])
-        change = decide(target, job, of_base)
+        change = decide(target, job, of_base, doubtful)
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
         findings += ((found, None) for found in drift.foreign(job, left.foreign))

@@ -16,6 +16,7 @@ _DECIDES = {
     "engine": _WHERE,
     "project": _WHERE,
     "location": _WHERE,
+    "instance": "which runs and claims are the environment's",
     "claimsBucket": "where it is recorded what ran",
     "stagingBucket": "where code is uploaded",
     "submitter": "as whom jobs are submitted",

@@ -3,6 +3,14 @@
     reconciler/claims/SOURCE/genesis                               says that claims are kept here
     reconciler/claims/SOURCE/PROJECT/LOCATION/KEY/ATTEMPT          one claim
 
+An environment with an `instance` has both in a place of its own, so that it neither lists nor finds the
+claims of another environment with the same project and location:
+
+    reconciler/claims/SOURCE/_instances/INSTANCE/_genesis/PROJECT/LOCATION
+    reconciler/claims/SOURCE/_instances/INSTANCE/PROJECT/LOCATION/KEY/ATTEMPT
+
+No project's id has a "_", so that no other claim's name begins like this.
+
 What is read is the entry `claim` (or `genesis`) of an object's custom metadata, so that one listing tells
 all. The object's content is the same JSON: for people, and where an object was copied without its metadata.
 """
@@ -15,7 +23,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from reconciler.claim import Claim, ClaimId, checked, claim_json
 from reconciler.engines.base import (
@@ -44,7 +52,7 @@ _GENESIS = "genesis"
 _CHANGED = 412
 _PAGE_SIZE = 1000
 _DIGITS = 19  # of a generation, which is an int64
-_FIELDS = "name,generation,metadata"
+_FIELDS = "name,generation,metadata,timeCreated"
 _LIST = "storage.objects.list"
 
 Made = TypeVar("Made")
@@ -61,13 +69,14 @@ class _Object(Struct, frozen=True, gc=False):
     name: Annotated[str, Meta(min_length=1)]
     generation: str = ""
     metadata: _Metadata = _Metadata()
+    time_created: str = field(default="", name="timeCreated")
 
 
 def _object(item: JsonObject) -> _Object:
     """An object as far as its fields are what they should be."""
     metadata = part_of(item, "metadata")
     said = _Metadata(text_of(metadata, ENTRY), text_of(metadata, _GENESIS))
-    return _Object(text_of(item, "name"), text_of(item, "generation"), said)
+    return _Object(text_of(item, "name"), text_of(item, "generation"), said, text_of(item, "timeCreated"))
 
 
 _PAGES = Pages("items", _Object, ("name", "name"), _object)
@@ -81,9 +90,13 @@ class ObjectClaims:
         bucket: Without `gs://`.
         source: The repository's id.
         project, location: The target.
+        instance: The environment's `instance`; "" for none.
         founds: Whether an empty store may be new: elsewhere a person prepares it first.
         environment: What commands that a person is told to run call the environment.
         known: What earlier looks have read; None where nothing is remembered.
+
+    Attributes:
+        folder: The beginning of all names of this store's objects.
     """
 
     def __init__(
@@ -95,6 +108,7 @@ class ObjectClaims:
         location: str,
         *,
         founds: bool,
+        instance: str = "",
         environment: str = "NAME",
         known: KnownClaims | None = None,
     ) -> None:
@@ -104,22 +118,47 @@ class ObjectClaims:
         self._founds = founds
         self._known = known
         self._command = f"reconciler init --claims --env {environment}"
-        self._genesis = f"{PREFIX}{source}/{_GENESIS}"
-        self._prefix = f"{PREFIX}{source}/{project}/{location}/"
+        self._instance = instance
+        folder, place = f"{PREFIX}{source}/", f"{project}/{location}"
+        if instance:
+            folder += f"_instances/{instance}/"
+        self.folder = folder
+        self._genesis = f"{folder}_{_GENESIS}/{place}" if instance else f"{folder}{_GENESIS}"
+        self._prefix = f"{folder}{place}/"
 
-    def check(self, runs: int) -> None:
-        """Raise ServiceError unless this is the store that this repository began with; writes nothing."""
+    def check(self, runs: int) -> datetime | None:
+        """Check that this is the store that this repository began with; write nothing.
+
+        Returns:
+            When it was prepared, by Cloud Storage's clock; None where it is not prepared yet, or where Cloud
+            Storage doesn't say.
+
+        Raises:
+            ServiceError: It is another store, it was emptied, or nobody has prepared it.
+        """
         with self._told():
             found = self._genesis_there()
             if found is not None:
                 self._check_genesis(found)
-            elif not (self._founds and runs == 0):
-                raise ServiceError(
-                    f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "
-                    f"they were kept in, or it was emptied; the service has {_counted(runs)}",
-                    hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the runs '
-                    "that are there, after comparing them",
-                )
+                return _time(found.time_created)
+            if self._founds and runs == 0:
+                return None
+            raise self._no_genesis(runs)
+
+    def _no_genesis(self, runs: int) -> ServiceError:
+        if self._instance:
+            return ServiceError(
+                f'the instance "{self._instance}" of {self._source} has no claims in the bucket '
+                f"{self._bucket}: it is new, its name is misspelt, or the bucket was emptied or is another "
+                "one",
+                hint=f'if "instance" and "claimsBucket" are right, run `{self._command}`',
+            )
+        return ServiceError(
+            f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "
+            f"they were kept in, or it was emptied; the service has {_counted(runs)}",
+            hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the runs '
+            "that are there, after comparing them",
+        )
 
     def found(self) -> None:
         """Make this the repository's store, where it is new; nothing where it is that already."""
@@ -372,6 +411,13 @@ def answered_at(response: HttpResponse) -> datetime:
             hint="check any proxy between: the Date header of answers must come through",
         )
     return time
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return checked(datetime.fromisoformat(text))
+    except ValueError:
+        return None
 
 
 def _first(listed: JsonObject) -> JsonObject | None:

@@ -8,11 +8,11 @@ from typing import Any
 from reconciler.defaults import is_default, is_filled, is_left_out, is_spelling
 from reconciler.diff import diff
 from reconciler.job import ActualJob
-from reconciler.labels import ATTEMPT, CODE, KEY, SOURCE
+from reconciler.labels import ATTEMPT, CODE, INSTANCE, KEY, SOURCE
 from reconciler.manifest import JsonObject
 from reconciler.plan import FieldChange
 
-_LABELS = (SOURCE, KEY, ATTEMPT, CODE)
+_LABELS = (SOURCE, INSTANCE, KEY, ATTEMPT, CODE)
 """The labels that say which job it is; the others say who asked, when, and for whom."""
 
 REQUESTED = frozenset(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import ActualJob
-from reconciler.labels import KEY, SOURCE
+from reconciler.labels import INSTANCE, KEY, SOURCE, is_of_other_instance
 from reconciler.ports import Ports, Versioned
 from reconciler.unread import Unread, digest_of
 
@@ -24,11 +24,14 @@ class Observed(Struct, frozen=True, dict=True):
         runs: Every run of it, without their specs.
         digest: The same for looks that saw the same, to the letter; b"" where nothing tells so: where a job
             was asked for by itself, for one.
+        doubtful: Live runs of the repository's other instances that may be the environment's own, from the
+            time when it had another `instance`, or none.
     """
 
     claims: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
     digest: bytes = b""
+    doubtful: tuple[ActualJob, ...] = ()
 
     @cached_property
     def known(self) -> Mapping[ClaimId, Claim]:
@@ -73,10 +76,45 @@ def observed(ports: Ports, found: Listed) -> Observed:
     Raises:
         ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
     """
-    claims, runs = found.claims.read(), found.runs.read()
-    ports.claims.check(len(runs))
-    missing = _missing(claims, runs)
-    return Observed(claims, (*runs, *_unlisted(ports, missing)), b"" if missing else found.digest)
+    claims, listed = found.claims.read(), found.runs.read()
+    own, others = _by_instance(ports, claims, listed)
+    prepared = ports.claims.check(len(own))
+    missing = _missing(claims, listed)
+    doubtful = tuple(run for run in others if _is_doubtful(ports, run, prepared))
+    digest = b"" if missing else found.digest
+    return Observed(claims, (*own, *_unlisted(ports, missing)), digest, doubtful)
+
+
+def _by_instance(
+    ports: Ports, claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]
+) -> tuple[tuple[ActualJob, ...], list[ActualJob]]:
+    """Split the runs into the environment's own and those of the repository's other instances.
+
+    A run that a claim names stays the environment's own when its labels have been changed.
+    """
+    others = [run for run in runs if is_of_other_instance(run, ports.source, ports.instance)]
+    if not others:
+        return runs, others
+    bound = {found.claim.resource for found in claims.values()}
+    others = [run for run in others if run.resource not in bound]
+    left_out = {run.resource for run in others}
+    return tuple(run for run in runs if run.resource not in left_out), others
+
+
+def _is_doubtful(ports: Ports, run: ActualJob, prepared: datetime | None) -> bool:
+    """Return whether a run of another instance is live and may have been submitted for this one.
+
+    An instance that no environment has now was this environment's, or a removed one's. And until this
+    instance was prepared, its environment may have submitted under a neighbour's.
+    """
+    if run.state.ended:
+        return False
+    if run.labels.get(INSTANCE, "") not in ports.neighbours:
+        return True
+    try:
+        return prepared is None or datetime.fromisoformat(run.create_time) <= prepared
+    except (ValueError, TypeError):
+        return True
 
 
 def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:

@@ -26,7 +26,7 @@ from reconciler.claim import MAX_ERROR, Claim, ClaimId, ClaimState
 from reconciler.errors import NotFoundError, ServiceError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
-from reconciler.labels import KEY, SOURCE, TRY, attempt_of, labels_digest
+from reconciler.labels import INSTANCE, KEY, SOURCE, TRY, attempt_of, labels_digest
 from reconciler.manifest import JsonObject
 from reconciler.ports import Credential, Ports, Versioned
 from reconciler.repair import elder
@@ -103,6 +103,7 @@ class Submitter:
 
     def __init__(self, ports: Ports, quota: Quota | None = None) -> None:
         self._source = ports.source
+        self._instance = ports.instance
         self._claims = ports.claims
         self._jobs = ports.jobs
         self._fence = ports.fence
@@ -384,6 +385,7 @@ class Submitter:
             job
             for job in self._jobs.with_key(claim.api_version, claim.kind, claim.id.key)
             if job.labels.get(SOURCE) == self._source
+            and job.labels.get(INSTANCE, "") == self._instance
             and job.labels.get(KEY) == claim.id.key
             and attempt_of(job) == claim.id.attempt
         ]

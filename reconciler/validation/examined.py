@@ -15,7 +15,7 @@ from reconciler.validation.checks import domain_findings, python_modules
 from reconciler.validation.envelope import schema_of
 from reconciler.validation.explain import findings
 from reconciler.validation.files import ManifestFile
-from reconciler.validation.findings import Finding, Keys
+from reconciler.validation.findings import Finding, Keys, Rules
 from reconciler.validation.known import known_document
 from reconciler.validation.load import Document, load_documents
 from reconciler.validation.packages import PackageFolder
@@ -129,8 +129,13 @@ def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
         yield _problem(job.path, job.document, Finding(_NAME, message, "choose another name"))
 
 
-def document_problems(data: bytes, schema: Mapping[str, Any], path: str) -> tuple[Any, list[Problem]]:
-    """The value of a file's one document, None for an empty file, and what is wrong with it by a schema."""
+def document_problems(
+    data: bytes, schema: Mapping[str, Any], path: str, rules: Rules
+) -> tuple[Any, list[Problem]]:
+    """Return the value of a file's one document, None for an empty file, and its problems.
+
+    The arguments are those of `check_document`.
+    """
     documents, problems = load_documents(data, path)
     if found := secrets(data, documents, path):
         return None, found
@@ -138,7 +143,7 @@ def document_problems(data: bytes, schema: Mapping[str, Any], path: str) -> tupl
         message = "the file holds a second document"
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
     for document in documents[:1]:
-        problems += (_problem(path, document, finding) for finding in findings(document, schema))
+        problems += (_problem(path, document, finding) for finding in findings(document, schema, rules))
     return (documents[0].value if documents and not problems else None), problems
 
 

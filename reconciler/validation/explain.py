@@ -8,7 +8,7 @@ wrong is told too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.diagnostics import MAX_COUNTED_PER_FILE, quote
-from reconciler.validation.findings import Finding, Keys
+from reconciler.validation.findings import Finding, Keys, Rules
 from reconciler.validation.load import Document
 from reconciler.validation.sentences import brief, choices, say, say_list_wanted, say_missing
 from reconciler.validation.suggest import same_word, similar_word
@@ -26,7 +26,6 @@ _MOST_KNOWN = 12
 _NAMED_BY_US = 'remove it; the name is made from "name" under "metadata"'
 _SET_BY_US = {"displayName": _NAMED_BY_US, "jobId": _NAMED_BY_US, "labels": 'write them under "metadata"'}
 
-Rules = Callable[[Any], Iterable[Finding]]
 
 _validators: dict[int, tuple[Mapping[str, Any], Any]] = {}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from msgspec import Struct
 
 Keys = tuple[str | int, ...]
@@ -22,3 +25,7 @@ class Finding(Struct, frozen=True):
     message: str
     hint: str = ""
     of_key: bool = False
+
+
+Rules = Callable[[Any], Iterable[Finding]]
+"""Yields the mistakes in a document of any shape that its schema cannot express."""

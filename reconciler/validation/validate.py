@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from reconciler.diagnostics import Problem, capped
 from reconciler.manifest import Manifest
 from reconciler.validation.files import Found, ManifestFile, find_manifests, real_path
+from reconciler.validation.findings import Rules
 from reconciler.validation.packages import (
     Below,
     PackageFolder,
@@ -90,23 +91,26 @@ def validate(
         return validating.result()
 
 
-def check_document(data: bytes, schema: Mapping[str, Any], path: str) -> tuple[Any, list[Problem]]:
-    """What a file that holds one document says, such as `reconciler.yaml`, and what is wrong with it.
+def check_document(
+    data: bytes, schema: Mapping[str, Any], path: str, rules: Rules = lambda value: ()
+) -> tuple[Any, list[Problem]]:
+    """Return the value of a file that holds one document, such as `reconciler.yaml`, and its problems.
 
     Args:
         data: The file's bytes.
-        schema: What it has to be valid by.
-        path: What the problems call it.
+        schema: The document's schema.
+        path: The file's name in the problems.
+        rules: Yields the mistakes that the schema cannot express; takes a document of any shape.
 
     Returns:
         The document's value, None for an empty file and where there are problems; and the problems, as in
         `Validation`.
     """
-    if (valid := _valid_document(data, schema)) is not None:
+    if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []
     from reconciler.validation.examined import document_problems  # with PyYAML and jsonschema
 
-    value, problems = document_problems(data, schema, path)
+    value, problems = document_problems(data, schema, path, rules)
     return value, capped(problems)
 
 

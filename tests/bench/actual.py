@@ -73,7 +73,7 @@ def fill(root: Path, home: Path) -> int:
         for job in desired.jobs:
             id = ClaimId(label_of(job.identity))
             mark = f"{len(claims):026}"
-            labels = {**labels_of(job, config.source, "", id), TRY: mark}
+            labels = {**labels_of(job, config.source, "", id, ""), TRY: mark}
             body = request_body(job, desired, environment.staging_bucket, job.job_name, labels)
             session.engine(job.manifest.api_version).create(job.manifest.kind, body, {})
             claims[id.key] = _claim(job, id, mark)

@@ -77,13 +77,14 @@ class StorePort:
         self._world = world
         self._claims = claims
 
-    def check(self, runs: int) -> None:
+    def check(self, runs: int) -> datetime | None:
         """Refuse a store that isn't the one that the repository began with."""
         self._reached("check the claim store")
         genesis = self._claims.genesis
         self._process.turn("checked the claim store")
         if not genesis:
             raise ServiceError("the claims bucket has no genesis")
+        return None
 
     def found(self) -> None:
         """Nothing: only a person makes a store in the cloud the repository's."""
