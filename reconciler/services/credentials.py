@@ -162,6 +162,7 @@ def _refreshing() -> Any:
     from google.auth.transport.urllib3 import Request
 
     request: Any = Request
+    refusal: Any = TransportError
     send = request(urllib3.PoolManager())
 
     def sent(
@@ -174,7 +175,7 @@ def _refreshing() -> Any:
     ) -> Any:
         is_secret = bool(body) or any(name.lower() == "authorization" for name in headers or {})
         if is_secret and not url.lower().startswith("https://"):
-            raise TransportError("an address in the credentials, such as token_uri, is not https")
+            raise refusal("an address in the credentials, such as token_uri, is not https")
         return send(url, method, body, headers, timeout, **{**more, "redirect": False})
 
     return sent
