@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from google_place import CONFIG, SUBMITTER
 from held_service import HeldService
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from raw_server import Behaviour, RawServer, answer
+from raw_server import Arrived, Behaviour, RawServer, answer
 from repository import Repository
 from tls import behind_tls, server_tls
 from token_server import private_key, token_server
@@ -618,6 +619,48 @@ def test_files_of_a_checkout_name_no_credentials(tmp_path: Path, key: str, serve
     )
     assert "no usable Google credentials" in done.stdout, done.stderr
     assert stranger.connections == 0
+
+
+def metadata(sock: socket.socket, request: Arrived) -> bool:
+    """What the metadata server of a machine at Google says."""
+    told: dict[str, object] = {
+        "/computeMetadata/v1/instance/service-accounts/default/": {
+            "email": "me@x",
+            "aliases": [],
+            "scopes": [],
+        },
+        "/computeMetadata/v1/instance/service-accounts/default/token": {
+            "access_token": TOKEN,
+            "expires_in": 3600,
+        },
+    }
+    said = told.get(request.target.partition("?")[0], "googleapis.com")
+    body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+    more = {
+        "metadata_flavor": "Google",
+        "content_type": "text/plain" if isinstance(said, str) else "application/json",
+    }
+    return answer(200, body, **more)(sock, request)
+
+
+def test_the_metadata_server_is_asked_by_plain_http(tmp_path: Path, serve: Serve) -> None:
+    """It has no TLS; what asks it carries no secret."""
+    server = serve(metadata, plain=True)
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        **dict.fromkeys(("GCE_METADATA_HOST", "GCE_METADATA_IP"), place(server.url)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FOUND],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert f"Bearer {TOKEN}" in done.stdout, done.stdout + done.stderr
+    assert not any(request.body or "authorization" in request.headers for request in server.arrived)
 
 
 # GitHub's token.
