@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from google_place import CONFIG, SUBMITTER
 from held_service import HeldService
-from hypothesis import event, example, given
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from raw_server import Arrived, Behaviour, RawServer, answer
 from repository import Repository
@@ -27,7 +27,7 @@ from watching import watching
 from reconciler.config import Config, from_document, load_config
 from reconciler.destination import destination_of
 from reconciler.errors import InvalidError, ServiceError
-from reconciler.recipients import GITHUB, GOOGLE, ThisMachine
+from reconciler.recipients import GITHUB, GOOGLE, OwnerHosts, ThisMachine
 from reconciler.reporters.settings import github_settings
 from reconciler.services.credentials import DefaultCredentials
 from reconciler.session import open_session
@@ -55,6 +55,34 @@ def serve() -> Iterator[Serve]:
 def place(url: str) -> str:
     """Host and port of a test's server."""
     return urlsplit(url).netloc
+
+
+class Lookups:
+    """The names that this process asks the resolver for, as the interpreter reports them."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] | None = None
+        sys.addaudithook(self._hear)
+
+    def _hear(self, name: str, arguments: tuple[object, ...]) -> None:
+        if self.seen is None or name != "socket.getaddrinfo":
+            return
+        host, port = arguments[:2]
+        self.seen.append((host.decode() if isinstance(host, bytes) else str(host), int(str(port))))
+        raise OSError("far enough")
+
+    @contextmanager
+    def noted(self) -> Iterator[list[tuple[str, int]]]:
+        self.seen = found = []
+        try:
+            yield found
+        finally:
+            self.seen = None
+
+
+@pytest.fixture(scope="module")
+def lookups() -> Lookups:
+    return Lookups()
 
 
 # The rule.
@@ -145,9 +173,10 @@ STRANGE = [
 
 @pytest.mark.parametrize("url", STRANGE)
 @pytest.mark.parametrize("rule", [GOOGLE, GITHUB, GOOGLE.also({("proxy.example", 443), ("::2", 443)})])
-def test_strange_urls_get_no_token(url: str, rule: object) -> None:
-    with pytest.raises(NotSentError):
-        DirectTransport(rule).send(HttpRequest("GET", url, AUTHORIZED))  # type: ignore[arg-type]
+def test_strange_urls_get_no_token(lookups: Lookups, url: str, rule: OwnerHosts) -> None:
+    with lookups.noted() as asked, pytest.raises(NotSentError):
+        DirectTransport(rule).send(HttpRequest("GET", url, AUTHORIZED))
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -168,39 +197,11 @@ def test_transport_without_a_rule_sends_no_credential(serve: Serve, name: str) -
     assert DirectTransport().send(HttpRequest("GET", server.url)).status == 200
 
 
-class Lookups:
-    """The names that this process asks the resolver for, as the interpreter reports them."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int]] | None = None
-        sys.addaudithook(self._hear)
-
-    def _hear(self, name: str, arguments: tuple[object, ...]) -> None:
-        if self.seen is None or name != "socket.getaddrinfo":
-            return
-        host, port = arguments[:2]
-        self.seen.append((host.decode() if isinstance(host, bytes) else str(host), int(str(port))))
-        raise OSError("far enough")
-
-    @contextmanager
-    def noted(self) -> Iterator[list[tuple[str, int]]]:
-        self.seen = found = []
-        try:
-            yield found
-        finally:
-            self.seen = None
-
-
-@pytest.fixture(scope="module")
-def lookups() -> Lookups:
-    return Lookups()
-
-
 NAMES = "googleapis.com storage. GoogleApis.COM api.github.com evil.example proxy.example api. acme .ghe.com"
 MARKS = ". .. / // \\ @ : :443 :8443 :80 # ? ; %2e %2f %40 [ ] ::1 xn-- - _ & = x \u3002 \uff0e \u2024 \u2100"
-PIECES = st.lists(st.sampled_from([*NAMES.split(), *MARKS.split(), "\t", "\n", "\0", " "]), max_size=6).map(
-    "".join
-)
+# Half of them are nothing, so that some texts are good ones.
+PIECES = st.just("") | st.sampled_from([*NAMES.split(), *MARKS.split(), "\t", "\n", "\0", " "])
+TEXTS = st.tuples(PIECES, PIECES, st.sampled_from(NAMES.split()), PIECES, PIECES).map("".join)
 SCHEMES = st.sampled_from(
     ["https://"] * 8 + ["http://", "HTTPS://", "https:/", "https:", "https:\\\\", "//", " https://"]
 )
@@ -210,25 +211,24 @@ PERMITTED = {
 }
 
 
-@given(scheme=SCHEMES, text=PIECES, allows=st.booleans(), owner=st.sampled_from([GOOGLE, GITHUB]))
+@settings(max_examples=1000, deadline=None)  # a first connection reads what TLS trusts
+@given(scheme=SCHEMES, text=TEXTS, allows=st.booleans(), owner=st.sampled_from([GOOGLE, GITHUB]))
 @example(scheme="https://", text="storage.googleapis.com/", allows=False, owner=GOOGLE)
 @example(scheme="https://", text="GoogleApis.COM:443", allows=False, owner=GOOGLE)
 @example(scheme="https://", text="api.acme.ghe.com?x", allows=False, owner=GITHUB)
 @example(scheme="https://", text="proxy.example:8443/", allows=True, owner=GITHUB)
 def test_connections_with_a_token_lead_to_permitted_hosts_only(
-    lookups: Lookups, scheme: str, text: str, allows: bool, owner: object
+    lookups: Lookups, scheme: str, text: str, allows: bool, owner: OwnerHosts
 ) -> None:
     """The resolver is the judge: it hears the host and port that the transport really connects to."""
-    assert owner in (GOOGLE, GITHUB)
-    rule = GOOGLE if owner == GOOGLE else GITHUB
     allowed = {("proxy.example", 8443)} if allows else set()
-    transport = DirectTransport(rule.also(allowed))
+    transport = DirectTransport(owner.also(allowed))
     with lookups.noted() as asked, pytest.raises(NotSentError):
         transport.send(HttpRequest("GET", scheme + text, AUTHORIZED, timeout=5.0))
     for host, port in asked:
-        is_own = PERMITTED[rule.owner].fullmatch(host) is not None and port == 443
+        is_own = PERMITTED[owner.owner].fullmatch(host) is not None and port == 443
         assert is_own or (host, port) in allowed
-        assert scheme.lower() == "https://"
+        assert (scheme + text).lower().startswith("https://")
     event("connects" if asked else "refused")
 
 
@@ -533,6 +533,17 @@ def google_config(root: Path, **changed: object) -> Config:
     }
     document = {"source": "acme-jobs", "environments": {"prod": {**prod, **changed}}}
     return from_document(root, document)
+
+
+def test_google_itself_gets_googles_token(tmp_path: Path, lookups: Lookups) -> None:
+    config = google_config(tmp_path)
+    with open_session(config, config.environment("prod"), {}, start=False) as session:
+        endpoint = session.connection.endpoint
+        for api, root in endpoint.roots.items():
+            with lookups.noted() as asked, pytest.raises(NotSentError):
+                endpoint.transport.send(HttpRequest("POST", root, AUTHORIZED))
+            host = "us-central1-aiplatform" if api == "aiplatform" else api
+            assert asked == [(f"{host}.googleapis.com", 443)]
 
 
 def test_an_answer_that_redirects_to_another_host_takes_no_token_there(
