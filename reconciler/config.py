@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, msgpack
 
-from reconciler.diagnostics import Problem
+from reconciler.diagnostics import Problem, pointer_of
 from reconciler.errors import InvalidError, UsageError
 from reconciler.manifest import JsonObject
 
@@ -144,6 +144,27 @@ def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
         # Settings alone are soon checked, and `init` reads them before anything of ours is in the repository.
         cache.save(_digest(data) + msgpack.encode(value), first=False)
     return value or {}, problems
+
+
+def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) -> Problem:
+    """Return the problem of one setting of valid settings, at its place in `reconciler.yaml`.
+
+    Args:
+        root: The repository's root.
+        keys: The way to the setting.
+        message, hint: As `Problem` has them.
+    """
+    from reconciler.validation.files import read_one
+    from reconciler.validation.load import load_documents
+
+    data = read_one(root / FILE_NAME, FILE_NAME)
+    documents = [] if isinstance(data, Problem) else load_documents(data, FILE_NAME)[0]
+    # The file may have changed since it was read as settings; line 1 then.
+    line, column = 1, 1
+    if documents:
+        position = documents[0].position(keys)
+        line, column = position.line, position.column
+    return Problem(FILE_NAME, line, column, pointer_of(keys), message, hint)
 
 
 def _known(cache: CacheFile, data: bytes) -> JsonObject | None:

@@ -23,7 +23,6 @@ from reconciler.reporters.settings import github_settings
 from reconciler.reporters.status import plain_status
 from reconciler.session import Session
 from reconciler.submission.observation import Observed, observe
-from reconciler.transport import DirectTransport
 from reconciler.verdicts import View
 
 _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
@@ -58,7 +57,7 @@ def carry_out(session: Session, applier: Applier, plan: Plan) -> list[Outcome]:
     if session.is_local:
         # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
         session.ports.claims.found()
-    if applier.commit and github_settings(session.config.github, os.environ):
+    if applier.commit and github_settings(session.config.github, os.environ, session.config.root):
         skipped = partial(passed_over, session.config.root, applier.commit)
         open_record(session.commits, applier.commit, plan, skipped)
     place = {id(change): number for number, change in enumerate(plan.changes)}
@@ -114,7 +113,7 @@ def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
 
 def untold(session: Session, commit: str) -> list[str]:
     """Why commits aren't told of what is done now; nothing where they are, or where they needn't be."""
-    if commit or github_settings(session.config.github, os.environ) is None:
+    if commit or github_settings(session.config.github, os.environ, session.config.root) is None:
         return []
     return [
         "the work tree isn't exactly a commit (see `git status`): no commit is told of the jobs that are "
@@ -124,11 +123,11 @@ def untold(session: Session, commit: str) -> list[str]:
 
 def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
     """Tell a commit that it isn't applied, and why; what couldn't be posted."""
-    settings = github_settings(session.config.github, os.environ)
+    settings = github_settings(session.config.github, os.environ, session.config.root)
     if settings is None or not commit:
         return []
     context = contexts_of(session.config, session.environment.name).roll_up
-    outcomes = GitHubReporter(DirectTransport(), settings).report(
+    outcomes = GitHubReporter(settings.transport(), settings).report(
         commit, [plain_status("error", context, said)]
     )
     return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
@@ -156,7 +155,7 @@ def tell_commits(
         ServiceError: The service can't be asked any more.
     """
     github = session.config.github
-    settings = github_settings(github, os.environ)
+    settings = github_settings(github, os.environ, session.config.root)
     if settings is None:
         return []
     view = View(
@@ -167,7 +166,7 @@ def tell_commits(
         problems=problems or {},
         each=settings.each,
     )
-    return report(session.commits, GitHubReporter(DirectTransport(), settings), view)
+    return report(session.commits, GitHubReporter(settings.transport(), settings), view)
 
 
 def unposted(failed: Sequence[Failed]) -> list[str]:

@@ -186,12 +186,16 @@ def open_session(
         environ: The environment variables.
         start: Whether the embedded service is started where it doesn't run.
         memory: What sessions before have seen, and this one sees; None where each begins from nothing.
+
+    Raises:
+        InvalidError: The settings lead Google's token to a host that may not get it.
     """
     if environment.engine == "google":
         from reconciler.services.credentials import DefaultCredentials, google_endpoint
 
         credentials = DefaultCredentials()
-        connection = Connection(replace(google_endpoint(environment, credentials), distant=True))
+        endpoint = google_endpoint(config.root, environment, credentials, environ)
+        connection = Connection(replace(endpoint, distant=True))
         seen = memory and memory.of((config.source, environment))
         yield Session(config, environment, connection, credentials, seen)
         return

@@ -76,7 +76,7 @@ _DEFAULTS = _mapping(
 )
 
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
-_ENDPOINT = "The URL that is asked in place of Google's."
+_ENDPOINT = "The https URL to use in place of Google's."
 _ENVIRONMENT = _mapping(
     "A place where jobs run.",
     {
@@ -124,7 +124,8 @@ _ENVIRONMENT = _mapping(
             ),
         ),
         "endpoints": _mapping(
-            "URLs for those who need others than Google's.",
+            "URLs for those who need others than Google's; a host outside googleapis.com gets the Google "
+            "token only if the user allows it in RECONCILER_TOKEN_HOSTS or in the file token-hosts.",
             {api: _text(_ENDPOINT, _URL) for api in _APIS},
         ),
         "defaults": _DEFAULTS,
@@ -233,7 +234,12 @@ CONFIG: Schema = {
                             'write "OWNER/NAME"',
                         ),
                     ),
-                    "apiUrl": _text("The API's URL, by default https://api.github.com.", _URL),
+                    "apiUrl": _text(
+                        "The API's https URL, by default https://api.github.com; a host other than that and "
+                        "api.*.ghe.com gets the GitHub token only if the user allows it in GITHUB_API_URL, "
+                        "RECONCILER_TOKEN_HOSTS or the file token-hosts.",
+                        _URL,
+                    ),
                     "statuses": {
                         "description": "What commits show beside the verdict over all jobs: each job too, or "
                         "the verdict alone. By default each job, up to 20 jobs of one commit.",

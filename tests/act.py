@@ -141,6 +141,7 @@ class Actions:
             "GITHUB_API_URL": self.server.url,
             "GITHUB_REPOSITORY": self.server.repository,
             "REMOTES": self.remotes,
+            "SSL_CERT_FILE": os.environ["SSL_CERT_FILE"],
             **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
         }
         stand_ins = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from repository import Repository
+from tls import make_authority
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
@@ -33,8 +34,19 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("user-cache")
 
 
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificate of the authority that vouches for the tests' servers on loopback, and nothing else."""
+    return make_authority(tmp_path_factory.mktemp("authority"))
+
+
 @pytest.fixture(autouse=True)
-def _own_surroundings(monkeypatch: pytest.MonkeyPatch, user_cache: Path) -> None:
+def _own_surroundings(
+    monkeypatch: pytest.MonkeyPatch,
+    user_cache: Path,
+    authority: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Nothing of the machine's settings reaches a test; installers find wheels in the wheelhouse only."""
     for name in [*os.environ]:
         if name.startswith(("RECONCILER_", "GITHUB_", "PIP_", "CLOUDSDK_", "GOOGLE_")) or name in (
@@ -45,6 +57,8 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch, user_cache: Path) -> None
         ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -22,6 +22,7 @@ from zlib import crc32
 from openapi_core import OpenAPI
 from openapi_core.exceptions import OpenAPIError
 from openapi_core.testing import MockRequest, MockResponse
+from tls import behind_tls
 
 DESCRIPTION = Path(__file__).parent / "github" / "description.json"
 DESCRIBED_HOST = "https://api.github.com"
@@ -104,6 +105,8 @@ class GitHubServer:
         queued: Answers to give to the next requests, in place of the usual ones; None is the usual one.
         requests: Method, path with query, and status of everything that was asked.
         violations: What wasn't as GitHub describes its API.
+        url: The API's address, by https.
+        plain_url: The same by http, for clients that trust no authority of the tests.
     """
 
     repository: str = "acme/models"
@@ -120,6 +123,7 @@ class GitHubServer:
     at_once: int = 0
     most_at_once: int = 0
     url: str = ""
+    plain_url: str = ""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,11 +133,12 @@ class GitHubServer:
     def running(self) -> Iterator[GitHubServer]:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         server.daemon_threads = True
-        self.url = f"http://localhost:{server.server_port}{self.prefix}"
+        self.plain_url = f"http://localhost:{server.server_port}{self.prefix}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield self
+            with behind_tls(self.plain_url) as self.url:
+                yield self
         finally:
             server.shutdown()
             server.server_close()

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from held_service import HeldService
 from repository import Repository
+from tls import behind_tls
 from token_server import private_key, token_server
 
 PROJECT, LOCATION, ENVIRONMENT = "acme-ml", "us-central1", "prod"
@@ -53,12 +55,6 @@ def google_place(
     Args:
         submitter: Whether creates carry a token of their own; else they carry what all requests carry.
     """
-    endpoints = ", ".join(
-        f'{api}: "{url}"' for api in ("aiplatform", "ml", "storage", "logging", "iamcredentials")
-    )
-    named = f"submitter: {SUBMITTER}" if submitter else ""
-    config = repository.root / "reconciler.yaml"
-    config.write_text(CONFIG.format(submitter=named, endpoints=endpoints) + config.read_text())
     for bucket in ("acme-staging", "acme-claims"):
         (service.home / "gcs" / bucket).mkdir(parents=True)
 
@@ -66,7 +62,13 @@ def google_place(
         """A new one that lasts an hour; or the service's own, which may mint others for the submitter."""
         return service.token if submitter else service.token_for(timedelta(hours=1))
 
-    with token_server(token) as token_uri:
+    with token_server(token) as token_uri, behind_tls(url) as secure:
+        endpoints = ", ".join(
+            f'{api}: "{secure}"' for api in ("aiplatform", "ml", "storage", "logging", "iamcredentials")
+        )
+        named = f"submitter: {SUBMITTER}" if submitter else ""
+        config = repository.root / "reconciler.yaml"
+        config.write_text(CONFIG.format(submitter=named, endpoints=endpoints) + config.read_text())
         told = {
             "type": "service_account",
             "client_email": "ci@acme-ml.iam.gserviceaccount.com",
@@ -79,4 +81,5 @@ def google_place(
         yield {
             "GOOGLE_APPLICATION_CREDENTIALS": str(folder / "key.json"),
             "RECONCILER_ENV": ENVIRONMENT,
+            "RECONCILER_TOKEN_HOSTS": urlsplit(secure).netloc,
         }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from held_service import HeldService
+from tls import Loopback
 
 from reconciler.config import from_document
 from reconciler.engines.base import Connection, Endpoint
@@ -24,7 +25,7 @@ class Impatient:
     """A transport whose exchanges may not take longer."""
 
     timeout: float
-    transport: Transport = field(default_factory=DirectTransport)
+    transport: Transport = field(default_factory=lambda: DirectTransport(Loopback()))
 
     def send(self, request: HttpRequest) -> HttpResponse:
         return self.transport.send(replace(request, timeout=self.timeout))

@@ -21,6 +21,7 @@ from google_place import HURRIED, google_place
 from held_service import HeldService
 from raw_server import Arrived, Behaviour, RawServer, answer
 from repository import Repository, Result
+from tls import Loopback, server_tls
 
 from reconciler.errors import ServiceError
 from reconciler.transport import DirectTransport, HttpRequest
@@ -230,7 +231,7 @@ def test_no_answer_of_google_brings_a_token_or_a_value_out(
 )
 def test_no_answer_of_github_brings_the_token_out(repository: Repository, behave: Behaviour) -> None:
     job(repository)
-    with HeldService(repository.home).running(), RawServer([behave]).running() as server:
+    with HeldService(repository.home).running(), RawServer([behave], tls=server_tls()).running() as server:
         environ = {
             "GITHUB_ACTIONS": "true",
             "GITHUB_REPOSITORY": "acme/jobs",
@@ -261,7 +262,7 @@ def test_no_broken_answer_brings_the_token_out(name: str, method: str) -> None:
     with RawServer([BROKEN[name]]).running() as server:
         headers = {"Authorization": f"Bearer {GITHUB_TOKEN}"}
         with pytest.raises(ServiceError) as caught:
-            DirectTransport().send(
+            DirectTransport(Loopback()).send(
                 HttpRequest(method, server.url + "/x", headers, b"" if method == "POST" else None)
             )
     assert GITHUB_TOKEN not in "".join(traceback.format_exception(caught.value))
@@ -278,7 +279,10 @@ def test_the_server_that_gives_tokens_may_repeat_what_it_was_asked_with(
         return answer(400, json.dumps(told).encode(), content_type="application/json")(sock, request)
 
     for behave in (refuse, as_page):
-        with HeldService(tmp_path / "service").running() as service, RawServer([behave]).running() as server:
+        with (
+            HeldService(tmp_path / "service").running() as service,
+            RawServer([behave], tls=server_tls()).running() as server,
+        ):
             folder = tmp_path / "key"
             folder.mkdir(exist_ok=True)
             (service.home / "gcs").mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ import pytest
 from emulated_github import OWNERS, STRANGERS, emulated_github
 from github_server import MAX_COMMENT, READ, WORKFLOWS, WRITE, GitHubServer, error, secondary_limit
 from raw_server import RawServer, answer, reset
+from tls import Loopback, server_tls
 
 from reconciler.cli import run
 from reconciler.reporters.api import GitHubApi
@@ -27,7 +28,7 @@ Keep = Callable[..., Kept]
 
 @pytest.fixture
 def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport()
+    made = DirectTransport(Loopback())
     yield made
     made.close()
 
@@ -73,7 +74,7 @@ def written(github: GitHubServer) -> list[str]:
 
 def test_it_is_created_once_and_then_kept_up_to_date(github: GitHubServer, keep: Keep) -> None:
     assert [keep("one"), keep("two"), keep("two\r\n")] == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
-    assert read_back(github.url, TOKEN) == [(WORKFLOWS, comment_body("prod", "two"))]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("prod", "two"))]
     assert written(github) == ["POST 7/comments", "PATCH comments/1"]
 
 
@@ -81,7 +82,7 @@ def test_each_environment_has_its_own(github: GitHubServer, keep: Keep) -> None:
     for environment in ("prod", "prod-2", "local"):
         assert keep(environment, environment) is Kept.CREATED
     assert keep("new", "prod") is Kept.UPDATED
-    shown = [body.split("\n", 1)[1] for _, body in read_back(github.url, TOKEN)]
+    shown = [body.split("\n", 1)[1] for _, body in read_back(github.plain_url, TOKEN)]
     assert shown == ["new", "prod-2", "local"]
 
 
@@ -101,9 +102,9 @@ def test_anothers_comment_that_begins_alike_is_left_alone_and_hinders_nothing(
     github.comment(NUMBER, comment_body("prod", "the text"), stranger)
     assert keep(token=token) is Kept.CREATED
     github.comment(NUMBER, OURS, stranger)
-    before = [one for one in read_back(github.url, TOKEN) if one[0] == stranger]
+    before = [one for one in read_back(github.plain_url, TOKEN) if one[0] == stranger]
     keep("another text", token=token)
-    found = read_back(github.url, TOKEN)
+    found = read_back(github.plain_url, TOKEN)
     assert [one for one in found if one[0] == stranger] == before
     assert comment_body("prod", "another text") in [body for login, body in found if login != stranger]
 
@@ -112,19 +113,19 @@ def test_a_comment_that_only_holds_the_marker_is_not_it(github: GitHubServer, ke
     quoted = f"> see\n{OURS}"
     github.comment(NUMBER, quoted)
     assert keep() is Kept.CREATED
-    assert quoted in dict(enumerate(body for _, body in read_back(github.url, TOKEN))).values()
+    assert quoted in dict(enumerate(body for _, body in read_back(github.plain_url, TOKEN))).values()
 
 
 def test_a_users_token_finds_the_users_comment(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS, WORKFLOWS)
     assert [keep(token="personal"), keep("two", token="personal")] == [Kept.CREATED, Kept.UPDATED]
-    assert read_back(github.url, TOKEN) == [(WORKFLOWS, OURS), ("octocat", comment_body("prod", "two"))]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, OURS), ("octocat", comment_body("prod", "two"))]
 
 
 def test_another_apps_token_leaves_one_comment_that_is_current(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS, "mallory")
     assert [keep("one", token="app"), keep("two", token="app")] == [Kept.CREATED, Kept.CREATED]
-    assert read_back(github.url, TOKEN) == [
+    assert read_back(github.plain_url, TOKEN) == [
         ("mallory", OURS),
         ("other-app[bot]", "*Replaced by a newer comment.*"),
         ("other-app[bot]", comment_body("prod", "two")),
@@ -145,7 +146,7 @@ def test_of_two_from_a_race_the_newest_is_kept(github: GitHubServer, keep: Keep)
     github.comment(NUMBER, OURS.replace("\n", "\r\n"))
     for expected in (Kept.UPDATED, Kept.UNCHANGED):
         assert keep() is expected
-        assert [body for _, body in read_back(github.url, TOKEN)] == [
+        assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
             "*Replaced by a newer comment.*",
             comment_body("prod", "the text"),
         ]
@@ -208,7 +209,7 @@ def test_it_is_not_guessed_who_the_token_is(github: GitHubServer, keep: Keep) ->
 
 def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTransport) -> None:
     refused = answer(403, b'{"message": "Resource not accessible by integration"}')
-    with RawServer([refused, answer(200, b"[]"), reset]).running() as server:
+    with RawServer([refused, answer(200, b"[]"), reset], tls=server_tls()).running() as server:
         api = GitHubApi(transport, GitHubSettings("acme/models", server.url, TOKEN), COMMENTS)
         with pytest.raises(RefusedError, match="no whole answer"):
             keep_comment(api, NUMBER, "prod", "text")
@@ -250,7 +251,7 @@ def test_the_command_keeps_the_comment(
         assert run(["report", "--comment", surroundings, "--env", "staging"]) == 0
         told.append(capsys.readouterr().out)
     assert told == [f"Comment on pull request 7: {kept}.\n" for kept in ("created", "unchanged")]
-    assert read_back(github.url, TOKEN) == [(WORKFLOWS, comment_body("staging", "### Plan"))]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("staging", "### Plan"))]
 
 
 @pytest.mark.parametrize("token", ["", "read-only"])

@@ -54,7 +54,9 @@ class Story:
     @cached_property
     def client(self) -> Github:
         auth = Auth.Token(TOKEN)
-        return Github(base_url=self.github.url, auth=auth, lazy=True, retry=None, seconds_between_requests=0)
+        return Github(
+            base_url=self.github.plain_url, auth=auth, lazy=True, retry=None, seconds_between_requests=0
+        )
 
     def said(self, sha: str, context: str) -> str:
         """The description of the newest status."""

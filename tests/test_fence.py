@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import urlsplit
 
 import google.auth.credentials
 import pytest
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from noted_locks import Meeting
 from opened import connected, opened
 from raw_server import Behaviour, RawServer, answer, reset
+from tls import behind_tls
 from token_server import token_server
 
 from reconciler.answers import Created, Refused
@@ -269,7 +272,7 @@ def test_no_thread_sees_a_new_token_with_the_end_of_another(
 
 def test_a_token_without_an_end_is_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     anonymous = google.auth.credentials.AnonymousCredentials()
-    monkeypatch.setattr("google.auth.default", lambda scopes: (anonymous, None))
+    monkeypatch.setattr("google.auth.default", lambda scopes, request: (anonymous, None))
     with pytest.raises(ServiceError, match="don't say when") as caught:
         OwnToken(DefaultCredentials(), lambda: datetime.now(UTC)).mint()
     assert '"submitter"' in caught.value.hint
@@ -295,7 +298,7 @@ def cloud(
 ) -> Iterator[HeldService]:
     """The held service in Google's place, with real Application Default Credentials for it."""
     (service.home / "gcs" / "acme-staging").mkdir(parents=True)
-    with token_server(lambda: service.token) as token_uri:
+    with token_server(lambda: service.token) as token_uri, behind_tls(service.url) as url:
         told = {
             "type": "service_account",
             "client_email": "me@acme-ml.iam.gserviceaccount.com",
@@ -306,6 +309,7 @@ def cloud(
         }
         (tmp_path / "key.json").write_text(json.dumps(told))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        monkeypatch.setenv("RECONCILER_TOKEN_HOSTS", urlsplit(url).netloc)
         yield service
 
 
@@ -316,7 +320,7 @@ def google_config(service: HeldService, **environment: Any) -> Config:
         "project": "acme-ml",
         "location": "us-central1",
         "stagingBucket": "acme-staging",
-        "endpoints": dict.fromkeys(apis, service.url),
+        "endpoints": dict.fromkeys(apis, f"https://{os.environ['RECONCILER_TOKEN_HOSTS']}"),
         **environment,
     }
     return from_document(service.home.parent, {"source": "acme-jobs", "environments": {"prod": prod}})
@@ -325,7 +329,7 @@ def google_config(service: HeldService, **environment: Any) -> Config:
 @contextmanager
 def google_session(service: HeldService, **environment: Any) -> Iterator[Session]:
     config = google_config(service, **environment)
-    with open_session(config, config.environment("prod"), {}, start=True) as session:
+    with open_session(config, config.environment("prod"), os.environ, start=True) as session:
         yield session
 
 

@@ -6,6 +6,7 @@ import json
 import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +24,12 @@ from github_server import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 from raw_server import RawServer, answer, reset, send_then_close
+from tls import Loopback, server_tls
 
 from reconciler.errors import InvalidError
 from reconciler.job import ActualJob, State
 from reconciler.manifest import AIPLATFORM_V1
+from reconciler.recipients import GITHUB, OwnerHosts
 from reconciler.reporters.github import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporters.settings import GitHubSettings, github_settings
 from reconciler.reporters.status import CommitStatus, News, news, status_of
@@ -264,7 +267,7 @@ def test_each_part_of_a_status_is_news(changed: dict[str, Any]) -> None:
 
 @pytest.fixture
 def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport()
+    made = DirectTransport(Loopback())
     yield made
     made.close()
 
@@ -301,7 +304,7 @@ def shown(github: GitHubServer) -> dict[str, str]:
     from github import Auth, Github
 
     client = Github(
-        base_url=github.url,
+        base_url=github.plain_url,
         auth=Auth.Token("read-only"),
         lazy=True,
         per_page=100,
@@ -398,7 +401,7 @@ def test_all_pages_are_read_before_anything_is_posted(
 def test_reading_has_an_end(transport: DirectTransport) -> None:
     """A server whose every page names a next one."""
     page = answer(200, b"[]", link='<http://localhost/?page=2>; rel="next"')
-    with RawServer([page]).running() as server:
+    with RawServer([page], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         (outcome,) = GitHubReporter(transport, settings).report(SHA, [status()])
     assert isinstance(outcome, Failed)
@@ -410,7 +413,7 @@ def test_a_proxy_that_drops_the_link_header_hides_no_page(transport: DirectTrans
     full = json.dumps([{"state": "success", "context": f"ci/{n}"} for n in range(100)]).encode()
     there = status(State.SUCCEEDED)
     last = json.dumps([{"state": "success", "context": there.context, "description": there.description}])
-    with RawServer([answer(200, full), answer(200, last.encode())]).running() as server:
+    with RawServer([answer(200, full), answer(200, last.encode())], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         assert GitHubReporter(transport, settings).report(SHA, [there]) == []
     assert [request.target.partition("?")[2] for request in server.arrived] == [
@@ -429,7 +432,7 @@ def test_statuses_that_cant_be_ours_are_passed_over(transport: DirectTransport) 
         {"state": [], "context": "x"},
     ]
     page.append({"state": "success", "context": there.context, "description": there.description})
-    with RawServer([answer(200, json.dumps(page).encode())]).running() as server:
+    with RawServer([answer(200, json.dumps(page).encode())], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         assert GitHubReporter(transport, settings).report(SHA, [there]) == []
 
@@ -653,7 +656,7 @@ def test_a_server_error_while_posting_is_not_tried_again(
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_isnt_followed(status: int, transport: DirectTransport) -> None:
-    with RawServer([answer(status, b"", location="/elsewhere")]).running() as server:
+    with RawServer([answer(status, b"", location="/elsewhere")], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
     assert "write its new name" in message
@@ -664,7 +667,7 @@ def test_a_redirect_isnt_followed(status: int, transport: DirectTransport) -> No
     "body", [b"<html>Log in to the Wi-Fi ::error::</html>", b"{}", b"null", b"[" * 100_000, b"\xff"]
 )
 def test_something_that_isnt_github(body: bytes, transport: DirectTransport) -> None:
-    with RawServer([answer(200, body)]).running() as server:
+    with RawServer([answer(200, body)], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
     assert message == f"what answers at {server.url} doesn't answer as GitHub does (HTTP 200)"
@@ -672,7 +675,7 @@ def test_something_that_isnt_github(body: bytes, transport: DirectTransport) -> 
 
 def test_a_server_that_repeats_the_request(transport: DirectTransport) -> None:
     told = json.dumps({"message": f"bad header Authorization: Bearer {TOKEN}\x1b[31m\n::error::x"})
-    with RawServer([answer(400, told.encode())]).running() as server:
+    with RawServer([answer(400, told.encode())], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
     assert "Bearer ***" in message
@@ -680,7 +683,7 @@ def test_a_server_that_repeats_the_request(transport: DirectTransport) -> None:
 
 @pytest.mark.parametrize("fault", [reset, send_then_close(b""), send_then_close(b"HTTP/1.1 201 Cr")])
 def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport: DirectTransport) -> None:
-    with RawServer([answer(200, b"[]"), fault]).running() as server:
+    with RawServer([answer(200, b"[]"), fault], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
     assert message.startswith(f"no whole answer from {server.url}")
@@ -688,7 +691,7 @@ def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport:
 
 
 def test_github_out_of_reach(transport: DirectTransport, waited: list[float]) -> None:
-    with RawServer([answer()]).running() as server:
+    with RawServer([answer()], tls=server_tls()).running() as server:
         pass
     settings = GitHubSettings("acme/models", server.url, TOKEN)
     reporter = GitHubReporter(transport, settings, sleep=waited.append, chance=lambda: 0.0)
@@ -712,12 +715,21 @@ ACTIONS = {
 }
 
 
+def allowing(host: str) -> OwnerHosts:
+    return GITHUB.also({(host, 443)})
+
+
+IN_ACTIONS = GitHubSettings(
+    "acme/models", "https://github.example.com/api/v3", TOKEN, recipients=allowing("github.example.com")
+)
+
+
 @pytest.mark.parametrize(
     ("config", "environ", "settings"),
     [
         (None, {}, None),
         (None, {**ACTIONS, "GITHUB_ACTIONS": "false"}, None),
-        (None, ACTIONS, GitHubSettings("acme/models", "https://github.example.com/api/v3", TOKEN)),
+        (None, ACTIONS, IN_ACTIONS),
         ({}, {"GITHUB_REPOSITORY": "a/b"}, GitHubSettings("a/b", "https://api.github.com", "")),
         ({"repository": "a/b"}, {}, GitHubSettings("a/b", "https://api.github.com", "")),
         ({"repository": "a/b"}, {"GH_TOKEN": "t"}, GitHubSettings("a/b", "https://api.github.com", "t")),
@@ -734,24 +746,19 @@ ACTIONS = {
         (
             {"repository": "a/b", "apiUrl": "https://ghe.example.com/api/v3/"},
             {"GITHUB_API_URL": "https://other.example.com"},
-            GitHubSettings("a/b", "https://other.example.com", ""),
+            GitHubSettings("a/b", "https://other.example.com", "", recipients=allowing("other.example.com")),
         ),
-        (
-            {"repository": "a/b"},
-            {"GITHUB_API_URL": "http://localhost:8080"},
-            GitHubSettings("a/b", "http://localhost:8080", ""),
-        ),
-        ({"repository": "a/b"}, ACTIONS, GitHubSettings("a/b", "https://github.example.com/api/v3", TOKEN)),
+        ({"repository": "a/b"}, ACTIONS, replace(IN_ACTIONS, repository="a/b")),
     ],
 )
 def test_settings(
     config: dict[str, str] | None, environ: dict[str, str], settings: GitHubSettings | None
 ) -> None:
-    assert github_settings(config, environ) == settings
+    assert github_settings(config, environ, Path.cwd()) == settings
 
 
 def test_a_pull_requests_file_cant_send_the_runs_token_elsewhere() -> None:
-    settings = github_settings({"apiUrl": "https://evil.example.com"}, ACTIONS)
+    settings = github_settings({"apiUrl": "https://evil.example.com"}, ACTIONS, Path.cwd())
     assert settings is not None
     assert settings.api_url == ACTIONS["GITHUB_API_URL"]
 
@@ -764,21 +771,22 @@ def test_a_pull_requests_file_cant_send_the_runs_token_elsewhere() -> None:
         ({"repository": "acme/.."}, "is no GitHub repository"),
         ({"repository": "acme/models/../../other"}, "is no GitHub repository"),
         ({"repository": "acme/models\n"}, "is no GitHub repository"),
-        ({"repository": "a/b", "apiUrl": "http://github.example.com"}, "is no GitHub API"),
-        ({"repository": "a/b", "apiUrl": "https://"}, "is no GitHub API"),
-        ({"repository": "a/b", "apiUrl": "https://x/?y"}, "is no GitHub API"),
-        ({"repository": "a/b", "apiUrl": "https://[::1"}, "is no GitHub API"),
-        ({"repository": "a/b", "apiUrl": "localhost"}, "is no GitHub API"),
+        ({"repository": "a/b", "apiUrl": "http://github.example.com"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "https://"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "https://x/?y"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "https://[::1"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "http://localhost:8080"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "localhost"}, "is not the address of a GitHub API"),
     ],
 )
 def test_settings_that_cant_be(config: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidError, match=said) as caught:
-        github_settings(config, {"GITHUB_TOKEN": TOKEN})
+        github_settings(config, {"GITHUB_TOKEN": TOKEN}, Path.cwd())
     assert caught.value.hint
 
 
 def test_the_text_form_of_the_settings_holds_no_token() -> None:
-    assert TOKEN not in repr(github_settings(None, ACTIONS))
+    assert TOKEN not in repr(github_settings(None, ACTIONS, Path.cwd()))
 
 
 # The tests' own GitHub.

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from raw_server import RawServer, answer
 from repository import Repository
+from tls import behind_tls, server_tls
 from token_server import private_key, token_server
 
 CONFIG = """
@@ -49,9 +51,9 @@ def cloud(repository: Repository, tmp_path: Path, key: str) -> Iterator[dict[str
     assert repository.run("apply", "--wait").code == 0
     service = repository.service()
     config = repository.root / "reconciler.yaml"
-    config.write_text(CONFIG.format(url=service["url"]) + config.read_text())
     (repository.home / "gcs" / "acme-claims").mkdir()
-    with token_server(lambda: service["token"]) as token_uri:
+    with token_server(lambda: service["token"]) as token_uri, behind_tls(service["url"]) as url:
+        config.write_text(CONFIG.format(url=url) + config.read_text())
         told = {
             "type": "service_account",
             "client_email": "submitter@acme-ml.iam.gserviceaccount.com",
@@ -61,7 +63,11 @@ def cloud(repository: Repository, tmp_path: Path, key: str) -> Iterator[dict[str
             "token_uri": token_uri,
         }
         (tmp_path / "key.json").write_text(json.dumps(told))
-        yield {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "RECONCILER_ENV": "prod"}
+        yield {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"),
+            "RECONCILER_ENV": "prod",
+            "RECONCILER_TOKEN_HOSTS": urlsplit(url).netloc,
+        }
 
 
 @pytest.mark.fault(11)
@@ -125,7 +131,7 @@ def test_a_page_in_place_of_a_token_is_told(
 ) -> None:
     """A hotel's network answers every request with its own page, and says 200."""
     page = answer(200, b"<html>welcome, sign in</html>", content_type="text/html")
-    with RawServer([page]).running() as hotel:
+    with RawServer([page], tls=server_tls()).running() as hotel:
         key = json.loads((tmp_path / "key.json").read_text())
         (tmp_path / "key.json").write_text(json.dumps({**key, "token_uri": f"{hotel.url}/token"}))
         for command in ("status", "plan", "apply"):

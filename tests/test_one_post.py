@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from raw_server import ANSWERS, FAULTS, SLOW, Behaviour, RawServer, answer
+from tls import Loopback
 
 from reconciler.answers import Answer, Created, NotSent, Refused, Taken, Unknown
 from reconciler.engines import engine_class
@@ -63,7 +64,7 @@ TOLD: dict[str, tuple[Behaviour, type[Answer]]] = {
 
 @pytest.fixture
 def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport(max_body=10_000)
+    made = DirectTransport(Loopback(), max_body=10_000)
     yield made
     made.close()
 

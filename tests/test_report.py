@@ -13,6 +13,7 @@ from github_server import GitHubServer, page_of_html, secondary_limit
 from memory_ports import Commits, Time
 from msgspec.structs import replace
 from planning import bound_to, plan, run_of, wanted
+from tls import Loopback
 
 from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
@@ -66,7 +67,7 @@ def close(store: Commits, github: GitHubServer, seen: View) -> None:
 
 def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
     settings = GitHubSettings(github.repository, github.url, TOKEN)
-    return report(store, GitHubReporter(DirectTransport(), settings, sleep=lambda _: None), seen)
+    return report(store, GitHubReporter(DirectTransport(Loopback()), settings, sleep=lambda _: None), seen)
 
 
 def test_a_record_is_closed_by_the_look_that_finds_all_of_it(store: Commits, github: GitHubServer) -> None:
@@ -224,7 +225,7 @@ class Standing:
     def send(self, request: HttpRequest) -> HttpResponse:
         if request.method == "POST" and self.meanwhile:
             self.meanwhile.pop()()
-        return DirectTransport().send(request)
+        return DirectTransport(Loopback()).send(request)
 
 
 @pytest.mark.fault(26)

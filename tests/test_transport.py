@@ -32,6 +32,7 @@ from raw_server import (
     send_then_close,
 )
 from raw_server import FAULTS as ALL_FAULTS
+from tls import Loopback
 
 from reconciler.engines.together import together
 from reconciler.errors import InvalidError, ServiceError
@@ -80,7 +81,7 @@ FAULTS = ALL_FAULTS | {
 
 @pytest.fixture
 def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport(max_body=10_000)
+    made = DirectTransport(Loopback(), max_body=10_000)
     yield made
     made.close()
 
@@ -168,7 +169,9 @@ def test_over_tls_too(
 ) -> None:
     server = serve(FAULTS[fault], tls=server_tls)
     with pytest.raises(NoAnswerError) as caught:
-        DirectTransport(max_body=10_000).send(request_to(server, timeout=1.0 if fault in SLOW else 30.0))
+        DirectTransport(Loopback(), max_body=10_000).send(
+            request_to(server, timeout=1.0 if fault in SLOW else 30.0)
+        )
     assert server.count("POST") == len(server.arrived) == 1
     assert SECRET not in all_text(caught.value)
 
@@ -255,7 +258,7 @@ def test_headers_and_body_leave_in_one_write(
     """A process that is stopped between two writes sends the body whenever it wakes."""
     server = serve(answer(), tls=server_tls if scheme == "https" else None)
     body = b"x" * size
-    DirectTransport().send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
+    DirectTransport(Loopback()).send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
     (write,) = writes.whole
     assert write.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
     assert write.endswith(b"\r\n\r\n" + body)
@@ -313,7 +316,7 @@ def test_reads_share_a_connection_of_tls_too(
     trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
 ) -> None:
     server = serve(answer(200, b"x" * 50_000), tls=server_tls)
-    transport = DirectTransport()
+    transport = DirectTransport(Loopback())
     for _ in range(3):
         assert len(transport.send(request_to(server, "GET")).body) == 50_000
     assert server.connections == 1
@@ -532,7 +535,7 @@ def test_what_tls_trusts_is_read_once_for_all_threads(
 
     monkeypatch.setattr("ssl.create_default_context", noted)
     meeting.notes_locks_of(sending, monkeypatch)
-    transport, server = DirectTransport(), serve(answer(), tls=server_tls)
+    transport, server = DirectTransport(Loopback()), serve(answer(), tls=server_tls)
 
     def read() -> int:
         return transport.send(request_to(server, "GET")).status
@@ -552,7 +555,7 @@ def test_nobody_there_is_not_sent(transport: DirectTransport) -> None:
 
 def test_a_name_that_no_one_has_is_not_sent(transport: DirectTransport) -> None:
     with pytest.raises(NotSentError, match="its name doesn't resolve"):
-        transport.send(HttpRequest("POST", "http://nobody.invalid/", AUTHORIZED, b"{}"))
+        transport.send(HttpRequest("POST", "http://nobody.invalid/", {}, b"{}"))
 
 
 def test_a_host_that_takes_no_connection_is_not_sent(transport: DirectTransport) -> None:
@@ -615,7 +618,9 @@ def test_a_certificate_of_another_host_is_not_sent_anything(
 ) -> None:
     server = serve(answer(), tls=server_tls)
     with pytest.raises(NotSentError, match="certificate is not valid"):
-        DirectTransport().send(HttpRequest("POST", f"https://127.0.0.1:{server.port}/", AUTHORIZED, b"{}"))
+        DirectTransport(Loopback()).send(
+            HttpRequest("POST", f"https://127.0.0.1:{server.port}/", AUTHORIZED, b"{}")
+        )
     assert server.arrived == []
 
 
@@ -698,7 +703,7 @@ def test_a_given_proxy_tunnels_https(
     trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
 ) -> None:
     proxy, server = serve(tunnel), serve(answer(201), tls=server_tls)
-    transport = DirectTransport(proxy=f"http://us%40er:pass@localhost:{proxy.port}")
+    transport = DirectTransport(Loopback(), proxy=f"http://us%40er:pass@localhost:{proxy.port}")
     assert transport.send(request_to(server)).status == 201
     (connect,) = proxy.arrived
     assert (connect.method, connect.target) == ("CONNECT", f"localhost:{server.port}")
@@ -709,7 +714,7 @@ def test_a_given_proxy_tunnels_https(
 
 def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) -> None:
     proxy, server = serve(answer(407, b"who are you?")), serve(answer())
-    transport = DirectTransport(proxy=f"http://user:hunter2@localhost:{proxy.port}")
+    transport = DirectTransport(Loopback(), proxy=f"http://user:hunter2@localhost:{proxy.port}")
     with pytest.raises(NotSentError) as caught:
         transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
     assert server.connections == 0
@@ -720,7 +725,7 @@ def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) ->
 @pytest.mark.parametrize("proxy", ["localhost:3128", "socks5://localhost", "http://", "http://a:b:c"])
 def test_a_proxy_that_is_none_is_refused(proxy: str) -> None:
     with pytest.raises(InvalidError, match="http://host:port"):
-        DirectTransport(proxy=proxy)
+        DirectTransport(Loopback(), proxy=proxy)
 
 
 # Reads that are repeated.
@@ -1117,7 +1122,7 @@ def test_a_plain_answer_is_read_however_it_comes(size: int) -> None:
 def test_a_proxy_that_speaks_before_the_server_means_not_sent(serve: Callable[..., RawServer]) -> None:
     """Else what it said would be the beginning of what TLS gets."""
     proxy = serve(raw(b"HTTP/1.1 200 OK\r\n\r\nstray"))
-    transport = DirectTransport(proxy=f"http://localhost:{proxy.port}")
+    transport = DirectTransport(Loopback(), proxy=f"http://localhost:{proxy.port}")
     with pytest.raises(NotSentError, match="speaks before"):
         transport.send(HttpRequest("POST", "https://localhost:1/", AUTHORIZED, b"{}"))
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from tls import behind_tls
 
 
 @contextmanager
@@ -33,7 +34,8 @@ def token_server(give: Callable[[], str]) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/token"
+        with behind_tls(f"http://127.0.0.1:{server.server_port}/token") as url:
+            yield url
     finally:
         server.shutdown()
         server.server_close()

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Carry out the plan; with `--wait`, stay until the jobs have ended."""
     context = context_of(arguments)
     # Asked for now, so that a setting that can't be stops us before the first write.
-    is_told = github_settings(context.config.github, os.environ) is not None
+    is_told = github_settings(context.config.github, os.environ, context.config.root) is not None
     commit = commit_of(context.config.root, os.environ) or ""
     try:
         desired = wanted(context.config, context.environment, arguments.paths)

@@ -12,13 +12,12 @@ from typing import Any
 
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
-from reconciler.config import LOCAL
+from reconciler.config import LOCAL, find_root
 from reconciler.errors import ExitCode, InvalidError, UsageError
 from reconciler.reporters.api import GitHubApi
 from reconciler.reporters.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporters.refusal import RefusedError
 from reconciler.reporters.settings import github_settings
-from reconciler.transport import DirectTransport
 
 _MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
@@ -34,7 +33,7 @@ def run_comment(arguments: argparse.Namespace) -> ExitCode:
     environment, github = _configured(arguments)
     said = _text(arguments.comment, environment)
     number = pull_request(os.environ)
-    settings = github_settings(github, os.environ)
+    settings = github_settings(github, os.environ, find_root(Path.cwd()))
     if settings is None:
         tell("no GitHub repository is configured: nothing to post", arguments.log_format)
         return ExitCode.DONE
@@ -42,7 +41,7 @@ def run_comment(arguments: argparse.Namespace) -> ExitCode:
         tell(_UNAUTHORIZED, arguments.log_format)
         return ExitCode.DONE
     try:
-        with closing(DirectTransport()) as transport:
+        with closing(settings.transport()) as transport:
             kept = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, said)
     except RefusedError as refusal:
         tell(

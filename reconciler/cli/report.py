@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if arguments.comment:
         return run_comment(arguments)
     context = context_of(arguments)
-    if github_settings(context.config.github, os.environ) is None:
+    if github_settings(context.config.github, os.environ, context.config.root) is None:
         print("reconciler: no GitHub repository is configured: nothing to post", file=sys.stderr)
         return ExitCode.DONE
     commit = commit_of(context.config.root, os.environ) or ""

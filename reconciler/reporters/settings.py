@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from reconciler.destination import destination_of
 from reconciler.diagnostics import quote
 from reconciler.errors import InvalidError
+from reconciler.recipients import GITHUB, OwnerHosts
+from reconciler.tokenhosts import token_hosts
+from reconciler.transport import DirectTransport
 
 DEFAULT_API_URL = "https://api.github.com"
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
 _EACH = {"jobs": True, "summary": False}
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +30,55 @@ class GitHubSettings:
         api_url: Without a slash at its end.
         token: "" where there is none; left out of the text form.
         each: Whether each job has a status of its own; None leaves it to how many they are.
+        recipients: The rule of the token.
     """
 
     repository: str
     api_url: str
     token: str = field(repr=False)
     each: bool | None = None
+    recipients: OwnerHosts = GITHUB
+
+    def transport(self) -> DirectTransport:
+        """Return a transport that sends the token to its recipients only."""
+        return DirectTransport(self.recipients)
 
 
-def github_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str]) -> GitHubSettings | None:
-    """The settings from `github` of `reconciler.yaml` and from the environment; None where nothing is posted.
+def github_settings(
+    config: Mapping[str, Any] | None, environ: Mapping[str, str], root: Path
+) -> GitHubSettings | None:
+    """Return where statuses go, by `reconciler.yaml` and the environment; None where nothing is posted.
 
-    Something is posted where `github` is there, even empty, or inside GitHub Actions. The API's address is
-    the one that the environment gives, as Actions does: the file may be somebody else's, and must not send
-    the token elsewhere.
+    Statuses are posted where `github` exists, even empty, or inside GitHub Actions. GITHUB_API_URL, which
+    Actions sets, goes before `apiUrl` and is the user's word: its host may get the token. The host that the
+    file names may get it only if it is GitHub's or the user allowed it.
 
     Args:
         config: `github`; None where the file has none.
-        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count.
+        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, and those
+            that allow further hosts.
+        root: The repository's root.
 
     Raises:
-        InvalidError: There is no repository, or an address that a token can't be sent to.
+        InvalidError: There is no repository, or an address that the token may not be sent to.
     """
     in_actions = environ.get("GITHUB_ACTIONS") == "true"
     if config is None and not in_actions:
         return None
     written = config or {}
-    given_url = environ.get("GITHUB_API_URL")
-    api_url = given_url or written.get("apiUrl") or DEFAULT_API_URL
-    repository = written.get("repository") or environ.get("GITHUB_REPOSITORY") or ""
-    token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or ""
+    repository = _repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
+    token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
     each = _EACH.get(written.get("statuses") or "")
-    return GitHubSettings(_repository(repository), _api_url(api_url), token.strip(), each)
+    if given := environ.get("GITHUB_API_URL"):
+        url = _api_url(given, "GITHUB_API_URL")
+        to = destination_of(url)
+        return GitHubSettings(repository, url, token, each, GITHUB.also({(to.host, to.port)}))
+    url = _api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
+    if not token:
+        return GitHubSettings(repository, url, token, each)
+    hosts = token_hosts(root, environ)
+    hosts.check(hosts.github, root, url, ("github", "apiUrl"))
+    return GitHubSettings(repository, url, token, each, hosts.github)
 
 
 def _repository(name: str) -> str:
@@ -70,15 +90,14 @@ def _repository(name: str) -> str:
     return name
 
 
-def _api_url(url: str) -> str:
+def _api_url(url: str, setting: str) -> str:
     try:
-        address = urlsplit(url)
-        usable = address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK)
-        usable = usable and bool(address.hostname) and not (address.query or address.fragment)
+        usable = destination_of(url).scheme == "https" and not {"?", "#"} & set(url)
     except ValueError:
         usable = False
     if not usable:
         raise InvalidError(
-            f"{quote(url)} is no GitHub API", hint="write an address that begins with https://"
+            f"{setting}: {quote(url)} is not the address of a GitHub API",
+            hint="write an address that begins with https://; the token is never sent by plain http",
         )
     return url.rstrip("/")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from reconciler.config import Environment
@@ -15,6 +16,7 @@ from reconciler.engines.base import Endpoint
 from reconciler.errors import ServiceError
 from reconciler.inert import one_line
 from reconciler.redaction import without_credentials
+from reconciler.tokenhosts import token_hosts
 from reconciler.transport import DirectTransport, RetryingReads
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -22,8 +24,20 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _MAX_SAID = 500
 
 
-def google_endpoint(environment: Environment, credentials: DefaultCredentials) -> Endpoint:
-    """How Google's services are reached with Application Default Credentials."""
+def google_endpoint(
+    root: Path, environment: Environment, credentials: DefaultCredentials, environ: Mapping[str, str]
+) -> Endpoint:
+    """Return the way to Google's services, each on a host that may get Google's token.
+
+    Args:
+        root: The repository's root.
+        environment: Where the jobs run.
+        credentials: What requests carry.
+        environ: The environment variables, which may allow further hosts.
+
+    Raises:
+        InvalidError: `endpoints` or `location` leads to a host that may not get Google's token.
+    """
     import random
 
     roots = {
@@ -34,8 +48,12 @@ def google_endpoint(environment: Environment, credentials: DefaultCredentials) -
         "iamcredentials": "https://iamcredentials.googleapis.com/",
     }
     given = {name: url.rstrip("/") + "/" for name, url in environment.endpoints.items()}
+    hosts = token_hosts(root, environ)
+    for api, url in {**roots, **given}.items():
+        setting = ("endpoints", api) if api in given else ("location",)
+        hosts.check(hosts.google, root, url, ("environments", environment.name, *setting))
     return Endpoint(
-        transport=RetryingReads(DirectTransport(), sleep=time.sleep, random=random.random),
+        transport=RetryingReads(DirectTransport(hosts.google), sleep=time.sleep, random=random.random),
         authorize=credentials.headers,
         project=environment.project,
         location=environment.location,
@@ -125,15 +143,42 @@ class DefaultCredentials:
 
     def _credentials(self) -> Any:
         import google.auth
-        import urllib3
-        from google.auth.transport.urllib3 import Request
 
         if self._found is None:
-            self._found, _ = google.auth.default(scopes=[SCOPE])
+            self._found, _ = google.auth.default(scopes=[SCOPE], request=_refreshing())
         if not self._found.valid:
-            request: Any = Request
-            self._found.refresh(request(urllib3.PoolManager()))
+            self._found.refresh(_refreshing())
         return self._found
+
+
+def _refreshing() -> Any:
+    """Return the sender of google-auth's own requests: to the addresses that the user's credentials name.
+
+    It follows no redirect, which would take a signed assertion or a refresh token along. By plain http it
+    sends only what carries no secret, such as a question to the metadata server.
+    """
+    import urllib3
+    from google.auth.exceptions import TransportError
+    from google.auth.transport.urllib3 import Request
+
+    request: Any = Request
+    refusal: Any = TransportError
+    send = request(urllib3.PoolManager())
+
+    def sent(
+        url: str,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Any:
+        is_secret = bool(body) or any(name.lower() == "authorization" for name in headers or {})
+        if is_secret and not url.lower().startswith("https://"):
+            raise refusal("an address in the credentials, such as token_uri, is not https")
+        return send(url, method, body, headers, timeout, **{**more, "redirect": False})
+
+    return sent
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from reconciler.errors import ServiceError
 from reconciler.home import prepare_home
 from reconciler.localservice.address import ADDRESS, Address, ServiceRunningError, read_address, unserved
 from reconciler.manifest import JsonObject
+from reconciler.recipients import ThisMachine
 from reconciler.transport import (
     READ_METHODS,
     DirectTransport,
@@ -79,7 +80,7 @@ class EmbeddedService:
     def __init__(self, home: Path, *, start: bool) -> None:
         self._home = home
         self._start = start
-        self._http = DirectTransport()
+        self._http = DirectTransport(ThisMachine())
         self._reached: _Running | _Stopped | None = None
         self._reaching = threading.Lock()
 

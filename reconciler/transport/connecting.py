@@ -9,6 +9,7 @@ from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
+from reconciler.destination import Destination
 from reconciler.transport.message import HttpResponse
 from reconciler.transport.wire import Incoming, UnusableAnswerError, read_head, read_response, request_bytes
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import ssl
 
 _HTTP_PORT = 80
-_HTTPS_PORT = 443
 
 
 class Connection:
@@ -66,7 +66,7 @@ class Connection:
 
 
 def connected(
-    address: SplitResult, end: float, tls: ssl.SSLContext | None, proxy: SplitResult | None
+    address: Destination, end: float, tls: ssl.SSLContext | None, proxy: SplitResult | None
 ) -> Connection:
     """A new connection to `address`.
 
@@ -79,10 +79,9 @@ def connected(
     Raises:
         OSError, UnicodeError, UnusableAnswerError: Nobody can be reached there, or not by TLS.
     """
-    host = str(address.hostname)
+    host, port = address.host, address.port
     if tls is None:
-        return Connection(_socket(host, address.port or _HTTP_PORT, end))
-    port = address.port or _HTTPS_PORT
+        return Connection(_socket(host, port, end))
     sock = _tunnel(proxy, host, port, end) if proxy else _socket(host, port, end)
     try:
         sock.settimeout(_left(end))

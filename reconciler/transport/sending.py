@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from reconciler import __version__
+from reconciler.destination import Destination, destination_of
 from reconciler.errors import InvalidError
+from reconciler.recipients import TokenRule
 from reconciler.transport.message import READ_METHODS, HttpRequest, HttpResponse, NoAnswerError, NotSentError
 from reconciler.transport.wire import UnusableAnswerError, is_field_value, is_token, request_bytes
 
@@ -28,6 +30,7 @@ _SHORT = 8  # characters of what is no credential, or none of use
 _TOO_LATE = "it took too long"
 # These are not the caller's: where it goes, how a body is framed, and that an answer comes as it is.
 _OWN_HEADERS = frozenset({"accept-encoding", "connection", "content-length", "host", "transfer-encoding"})
+_CREDENTIALS = ("authorization", "cookie", "proxy-authorization")
 
 
 class DirectTransport:
@@ -38,12 +41,17 @@ class DirectTransport:
     request.
 
     Args:
+        tokens: The rule for the token that requests carry. Without a rule, and to a destination that it
+            doesn't permit, no request with a credential is sent. Redirects are answers: none is followed.
         proxy: `http://[user:password@]host:port`, used for https addresses alone, by CONNECT; by default
             none, whatever the environment says.
         max_body: Bytes of an answer's body; a longer one counts as no answer.
     """
 
-    def __init__(self, *, proxy: str | None = None, max_body: int = MAX_BODY) -> None:
+    def __init__(
+        self, tokens: TokenRule | None = None, *, proxy: str | None = None, max_body: int = MAX_BODY
+    ) -> None:
+        self._tokens = tokens
         self._tls: ssl.SSLContext | None = None
         self._proxy = _proxy_address(proxy) if proxy else None
         self._max_body = max_body
@@ -59,15 +67,16 @@ class DirectTransport:
         """
         end = time.monotonic() + request.timeout
         address = _address(request.url)
-        origin = _origin(address)
+        origin = address.origin
         headers = _headers(request, address)
-        written = request_bytes(request.method, _target(address), headers, request.body)
+        self._check_credentials(headers, address)
+        written = request_bytes(request.method, address.target, headers, request.body)
         connection = self._connection(request, address)
         reusable = False
         try:
             if time.monotonic() >= end:
                 raise NotSentError(f"{origin} can't be reached: {_TOO_LATE}")
-            response = _unquoting(self._exchange(connection, request, written, end), headers)
+            response = _unquoting(self._exchange(connection, request, written, end, origin), headers)
             reusable = request.method in READ_METHODS and connection.is_reusable
             return response
         finally:
@@ -81,9 +90,16 @@ class DirectTransport:
             for connection in kept:
                 connection.close()
 
-    def _connection(self, request: HttpRequest, address: SplitResult) -> Connection:
+    def _check_credentials(self, headers: Mapping[str, str], address: Destination) -> None:
+        """Raise NotSentError where a request carries a credential that may not go there."""
+        if not any(name in headers for name in _CREDENTIALS):
+            return
+        if self._tokens is None or not self._tokens.permits(address):
+            raise NotSentError(f"the request's token may not be sent to {address.origin}")
+
+    def _connection(self, request: HttpRequest, address: Destination) -> Connection:
         if request.method in READ_METHODS:
-            while kept := self._kept(_origin(address)):
+            while kept := self._kept(address.origin):
                 if kept.is_quiet:
                     return kept
                 kept.close()
@@ -94,16 +110,16 @@ class DirectTransport:
             kept = self._idle.get(origin)
             return kept.pop() if kept else None
 
-    def _connected(self, address: SplitResult, timeout: float) -> Connection:
+    def _connected(self, address: Destination, timeout: float) -> Connection:
         # Here and not above: `validate` and a stopped service's `plan` load this module and never connect.
         from reconciler.transport.connecting import connected
 
         try:
             return connected(address, time.monotonic() + timeout, self._trusted(address), self._proxy)
         except Exception as error:
-            raise NotSentError(f"{_origin(address)} can't be reached: {_why(error)}") from None
+            raise NotSentError(f"{address.origin} can't be reached: {_why(error)}") from None
 
-    def _trusted(self, address: SplitResult) -> ssl.SSLContext | None:
+    def _trusted(self, address: Destination) -> ssl.SSLContext | None:
         """What TLS trusts; None where the address is none of TLS."""
         if address.scheme == "http":
             return None
@@ -115,12 +131,11 @@ class DirectTransport:
             return self._tls
 
     def _exchange(
-        self, connection: Connection, request: HttpRequest, written: bytes, end: float
+        self, connection: Connection, request: HttpRequest, written: bytes, end: float, origin: str
     ) -> HttpResponse:
         try:
             return connection.exchange(request.method, written, end, self._max_body)
         except Exception as error:
-            origin = _origin(urlsplit(request.url))
             raise NoAnswerError(f"no whole answer from {origin}: {_why(error)}") from None
 
     def _leave(self, connection: Connection, origin: str, reusable: bool) -> None:
@@ -133,28 +148,14 @@ class DirectTransport:
         connection.close()
 
 
-def _address(url: str) -> SplitResult:
+def _address(url: str) -> Destination:
     try:
-        address = urlsplit(url if url.isascii() and url.isprintable() and " " not in url else "")
-        usable = address.scheme in ("http", "https") and address.hostname and address.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise NotSentError("the request's address is no http or https address")
-    if address.username is not None:
-        raise NotSentError("the request's address holds a user name")
-    return address
+        return destination_of(url)
+    except ValueError as error:
+        raise NotSentError(f"the request's address {error}") from None
 
 
-def _origin(address: SplitResult) -> str:
-    return f"{address.scheme}://{address.netloc}"
-
-
-def _target(address: SplitResult) -> str:
-    return (address.path or "/") + (f"?{address.query}" if address.query else "")
-
-
-def _headers(request: HttpRequest, address: SplitResult) -> dict[str, str]:
+def _headers(request: HttpRequest, address: Destination) -> dict[str, str]:
     """All headers but the body's length."""
     headers = {
         "host": address.netloc,

@@ -223,7 +223,7 @@ def _turn(
 ) -> Turn:
     ahead, remembered.ahead = remembered.ahead, None
     config = checkout.settings(checkout.root)
-    github_settings(config.github, os.environ)
+    github_settings(config.github, os.environ, config.root)
     environment = config.environment(checkout.environment)
 
     def opened(*, start: bool) -> AbstractContextManager[Session]:
@@ -232,7 +232,7 @@ def _turn(
     try:
         desired = remembered.wanted(checkout, config, environment)
     except InvalidError as error:
-        if github_settings(config.github, os.environ):
+        if github_settings(config.github, os.environ, config.root):
             with opened(start=True) as session:
                 problems = invalid(session, checkout.commit, error)
             return Turn(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))

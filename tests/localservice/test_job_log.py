@@ -19,6 +19,7 @@ from reconciler.engines.ml import MlEngine
 from reconciler.job import ActualJob, LogEntry, State
 from reconciler.localservice.cluster import pools_of, replicas_of
 from reconciler.localservice.run_folder import run_folder
+from reconciler.recipients import ThisMachine
 from reconciler.services.cloudlog import JobLog
 from reconciler.transport import DirectTransport
 
@@ -27,7 +28,7 @@ from reconciler.transport import DirectTransport
 def connection(service: Service) -> Connection:
     return Connection(
         Endpoint(
-            transport=DirectTransport(),
+            transport=DirectTransport(ThisMachine()),
             authorize=lambda: {"Authorization": f"Bearer {TOKEN}"},
             project="demo",
             location="us-central1",
