@@ -1,0 +1,258 @@
+"""Environments that share a project and a location, on the training service in Google's place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from held_service import HeldService
+from repository import Repository
+from tls import behind_tls
+from token_server import private_key, token_server
+
+ENVIRONMENT = """
+  {name}:
+    engine: google
+    project: acme-ml
+    location: us-central1
+    stagingBucket: acme-staging
+    claimsBucket: acme-claims
+    {more}
+    defaults: {{baseOutputDirectory: "gs://acme-models/out"}}
+    endpoints: {{aiplatform: "{url}", ml: "{url}", storage: "{url}", logging: "{url}"}}
+"""
+COMMANDS = (
+    ("validate",),
+    ("plan",),
+    ("apply",),
+    ("status",),
+    ("logs", "first"),
+    ("cancel", "first"),
+    ("report",),
+    ("render", "first"),
+    ("resolve", "first", "--give-up"),
+    ("init", "--claims"),
+)
+
+
+class Cloud:
+    """A repository whose environments are Google's by their settings.
+
+    Attributes:
+        variables: The environment variables under which commands find their credentials.
+    """
+
+    def __init__(self, repository: Repository, url: str, variables: dict[str, str]) -> None:
+        self.repository = repository
+        self.variables = variables
+        self._url = url
+        self._images = (repository.root / "reconciler.yaml").read_text()
+
+    def has(self, **environments: str) -> None:
+        """Give the settings these environments, each with a further line of its own."""
+        written = "".join(
+            ENVIRONMENT.format(name=name, more=more, url=self._url) for name, more in environments.items()
+        )
+        text = f"source: acme-jobs\nenvironments:{written}{self._images}"
+        (self.repository.root / "reconciler.yaml").write_text(text)
+
+    def run(self, environment: str, *arguments: str) -> Any:
+        return self.repository.run(*arguments, RECONCILER_ENV=environment, **self.variables)
+
+    def prepare(self, *environments: str) -> None:
+        for name in environments:
+            prepared = self.run(name, "init", "--claims")
+            assert prepared.code == 0, prepared.err
+
+    def jobs(self, environment: str) -> list[dict[str, Any]]:
+        jobs: list[dict[str, Any]] = self.run(environment, "status", "--format", "json").json["jobs"]
+        return jobs
+
+    def change(self, environment: str) -> dict[str, Any]:
+        """Return the one change of the environment's plan."""
+        (change,) = self.run(environment, "plan", "--format", "json").json["changes"]
+        return dict(change)
+
+    def starts(self) -> int:
+        """Return how often a trainer was started."""
+        starts = self.repository.starts
+        return len(starts.read_text().splitlines()) if starts.exists() else 0
+
+
+@contextmanager
+def cloud_of(repository: Repository, url: str, token: str, folder: Path, key: str) -> Iterator[Cloud]:
+    """Serve the training service at `url` in Google's place."""
+    for bucket in ("acme-claims", "acme-staging", "acme-models"):
+        (repository.home / "gcs" / bucket).mkdir(parents=True, exist_ok=True)
+    with token_server(lambda: token) as token_uri, behind_tls(url) as secure:
+        credentials = {
+            "type": "service_account",
+            "client_email": "submitter@acme-ml.iam.gserviceaccount.com",
+            "private_key": key,
+            "private_key_id": "1",
+            "project_id": "acme-ml",
+            "token_uri": token_uri,
+        }
+        (folder / "key.json").write_text(json.dumps(credentials))
+        variables = {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(folder / "key.json"),
+            "RECONCILER_TOKEN_HOSTS": urlsplit(secure).netloc,
+        }
+        yield Cloud(repository, secure, variables)
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    return private_key()
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, key: str) -> Iterator[Cloud]:
+    """Return a cloud whose jobs stay queued until they are cancelled."""
+    repository = Repository(tmp_path / "repository")
+    with (
+        HeldService(repository.home).running() as service,
+        cloud_of(repository, service.url, service.token, tmp_path, key) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def training_cloud(repository: Repository, tmp_path: Path, key: str) -> Iterator[Cloud]:
+    """Return a cloud that really trains."""
+    # The service learns the repository's images from a command of the local environment.
+    assert repository.run("init", "--claims").code == 0
+    service = repository.service()
+    with cloud_of(repository, service["url"], service["token"], tmp_path, key) as made:
+        yield made
+
+
+def test_every_command_refuses_environments_that_share_project_and_location(cloud: Cloud) -> None:
+    cloud.has(staging="", production="")
+    cloud.repository.job("first")
+    for arguments in COMMANDS:
+        refused = cloud.run("staging", *arguments)
+        assert refused.code == 3, arguments
+        assert 'environments "staging" and "production" share' in refused.err, arguments
+        assert '"instance: production"' in refused.err, arguments
+    assert cloud.starts() == 0
+
+
+def test_watch_waits_for_settings_whose_environments_share_nothing(cloud: Cloud) -> None:
+    cloud.has(staging="", production="")
+    cloud.repository.job("first")
+    watch = cloud.repository.start("watch", RECONCILER_ENV="staging", **cloud.variables)
+    assert watch.stderr is not None
+    try:
+        assert 'environments "staging" and "production" share' in watch.stderr.readline()
+    finally:
+        watch.terminate()
+        watch.communicate(timeout=60)
+    assert cloud.starts() == 0
+
+
+def test_each_instance_trains_its_own_job_with_one_claim_and_its_own_output(training_cloud: Cloud) -> None:
+    cloud = training_cloud
+    cloud.has(staging="", production="instance: production")
+    cloud.repository.job("first")
+    cloud.prepare("staging", "production")
+    for number, environment in enumerate(("staging", "production"), start=1):
+        assert cloud.change(environment)["action"] == "submit"
+        assert cloud.run(environment, "apply", "--wait").code == 0
+        assert cloud.starts() == number
+    for environment in ("staging", "production"):
+        assert cloud.change(environment)["action"] == "none"
+        assert cloud.run(environment, "apply", "--wait").code == 0
+    assert cloud.starts() == 2
+
+    ((staging,), (production,)) = cloud.jobs("staging"), cloud.jobs("production")
+    assert staging["resource"] != production["resource"]
+    name = staging["jobName"]
+    assert production["jobName"] == name
+    claims = cloud.repository.home / "gcs" / "acme-claims" / "reconciler" / "claims" / "acme-jobs"
+    places = sorted(str(file.relative_to(claims)).rsplit("/", 2)[0] for file in claims.glob("**/1"))
+    assert places == ["_instances/production/acme-ml/us-central1", "acme-ml/us-central1"]
+    bodies = {
+        environment: cloud.run(environment, "render", "first").json
+        for environment in ("staging", "production")
+    }
+    assert {
+        environment: body["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
+        for environment, body in bodies.items()
+    } == {
+        "staging": f"gs://acme-models/out/{name}",
+        "production": f"gs://acme-models/out/production/{name}",
+    }
+    labels = {environment: body["labels"].get("reconciler-instance") for environment, body in bodies.items()}
+    assert labels == {"staging": None, "production": "production"}
+
+
+def test_failed_run_of_one_instance_does_not_block_the_other(cloud: Cloud) -> None:
+    cloud.has(staging="", production="instance: production")
+    cloud.repository.job("first")
+    cloud.prepare("staging", "production")
+    assert cloud.run("staging", "apply").code == 0
+    assert cloud.run("staging", "cancel", "first").code == 0
+    assert cloud.change("staging")["action"] == "none"
+    assert cloud.change("production")["action"] == "submit"
+
+
+def test_environment_keeps_its_claims_when_another_one_gets_an_instance(cloud: Cloud) -> None:
+    cloud.has(staging="")
+    cloud.repository.job("first")
+    cloud.prepare("staging")
+    assert cloud.run("staging", "apply").code == 0
+    cloud.has(staging="", production="instance: production")
+    assert cloud.change("staging")["action"] == "none"
+    refused = cloud.run("production", "plan")
+    assert refused.code == 1
+    assert 'the instance "production" of acme-jobs has no claims' in refused.err
+    assert "`reconciler init --claims --env production`" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", "instance: blue"), ("instance: blue", "instance: green"), ("instance: blue", "")],
+)
+def test_job_is_blocked_while_its_run_from_before_the_move_is_live(
+    cloud: Cloud, before: str, after: str
+) -> None:
+    cloud.has(production=before)
+    cloud.repository.job("first")
+    cloud.prepare("production")
+    assert cloud.run("production", "apply").code == 0
+    (live,) = cloud.jobs("production")
+
+    cloud.has(production=after)
+    cloud.prepare("production")
+    change = cloud.change("production")
+    assert change["action"] == "blocked"
+    assert live["resource"] in change["reason"]
+    assert "wait until it has ended, or cancel it, and apply again" in change["reason"]
+    # Other content is submitted meanwhile; the second apply finds claims of the instance.
+    cloud.repository.job("second", args=["--other"])
+    for _ in range(2):
+        assert cloud.run("production", "apply").code == 1
+        assert [job["baseName"] for job in cloud.jobs("production") if job["state"]] == ["second"]
+
+    cloud.has(production=before)
+    assert cloud.run("production", "cancel", "first").code == 0
+    cloud.has(production=after)
+    assert cloud.run("production", "apply").code == 0
+    assert {job["baseName"] for job in cloud.jobs("production") if job["state"] == "QUEUED"} == {
+        "first",
+        "second",
+    }
+
+
+def test_live_job_of_a_neighbour_that_is_younger_than_the_instance_blocks_nothing(cloud: Cloud) -> None:
+    cloud.has(staging="", production="instance: production")
+    cloud.repository.job("first")
+    cloud.prepare("staging", "production")
+    assert cloud.run("staging", "apply").code == 0
+    assert cloud.change("production")["action"] == "submit"
