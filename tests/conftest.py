@@ -29,12 +29,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where tools keep a user's caches, and the reconciler the key of its own."""
+    """Where tools keep a user's caches."""
     return tmp_path_factory.mktemp("user-cache")
 
 
+@pytest.fixture(scope="session")
+def user_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the reconciler keeps the user's key."""
+    return tmp_path_factory.mktemp("user-state")
+
+
 @pytest.fixture(autouse=True)
-def _own_surroundings(monkeypatch: pytest.MonkeyPatch, user_cache: Path) -> None:
+def _own_surroundings(monkeypatch: pytest.MonkeyPatch, user_cache: Path, user_state: Path) -> None:
     """Nothing of the machine's settings reaches a test; installers find wheels in the wheelhouse only."""
     for name in [*os.environ]:
         if name.startswith(("RECONCILER_", "GITHUB_", "PIP_", "CLOUDSDK_", "GOOGLE_")) or name in (
@@ -45,6 +51,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch, user_cache: Path) -> None
         ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache))
+    monkeypatch.setenv("XDG_STATE_HOME", str(user_state))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
