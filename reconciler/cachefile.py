@@ -61,7 +61,7 @@ class CacheFile:
         self._name = name
         self._code: bytes | None = None
         with suppress(OSError, LookupError):
-            key = user_key(checkout_of(root), environ, make=True)
+            key = user_key(checkout_of(root) or root.resolve(), environ, make=True)
             self._code = None if key is None else blake2b(key + fingerprint() + name.encode()).digest()
 
     def seems_good(self) -> bool:

@@ -25,6 +25,7 @@ OUTSIDE = "set RECONCILER_HOME to a folder of yours outside the checkout"
 """The advice that works for every home that isn't used."""
 
 _DEFAULT = ".reconciler"
+_SETTINGS = "reconciler.yaml"
 _IGNORE = ".gitignore"
 _MARK_FORMAT = b"reconciler home 1\n"
 _MARK_BYTES = len(_MARK_FORMAT) + 64
@@ -61,8 +62,10 @@ def locate(root: Path, environ: Mapping[str, str]) -> Home:
     checkout = checkout_of(root)
     named = environ.get("RECONCILER_HOME")
     if not named:
-        return Home(root / _DEFAULT, checkout)
+        return Home(root / _DEFAULT, checkout or Path(os.path.realpath(root)))
     path = Path(named).absolute()
+    if checkout is None:
+        return Home(path, None)
     real = Path(os.path.realpath(path))
     if real == checkout:
         raise HomeError(f"RECONCILER_HOME names the checkout itself, {path}", hint=OUTSIDE)
@@ -75,10 +78,14 @@ def locate(root: Path, environ: Mapping[str, str]) -> Home:
     return Home(path, None)
 
 
-def checkout_of(root: Path) -> Path:
-    """Return the top of the checkout that `root` lies in, resolved; `root` itself without a repository."""
+def checkout_of(root: Path) -> Path | None:
+    """Return the top of the checkout around `root`, resolved: a repository, else a folder with settings.
+
+    None without either: a working directory alone, such as a daemon's, is no checkout.
+    """
     root = Path(os.path.realpath(root))
-    return next((folder for folder in (root, *root.parents) if repository_in(folder)), root)
+    top = next((folder for folder in (root, *root.parents) if repository_in(folder)), None)
+    return top or (root if os.path.lexists(root / _SETTINGS) else None)
 
 
 def check_mark(home: Home, environ: Mapping[str, str]) -> None:

@@ -28,7 +28,12 @@ from reconciler.services.embedded import ROOT, EmbeddedService
 from reconciler.transport import HttpRequest
 from reconciler.trustedhome import accept, home_of
 
-GITHUB = {"GITHUB_REPOSITORY": "acme/jobs", "GITHUB_TOKEN": "t0ken", "GITHUB_API_URL": "http://127.0.0.1:9"}
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_REPOSITORY": "acme/jobs",
+    "GITHUB_TOKEN": "t0ken",
+    "GITHUB_API_URL": "http://127.0.0.1:9",
+}
 COMMANDS = (
     "apply",
     "cancel census",
@@ -177,10 +182,15 @@ def linked(file: Path) -> None:
     file.symlink_to("elsewhere")
 
 
+def piped(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file, 0o600)
+
+
 SPOILED: dict[str, Callable[[Path], None]] = {
     "mode": lambda file: file.chmod(0o644),
     "link": linked,
-    "pipe": lambda file: (file.unlink(), os.mkfifo(file, 0o600))[1],
+    "pipe": piped,
 }
 
 
@@ -377,16 +387,6 @@ def index_of_version_4(root: Path) -> None:
     git(root, "update-index", "--index-version", "4")
 
 
-def sparse_index(root: Path) -> None:
-    add_home(root)
-    add_home(root, "jobs/a")
-    git(root, "commit", "-qm", "two")
-    git(root, "sparse-checkout", "set", "--cone", "--sparse-index", "jobs")
-    assert b".reconciler/state.db" not in (root / ".git" / "index").read_bytes()
-    prepare_home(*locate(root, os.environ))  # git has removed it
-    (root / ".reconciler" / "state.db").touch()
-
-
 def submodule(root: Path) -> None:
     shutil.rmtree(root / ".reconciler")
     git(root.parent, "clone", "-q", "made", "module")
@@ -398,7 +398,6 @@ TRACKED: dict[str, Callable[[Path], None]] = {
     "in other letters": lambda root: add_home(root, ".Reconciler/x"),
     "split index": split_index,
     "version 4": index_of_version_4,
-    "sparse index": sparse_index,
     "submodule": submodule,
 }
 
@@ -411,6 +410,20 @@ def test_marked_home_is_refused_when_git_tracks_it(made: Path, track: Callable[[
     assert_refused(made, "git tracks", GIT_LITERAL_PATHSPECS="1")
     with pytest.raises(HomeError, match="git tracks"):
         accept(locate(made, os.environ), os.environ)
+
+
+def test_home_is_refused_when_git_tracks_it_below_folder_of_sparse_index(made: Path) -> None:
+    add_home(made, "jobs/a")
+    (made / "ml").mkdir()
+    add_home(made, "ml/.reconciler/state.db")
+    git(made, "commit", "-qm", "two")
+    git(made, "sparse-checkout", "set", "--cone", "--sparse-index", "jobs")
+    assert b".reconciler" not in (made / ".git" / "index").read_bytes()
+    (made / "ml").mkdir()
+    (made / "ml" / "reconciler.yaml").touch()
+    prepare_home(*locate(made / "ml", os.environ))
+    (made / "ml" / ".reconciler" / "state.db").touch()
+    assert_refused(made / "ml", "git tracks")
 
 
 def test_empty_home_is_refused_when_git_tracks_it_as_submodule(made: Path, tmp_path: Path) -> None:
@@ -504,6 +517,15 @@ def test_named_home_beyond_link_of_checkout_is_refused(made: Path, tmp_path: Pat
     (tmp_path / "own").symlink_to(tmp_path / "elsewhere")
     for fine in (tmp_path / "own" / "home", made / ".." / "elsewhere" / "home"):
         assert home_of(made, {**os.environ, "RECONCILER_HOME": str(fine)}).checkout is None
+
+
+def test_named_home_below_working_directory_that_is_no_checkout_needs_no_mark(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "state.db").touch()
+    named = {**os.environ, "RECONCILER_HOME": str(tmp_path / "home")}
+    assert home_of(tmp_path, named).checkout is None
+    (tmp_path / "reconciler.yaml").touch()
+    assert_refused(tmp_path, "no mark", RECONCILER_HOME=named["RECONCILER_HOME"])
 
 
 def test_named_home_outside_needs_owner_and_mode_and_no_mark(

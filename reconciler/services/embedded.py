@@ -46,7 +46,7 @@ from reconciler.transport import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from reconciler.localservice.contents import Contents
+    from reconciler.localservice.contents import Contents as Contents
 
 ROOT = "http://embedded.invalid/"
 """The root of every API's URLs; replaced by where the service really listens when a request is sent."""
