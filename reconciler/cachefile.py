@@ -1,9 +1,8 @@
 """Files that are kept between commands, and may be deleted at any time: a cache.
 
-It lies in the work tree, where a stranger's pull request may put a file of its own in its place, and what it
-says is believed without a second look. So it carries a code that only this machine's user can make, with a
-key that is kept outside of the repository. The code covers what the tool itself is made of too: another
-version believes nothing that this one found out.
+It lies in the home, which may lie in the checkout, and what it says is believed without a second look. So it
+carries a code that only this machine's user can make, with the user's own key. The code covers what the tool
+itself is made of too: another version believes nothing that this one found out.
 
 A cache that can't be read, written or believed is as good as none, and no failure.
 """
@@ -24,15 +23,13 @@ from pathlib import Path
 import reconciler
 from reconciler import schemas
 from reconciler.errors import ReconcilerError
-from reconciler.home import home_of, prepare_home
+from reconciler.home import check_mark, checkout_of, locate, prepare_home
+from reconciler.userkey import user_key
 
 MOST_BYTES = 256 * 1024 * 1024
 """The largest file that is written or read; what is known of 10,000 manifests takes some ten."""
 
 _FOLDER = "cache"
-_KEY_FOLDER = "mljob-reconciler"
-_KEY_FILE = "cache-key"
-_KEY_BYTES = 32
 _CODE_BYTES = 32
 _FORMAT = b"reconciler cache 3\n"
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,16 +48,20 @@ class CacheFile:
         root: The repository's root.
         name: The file's name; what one file may say is believed of no other.
         environ: The environment variables.
+
+    Raises:
+        HomeError: The home must not be used.
     """
 
     def __init__(self, root: Path, name: str, environ: Mapping[str, str]) -> None:
-        self._home = home_of(root, environ)
-        # Whoever names a home elsewhere may well do so by a link; one in the work tree may be a stranger's.
-        self._may_be_link = bool(environ.get("RECONCILER_HOME"))
+        home = locate(root, environ)
+        check_mark(home, environ)
+        self._home, self._checkout = home
+        self._environ = environ
         self._name = name
         self._code: bytes | None = None
         with suppress(OSError, LookupError):
-            key = _key(root, environ)
+            key = user_key(checkout_of(root) or root.resolve(), environ, make=True)
             self._code = None if key is None else blake2b(key + fingerprint() + name.encode()).digest()
 
     def seems_good(self) -> bool:
@@ -115,9 +116,7 @@ class CacheFile:
             return opened.read(most)
 
     def _write(self, data: bytes) -> bool:
-        if not self._may_be_link and self._home.is_symlink():
-            return False
-        prepare_home(self._home)
+        prepare_home(self._home, self._checkout, self._environ)
         with self._opened_home() as home:
             with suppress(FileExistsError):
                 os.mkdir(_FOLDER, mode=0o700, dir_fd=home)
@@ -139,7 +138,8 @@ class CacheFile:
 
     @contextmanager
     def _opened_home(self) -> Iterator[int]:
-        flags = _OPEN_FOLDER & ~os.O_NOFOLLOW if self._may_be_link else _OPEN_FOLDER
+        # A home elsewhere may be named by a link of the user's; a link in the checkout may be a stranger's.
+        flags = _OPEN_FOLDER & ~os.O_NOFOLLOW if self._checkout is None else _OPEN_FOLDER
         descriptor = os.open(self._home, flags)
         try:
             yield descriptor
@@ -182,56 +182,3 @@ def _files_of(library: str) -> list[tuple[str, int, int]]:
                     status = entry.stat()
                     files.append((entry.name, status.st_size, status.st_mtime_ns))
     return sorted(files)
-
-
-def _key(root: Path, environ: Mapping[str, str]) -> bytes | None:
-    """The user's key for all caches, made where there is none; None where there can be none.
-
-    One that others can read or may have put there is none: neither is one inside the repository.
-    """
-    base = Path(environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # it doesn't count then: https://specifications.freedesktop.org/basedir-spec
-        base = Path(environ.get("HOME", ""), ".cache")
-    place = base / _KEY_FOLDER
-    if not base.is_absolute() or place.resolve().is_relative_to(root.resolve()):
-        return None
-    for folder in (base, place):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(place, _OPEN_FOLDER)
-    try:
-        if not _is_private(os.fstat(descriptor)):
-            return None
-        with suppress(FileNotFoundError):
-            return _read_key(descriptor)
-        return _make_key(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_key(folder: int) -> bytes | None:
-    with os.fdopen(os.open(_KEY_FILE, _OPEN_FILE, dir_fd=folder), "rb") as file:
-        status = os.fstat(file.fileno())
-        key = file.read(_KEY_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
-    return key if _is_private(status) and len(key) == _KEY_BYTES else None
-
-
-def _make_key(folder: int) -> bytes | None:
-    """Make the key under another name first, so that nobody finds half of it."""
-    key = os.urandom(_KEY_BYTES)
-    new = f"{_KEY_FILE}.{os.getpid()}"
-    with suppress(FileNotFoundError):
-        os.unlink(new, dir_fd=folder)
-    with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
-        file.write(key)
-    try:
-        # Unlike a rename, a link takes nobody's place: of two at once, the first one's key stays.
-        os.link(new, _KEY_FILE, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        return _read_key(folder)
-    finally:
-        os.unlink(new, dir_fd=folder)
-    return key
-
-
-def _is_private(status: os.stat_result) -> bool:
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o077

@@ -1,29 +1,268 @@
-"""Where the tool keeps what it leaves behind in a repository: the embedded service's state, and caches."""
+"""The home: the folder of the embedded service's state and of caches, and the proof that this user made it.
+
+A home inside the checkout may have come with it, so it counts only with this user's mark. A home elsewhere
+was named in `RECONCILER_HOME` by the user, and needs no mark.
+"""
 
 from __future__ import annotations
 
+import errno
+import hmac
+import os
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from reconciler.errors import ServiceError
+from reconciler.errors import ExitCode, ReconcilerError, ServiceError
+from reconciler.userkey import key_folder, user_key
+
+MARK = "mark"
+"""The file in a home that proves that this user made it."""
+
+OUTSIDE = "set RECONCILER_HOME to a folder of yours outside the checkout"
+"""The advice that works for every home that isn't used."""
+
+_DEFAULT = ".reconciler"
+_SETTINGS = "reconciler.yaml"
+_IGNORE = ".gitignore"
+_MARK_FORMAT = b"reconciler home 1\n"
+_MARK_BYTES = len(_MARK_FORMAT) + 64
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def home_of(root: Path, environ: Mapping[str, str]) -> Path:
-    """Where runs leave their things: `RECONCILER_HOME`, else `.reconciler/` at the repository's root."""
-    named = environ.get("RECONCILER_HOME")
-    return Path(named).absolute() if named else root / ".reconciler"
+class HomeError(ReconcilerError):
+    """A home that isn't used, because this user may not have made what lies in it."""
+
+    exit_code = ExitCode.INVALID
 
 
-def prepare_home(home: Path) -> None:
-    """Make the folder, and have git ignore it: what lies there must not make a work tree count as changed.
+class Home(NamedTuple):
+    """The home of one repository.
 
-    Raises ServiceError where there can be no such folder.
+    Attributes:
+        path: The folder, which need not exist.
+        checkout: The checkout that the folder lies in and may have come with, resolved; None where it lies
+            outside.
     """
-    ignore = home / ".gitignore"
+
+    path: Path
+    checkout: Path | None
+
+
+def locate(root: Path, environ: Mapping[str, str]) -> Home:
+    """Return the home of a repository, unchecked: `RECONCILER_HOME`, else `.reconciler/` at the root.
+
+    Raises:
+        HomeError: `RECONCILER_HOME` leads out of the checkout by a link that may have come with it.
+    """
+    checkout = checkout_of(root)
+    named = environ.get("RECONCILER_HOME")
+    if not named:
+        return Home(root / _DEFAULT, checkout or Path(os.path.realpath(root)))
+    path = Path(named).absolute()
+    if checkout is None:
+        return Home(path, None)
+    real = Path(os.path.realpath(path))
+    if real == checkout:
+        raise HomeError(f"RECONCILER_HOME names the checkout itself, {path}", hint=OUTSIDE)
+    if real.is_relative_to(checkout):
+        return Home(real, checkout)
+    for place in (path, *path.parents):
+        if place.is_symlink() and Path(os.path.realpath(place.parent)).is_relative_to(checkout):
+            message = f"RECONCILER_HOME goes through {place}, a link inside the checkout"
+            raise HomeError(message, hint=f"name the folder itself: RECONCILER_HOME={real}")
+    return Home(path, None)
+
+
+def checkout_of(root: Path) -> Path | None:
+    """Return the top of the checkout around `root`, resolved: a repository, else a folder with settings.
+
+    None without either: a working directory alone, such as a daemon's, is no checkout.
+    """
+    root = Path(os.path.realpath(root))
+    top = next((folder for folder in (root, *root.parents) if repository_in(folder)), None)
+    return top or (root if os.path.lexists(root / _SETTINGS) else None)
+
+
+def check_mark(home: Home, environ: Mapping[str, str]) -> None:
+    """Raise HomeError where this user may not have made a home; a missing home and an empty one are fine."""
+    descriptor = opened(home)
+    if descriptor is None:
+        return
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        if not ignore.exists():
-            ignore.write_text("*\n")
+        if home.checkout is not None and _is_fresh(descriptor):
+            return
+        _refuse_others(home, os.fstat(descriptor))
+        if home.checkout is not None and not _is_marked(home, descriptor, environ):
+            raise _not_marked(home, home.checkout, environ)
+    finally:
+        os.close(descriptor)
+
+
+def is_empty(home: Home) -> bool:
+    """Return whether a home is missing or holds nothing but what preparing it writes."""
+    descriptor = opened(home)
+    if descriptor is None:
+        return True
+    try:
+        return _is_fresh(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def prepare_home(path: Path, checkout: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
+    """Make a home with its mark, and have git ignore it: its files must not make a work tree count as dirty.
+
+    Args:
+        path: The home's folder.
+        checkout: As in `Home`.
+        environ: The environment variables, by default the process's.
+
+    Raises:
+        HomeError: The home exists without a mark, or no key can be kept to mark it.
+        ServiceError: The folder can't be made or written to.
+    """
+    home = Home(path, checkout)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = opened(home)
+        if descriptor is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        try:
+            _prepare(home, descriptor, os.environ if environ is None else environ)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         hint = "name another folder in RECONCILER_HOME"
-        raise ServiceError(f"{home} can't be used: {error.strerror}", hint=hint) from None
+        raise ServiceError(f"{path} can't be used: {error.strerror}", hint=hint) from None
+
+
+def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
+    is_fresh = _is_fresh(folder)
+    if not is_fresh:
+        check_mark(home, environ)
+    # Before the mark: git must not see it, not even for a moment, as a commit would count as changed.
+    with (
+        suppress(FileExistsError),
+        os.fdopen(os.open(_IGNORE, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file,
+    ):
+        file.write(b"*\n")
+    if is_fresh and home.checkout is not None:
+        os.fchmod(folder, 0o700)
+        set_mark(home, home.checkout, folder, environ)
+
+
+def repository_in(folder: Path) -> Path | None:
+    """Return the folder's `.git`, None without one; git also overlooks an empty folder of that name."""
+    git = folder / ".git"
+    try:
+        status = git.lstat()
+    except OSError:
+        return None
+    return git if not stat.S_ISDIR(status.st_mode) or os.path.lexists(git / "HEAD") else None
+
+
+def opened(home: Home) -> int | None:
+    """Open the home's folder; None where there is no folder. Raises HomeError for a link in the checkout."""
+    try:
+        if home.checkout is not None and home.path.is_symlink():
+            raise HomeError(
+                f"{home.path} isn't used: it is a link, which may have come with the checkout",
+                hint=f"set RECONCILER_HOME to the folder that it leads to, {os.path.realpath(home.path)}",
+            )
+        return os.open(home.path, _OPEN_FOLDER)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise HomeError(f"{home.path} can't be opened: {error.strerror}", hint=OUTSIDE) from None
+
+
+def _is_fresh(folder: int) -> bool:
+    """Return whether a folder has nothing but what `prepare_home` writes before the mark."""
+    with os.scandir(folder) as entries:
+        return all(
+            entry.is_file(follow_symlinks=False)
+            and (entry.name == _IGNORE or entry.name.startswith(f"{MARK}."))
+            for entry in entries
+        )
+
+
+def _refuse_others(home: Home, status: os.stat_result) -> None:
+    refuse_other_owner(home, status)
+    if status.st_mode & 0o022:
+        mode = stat.S_IMODE(status.st_mode)
+        raise HomeError(
+            f"{home.path} isn't used: other users can write to it (mode {mode:04o})",
+            hint=f"if nobody did, close it: chmod 700 {home.path}",
+        )
+
+
+def refuse_other_owner(home: Home, status: os.stat_result) -> None:
+    """Raise HomeError where the home's folder, with this status, is another user's."""
+    if status.st_uid != os.geteuid():
+        raise HomeError(
+            f"{home.path} isn't used: it belongs to another user (uid {status.st_uid})",
+            hint="set RECONCILER_HOME to a folder of yours",
+        )
+
+
+def _not_marked(home: Home, checkout: Path, environ: Mapping[str, str]) -> HomeError:
+    if user_key(checkout, environ, make=True) is None:
+        return _no_key(home, environ)
+    return HomeError(
+        f"{home.path} isn't used: it has no mark that you made it in this place, "
+        "so it may have come with the checkout",
+        hint="`reconciler trust` shows its content and accepts it, if it is yours; otherwise remove it, "
+        f"or {OUTSIDE}",
+    )
+
+
+def _no_key(home: Home, environ: Mapping[str, str]) -> HomeError:
+    folder = key_folder(environ)
+    place = f"in {folder}, as a file of yours alone outside the checkout" if folder else "without HOME"
+    return HomeError(
+        f"{home.path} can't be marked as yours: no private key can be kept {place}",
+        hint=OUTSIDE,
+    )
+
+
+def _is_marked(home: Home, folder: int, environ: Mapping[str, str]) -> bool:
+    assert home.checkout is not None, "only a home inside the checkout has a mark"
+    key = user_key(home.checkout, environ, make=False)
+    if key is None:
+        return False
+    try:
+        descriptor = os.open(MARK, _OPEN_FILE, dir_fd=folder)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        found = file.read(_MARK_BYTES + 1) if is_file else b""
+    return hmac.compare_digest(found, _mark_of(home, folder, key))
+
+
+def set_mark(home: Home, checkout: Path, folder: int, environ: Mapping[str, str]) -> None:
+    """Write the mark into the home's open folder; raises HomeError where no key can be kept, and OSError."""
+    key = user_key(checkout, environ, make=True)
+    if key is None:
+        raise _no_key(home, environ)
+    new = f"{MARK}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(new, dir_fd=folder)
+    with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
+        file.write(_mark_of(home, folder, key))
+    os.replace(new, MARK, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _mark_of(home: Home, folder: int, key: bytes) -> bytes:
+    """Return the mark of a home: a MAC over its resolved path and its inode.
+
+    A copy has another inode, also where it replaced the original; a moved home has another path. The device
+    is left out: its number changes between boots on some file systems.
+    """
+    place = b"%s\0%d" % (os.fsencode(os.path.realpath(home.path)), os.fstat(folder).st_ino)
+    return _MARK_FORMAT + hmac.digest(key, _MARK_FORMAT + place, "sha256").hex().encode()

@@ -199,11 +199,11 @@ def open_session(
         seen = memory and memory.of((config.source, environment))
         yield Session(config, environment, connection, credentials, seen)
         return
-    from reconciler.home import home_of
     from reconciler.services.embedded import EmbeddedService
+    from reconciler.trustedhome import home_of
 
     home = home_of(config.root, environ)
-    with EmbeddedService(home, start=start) as service:
+    with EmbeddedService(home.path, start=start, checkout=home.checkout) as service:
         seen = memory and memory.of((config.source, environment, home))
         connection = Connection(service.endpoint(environment))
         session = Session(config, environment, connection, memory=seen)

@@ -30,7 +30,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where tools keep a user's caches, and the reconciler the key of its own."""
+    """Where tools keep a user's caches."""
     return tmp_path_factory.mktemp("user-cache")
 
 
@@ -40,10 +40,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_authority(tmp_path_factory.mktemp("authority"))
 
 
+@pytest.fixture(scope="session")
+def user_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the reconciler keeps the user's key."""
+    return tmp_path_factory.mktemp("user-state")
+
+
 @pytest.fixture(autouse=True)
 def _own_surroundings(
     monkeypatch: pytest.MonkeyPatch,
     user_cache: Path,
+    user_state: Path,
     authority: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -59,6 +66,7 @@ def _own_surroundings(
     monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.setenv("XDG_STATE_HOME", str(user_state))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -15,7 +15,10 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
+from reconciler.errors import ReconcilerError
+from reconciler.home import prepare_home
 from reconciler.localservice.containers import ContainerError, Engine, find_engine
+from reconciler.trustedhome import home_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / "jobs" / "iris-container.yaml"
@@ -78,6 +81,7 @@ def demo() -> int:
     base = os.environ.get("BASE") or base_of_this_machine(engine)
     print(f"Building {image} by {engine.name}" + (f" on {base}" if base else ""), flush=True)
     build(engine, image, CONTEXT, *(("--build-arg", f"BASE={base}") if base else ()))
+    prepare_home(*home_of(ROOT, os.environ))  # COPY may lie in it, and must not be there first
     COPY.parent.mkdir(parents=True, exist_ok=True)
     COPY.write_text(text.replace("suspend: true", "suspend: false"), "utf-8")
     code = reconciler("apply", "--wait", str(COPY.relative_to(ROOT)))
@@ -94,7 +98,7 @@ def main() -> int:
     """The demo's exit code."""
     try:
         return demo()
-    except (ContainerError, DemoError) as error:
+    except (ContainerError, DemoError, ReconcilerError) as error:
         print(f"make demo-container: {error}", file=sys.stderr)
         return 1
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import urllib3
 
+from reconciler.home import prepare_home
 from reconciler.localservice import database
 from reconciler.localservice.activity import Activity
 from reconciler.localservice.address import Address, lock_home, write_address
@@ -43,8 +44,8 @@ class HeldService:
     """
 
     def __init__(self, home: Path, *, rate: float = 1.0) -> None:
-        home.mkdir(parents=True, exist_ok=True)
-        (home / ".gitignore").write_text("*\n")
+        if not home.exists():
+            prepare_home(home, home.parent)
         self.home = home
         self.token = secrets.token_urlsafe(16)
         self.ahead = timedelta()

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reconciler.home import prepare_home
+from reconciler.trustedhome import home_of
+
 IMAGE = "example.test/plain:1"
 
 # Writes a line to its output folder for each start, so that a test can count the starts.
@@ -143,7 +146,7 @@ class Repository:
     def _share_environments(self) -> None:
         link = self.home / "environments"
         if self._environments and self._is_ready_for_jobs and not link.exists():
-            link.parent.mkdir(exist_ok=True)
+            prepare_home(*home_of(self.root, os.environ))
             link.symlink_to(self._environments)
 
     def run(self, *arguments: str, **environ: str) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.home import prepare_home
+from reconciler.trustedhome import home_of
 from reconciler.validation.validate import validate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,7 +43,7 @@ def repository(tmp_path: Path, environments: Path, monkeypatch: pytest.MonkeyPat
     """A copy of the examples with their settings; the service that serves it ends with the test."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "reconciler.yaml", tmp_path)
-    (tmp_path / ".reconciler").mkdir(mode=0o700)
+    prepare_home(*home_of(tmp_path, os.environ))
     (tmp_path / ".reconciler" / "environments").symlink_to(environments)
     monkeypatch.chdir(tmp_path)
     yield tmp_path

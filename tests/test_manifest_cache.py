@@ -27,7 +27,9 @@ from reconciler.cachefile import CacheFile
 from reconciler.config import load_config
 from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError
+from reconciler.home import HomeError, locate, prepare_home
 from reconciler.manifestcache import ManifestCache, remembering
+from reconciler.trustedhome import accept
 from reconciler.validation import filecontent, known, reading, workers
 from reconciler.validation.remembered import KnownFile, Memory
 from reconciler.validation.validate import Validation, validate
@@ -272,6 +274,9 @@ def test_a_cache_with_another_key_is_not_believed(root: Path, environ: dict[str,
     stranger = root.parent / "stranger"
     stranger.mkdir()
     lie(root, {"HOME": str(stranger)})
+    with pytest.raises(HomeError):
+        loaded(root, environ)
+    accept(locate(root, environ), environ)
     assert not loaded(root, environ).files
     assert {manifest.name for manifest in check(root, environ).manifests} == {"one", "two", "three"}
 
@@ -345,9 +350,10 @@ def test_the_cache_may_be_deleted_at_any_time(root: Path, environ: dict[str, str
 
 
 def test_a_key_that_is_not_private_is_not_used(root: Path, environ: dict[str, str]) -> None:
+    environ["RECONCILER_HOME"] = str(root.parent / "kept")  # such a home needs no key
     check(root, environ)
-    folder = Path(environ["HOME"], ".cache", "mljob-reconciler")
-    key = folder / "cache-key"
+    folder = Path(environ["HOME"], ".local", "state", "reconciler")
+    key = folder / "key"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, key)] == [0o700, 0o600]
     assert loaded(root, environ).files
     for path in (key, folder):
@@ -373,7 +379,7 @@ def test_a_key_that_is_not_private_is_not_used(root: Path, environ: dict[str, st
         {},
         {"HOME": "relative"},
         {"HOME": "/nowhere/at/all"},
-        {"XDG_CACHE_HOME": "ROOT/.cache"},
+        {"XDG_STATE_HOME": "ROOT/.state"},
         {"HOME": "ROOT"},
     ],
 )
@@ -386,11 +392,11 @@ def test_without_a_key_outside_of_the_repository_there_is_no_cache(
     assert not (root / ".reconciler").exists()
 
 
-def test_the_key_is_where_the_user_keeps_caches(root: Path, environ: dict[str, str]) -> None:
-    environ["XDG_CACHE_HOME"] = str(root.parent / "caches")
+def test_the_key_lies_in_the_users_state_folder(root: Path, environ: dict[str, str]) -> None:
+    environ["XDG_STATE_HOME"] = str(root.parent / "states")
     check(root, environ)
-    assert (root.parent / "caches" / "mljob-reconciler" / "cache-key").is_file()
-    assert not Path(environ["HOME"], ".cache").exists()
+    assert (root.parent / "states" / "reconciler" / "key").is_file()
+    assert not Path(environ["HOME"], ".local").exists()
 
 
 # --- What stands in its way -----------------------------------------------------------------------------
@@ -400,24 +406,18 @@ def a_file_is_the_home(root: Path) -> None:
     (root / ".reconciler").write_text("")
 
 
-def a_link_is_the_home(root: Path) -> None:
-    (root.parent / "elsewhere").mkdir()
-    (root / ".reconciler").symlink_to(root.parent / "elsewhere")
-
-
 def a_file_is_the_folder(root: Path) -> None:
+    prepare_home(root / ".reconciler", root, {"HOME": str(root.parent / "home")})
     write(root, ".reconciler/cache", "")
 
 
 def a_link_is_the_folder(root: Path) -> None:
     (root.parent / "elsewhere").mkdir()
-    (root / ".reconciler").mkdir()
+    prepare_home(root / ".reconciler", root, {"HOME": str(root.parent / "home")})
     (root / ".reconciler" / "cache").symlink_to(root.parent / "elsewhere")
 
 
-@pytest.mark.parametrize(
-    "obstacle", [a_file_is_the_home, a_link_is_the_home, a_file_is_the_folder, a_link_is_the_folder]
-)
+@pytest.mark.parametrize("obstacle", [a_file_is_the_home, a_file_is_the_folder, a_link_is_the_folder])
 def test_where_no_cache_can_be_there_is_none(
     root: Path, environ: dict[str, str], obstacle: Callable[[Path], None]
 ) -> None:
@@ -478,7 +478,7 @@ sys.exit(status)
 
 def command(root: Path, environ: dict[str, str]) -> subprocess.Popen[str]:
     arguments = [sys.executable, "-c", IMPORTED, "validate", "--format", "json"]
-    variables = {**os.environ, "XDG_CACHE_HOME": "", **environ, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "XDG_STATE_HOME": "", **environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         arguments, cwd=root, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -649,7 +649,7 @@ def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def plain(root: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose jobs bring no code, with the variables set."""
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", environ["HOME"])
     for name, kind in (("one", "Job"), ("two", "HyperparameterTuningJob"), ("three", "Job")):
         value = named(name, kind)
@@ -809,7 +809,8 @@ def test_settings_are_kept_by_their_content_and_where_there_is_a_cache(
     kept = root / ".reconciler" / "cache" / "settings.bin"
     assert load_config(root).source == "one"
     assert not kept.exists()
-    kept.parent.mkdir(parents=True)
+    prepare_home(root / ".reconciler", root)
+    kept.parent.mkdir()
     assert load_config(root).source == "one"
     assert kept.exists()
     with monkeypatch.context() as changed:

@@ -142,7 +142,7 @@ def place(
 ) -> Iterator[Place]:
     # What was written a moment ago is trusted at once, so that nobody has to wait here.
     monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
-    for name in ("XDG_CACHE_HOME", "RECONCILER_HOME"):
+    for name in ("XDG_STATE_HOME", "RECONCILER_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     root = tmp_path / "repository"

@@ -19,7 +19,7 @@ from reconciler import schemas
 
 PATIENCE = 120.0
 BAD_MANIFESTS = Path(__file__).parent / "bad_manifests"
-ONLY_A_CACHE = {".gitignore", "cache"}
+ONLY_A_CACHE = {".gitignore", "cache", "mark"}
 
 
 def until(condition: Callable[[], bool]) -> None:

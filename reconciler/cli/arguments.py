@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _STDOUT = 1
 _COLUMNS = 80
+_WITHOUT_HOME = frozenset({"schema", "trust"})  # the second one decides about it
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 
@@ -91,9 +92,21 @@ class _Lazy:
         self._name = name
 
     def __call__(self, arguments: argparse.Namespace) -> ExitCode:
+        if self._name not in _WITHOUT_HOME:
+            _refuse_foreign_home()
         module: Any = import_module(f"reconciler.cli.{self._name}")
         code: ExitCode = module.run(arguments)
         return code
+
+
+def _refuse_foreign_home() -> None:
+    """Raise HomeError where this user may not have made the home: before anything in it is read."""
+    from pathlib import Path
+
+    from reconciler.config import find_root
+    from reconciler.trustedhome import home_of
+
+    home_of(find_root(Path.cwd()), os.environ)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -252,6 +265,10 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="end the service that runs")
 
 
+def _trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="accept the home without a question")
+
+
 def _resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="a job name, or a base name with one submission that isn't settled"
@@ -315,4 +332,10 @@ _COMMANDS = (
     ),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
+    _Spec(
+        "trust",
+        "show the content of the home in this checkout, and accept it as yours",
+        "reconciler trust --yes",
+        _trust,
+    ),
 )

@@ -41,10 +41,10 @@ def _folder(context: Context, session: Session, job: ActualJob) -> str:
         if not uri.startswith("gs://"):
             raise NotFoundError(f"{job.job_name} logs to {uri}, which is not in Cloud Storage")
         return uri
-    from reconciler.home import home_of
     from reconciler.services.embedded import folder_of
+    from reconciler.trustedhome import home_of
 
-    folder = folder_of(home_of(context.config.root, os.environ), uri)
+    folder = folder_of(home_of(context.config.root, os.environ).path, uri)
     if folder is None:
         raise NotFoundError(f"{job.job_name} logs to {uri}, which can be no folder here", hint=f"see {field}")
     return str(folder)

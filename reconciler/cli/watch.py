@@ -13,8 +13,9 @@ from pathlib import Path
 from reconciler.config import find_root, load_config
 from reconciler.errors import ExitCode, InvalidError, UsageError
 from reconciler.events import events
-from reconciler.home import home_of, prepare_home
+from reconciler.home import prepare_home
 from reconciler.reporters.settings import DEFAULT_API_URL
+from reconciler.trustedhome import home_of
 from reconciler.watching.files import Files
 from reconciler.watching.listener import Health, Page, address_of, listening
 from reconciler.watching.loop import Loop
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 @contextmanager
 def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iterator[Source]:
     root = find_root(Path.cwd())
-    home = home_of(root, os.environ)
+    home, checkout = home_of(root, os.environ)
     if arguments.remote is None:
         _check_local(arguments, root)
         files = Files([home], wakes.change)
@@ -65,7 +66,7 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iter
     # The branch's reconciler.yaml must not say where the operator's token goes; the environment wins over it.
     os.environ["GITHUB_API_URL"] = os.environ.get("GITHUB_API_URL") or DEFAULT_API_URL
     url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
-    prepare_home(home)
+    prepare_home(home, checkout)
     clone = Clone(home, url, branch, os.environ)
     clone.open()
     try:

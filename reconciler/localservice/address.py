@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +19,12 @@ from msgspec.structs import asdict
 ADDRESS = "service.json"
 LOCK = "service.lock"
 LOG = "service.log"
+
+_MOST_BYTES = 16 * 1024
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_PORT = "(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_LOOPBACK = re.compile(rf"http://(?:127(?:\.{_OCTET}){{3}}|\[::1\]):{_PORT}")
+_TOKEN = re.compile(r"[!-~]{1,1024}")
 
 _READERS_TAKE = 10.0  # seconds, at most: a reader holds the lock while it copies the database
 
@@ -29,16 +38,48 @@ class Address(Struct, frozen=True):
     version: str
 
 
+class UntrustedAddressError(Exception):
+    """A service.json that must not be used; the text says why, after "it isn't used: "."""
+
+
 class ServiceRunningError(Exception):
     """A service holds the home."""
 
 
 def read_address(home: Path) -> Address | None:
-    """What service.json says; None where there is none, or it can't be read. Its service may be dead."""
+    """Return the content of service.json; None where it is missing or broken. Its service may be dead.
+
+    Raises:
+        UntrustedAddressError: The file or its URL may be another person's; nothing may be sent there.
+    """
     try:
-        return Address(**json.loads((home / ADDRESS).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        descriptor = os.open(home / ADDRESS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        reason = "it is a link" if error.errno == errno.ELOOP else f"it can't be read: {error.strerror}"
+        raise UntrustedAddressError(reason) from None
+    with os.fdopen(descriptor, "rb") as file:
+        _check_own(os.fstat(descriptor))
+        data = file.read(_MOST_BYTES)
+    try:
+        address = Address(**json.loads(data))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(address.url, str) or not _LOOPBACK.fullmatch(address.url):
+        raise UntrustedAddressError("its URL isn't http://127.0.0.1:PORT, or another loopback address")
+    if not isinstance(address.token, str) or not _TOKEN.fullmatch(address.token):
+        raise UntrustedAddressError("its token can't be sent")
+    return address
+
+
+def _check_own(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise UntrustedAddressError("it is no regular file")
+    if status.st_uid != os.geteuid():
+        raise UntrustedAddressError(f"it belongs to another user (uid {status.st_uid})")
+    if stat.S_IMODE(status.st_mode) != 0o600:
+        raise UntrustedAddressError(f"its mode is {stat.S_IMODE(status.st_mode):04o} and must be 0600")
 
 
 def write_address(home: Path, address: Address) -> None:

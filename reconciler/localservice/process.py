@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -49,7 +50,7 @@ def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _lock(home)
     if lock is None:
-        _say(_served_by(home, address.read_address(home)))
+        _say(_served_by(home, _found(home)))
         return 0
     _log_to(home / address.LOG)
     try:
@@ -70,10 +71,16 @@ def _lock(home: Path) -> HomeLock | None:
     until = time.monotonic() + _CHANGE_TAKES
     while (lock := address.lock_home(home)) is None:
         # Who has the lock and doesn't say where it is, is just starting, or just ending.
-        if address.read_address(home) is not None or time.monotonic() > until:
+        if _found(home) is not None or time.monotonic() > until:
             return None
         time.sleep(0.02)
     return lock
+
+
+def _found(home: Path) -> address.Address | None:
+    with suppress(address.UntrustedAddressError):
+        return address.read_address(home)
+    return None
 
 
 class _Service:

@@ -24,7 +24,14 @@ from reconciler.config import Environment
 from reconciler.engines.base import Endpoint, api_error
 from reconciler.errors import ServiceError
 from reconciler.home import prepare_home
-from reconciler.localservice.address import ADDRESS, Address, ServiceRunningError, read_address, unserved
+from reconciler.localservice.address import (
+    ADDRESS,
+    Address,
+    ServiceRunningError,
+    UntrustedAddressError,
+    read_address,
+    unserved,
+)
 from reconciler.manifest import JsonObject
 from reconciler.recipients import ThisMachine
 from reconciler.transport import (
@@ -40,6 +47,8 @@ from reconciler.transport import (
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from reconciler.localservice.contents import Contents as Contents
+
 ROOT = "http://embedded.invalid/"
 """The root of every API's URLs; replaced by where the service really listens when a request is sent."""
 
@@ -49,6 +58,13 @@ _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 10.0
 _STATE = (ADDRESS, "state.db", "state.db-wal")  # another one of these: a service is there, or was
+
+
+def contents_of(home: Path) -> Contents:
+    """Return a description of a home that may be another person's."""
+    from reconciler.localservice import contents
+
+    return contents.contents_of(home)
 
 
 def folder_of(home: Path, uri: str) -> Path | None:
@@ -75,10 +91,12 @@ class EmbeddedService:
         home: The service's folder.
         start: Whether it is started where it doesn't run. Without, a stopped service is asked in process,
             over a private copy of its state: nothing is started or written.
+        checkout: The checkout that the home lies in, as in `reconciler.home.Home`.
     """
 
-    def __init__(self, home: Path, *, start: bool) -> None:
+    def __init__(self, home: Path, *, start: bool, checkout: Path | None = None) -> None:
         self._home = home
+        self._checkout = checkout
         self._start = start
         self._http = DirectTransport(ThisMachine())
         self._reached: _Running | _Stopped | None = None
@@ -143,7 +161,7 @@ class EmbeddedService:
 
     def _has_ended(self) -> bool:
         """Whether no service is there any more that may still write to the home."""
-        if read_address(self._home) is not None:
+        if self._address() is not None:
             return False
         try:
             with unserved(self._home):
@@ -194,7 +212,7 @@ class EmbeddedService:
 
     def _find(self) -> _Running | None:
         """The service that runs; it is asked, as a killed one leaves its file behind."""
-        address = read_address(self._home)
+        address = self._address()
         if address is None:
             return None
         running = _Running(self._http, address)
@@ -204,11 +222,19 @@ class EmbeddedService:
             return None
         return running if alive else None
 
+    def _address(self) -> Address | None:
+        try:
+            return read_address(self._home)
+        except UntrustedAddressError as error:
+            file = self._home / ADDRESS
+            hint = f"remove it, or if you made it, run: chmod 600 {file}"
+            raise ServiceError(f"{file} isn't used: {error}", hint=hint) from None
+
     def _spawn(self) -> _Running:
         """Start the service in a session of its own; where several start at once, one of them stays."""
         import subprocess
 
-        prepare_home(self._home)
+        prepare_home(self._home, self._checkout)
         with (self._home / "service.log").open("ab") as log:
             process = subprocess.Popen(
                 service_command(self._home, stay=False),

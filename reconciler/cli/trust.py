@@ -1,0 +1,92 @@
+"""`reconciler trust`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reconciler.config import find_root
+from reconciler.errors import ExitCode, UsageError
+from reconciler.home import is_empty, locate
+from reconciler.inert import one_line
+from reconciler.services.embedded import contents_of
+from reconciler.trustedhome import accept, check, is_trusted, refuse_tracked
+
+if TYPE_CHECKING:
+    from reconciler.services.embedded import Contents
+
+_MOST_SHOWN = 20
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Show the home's content, ask, and mark the home as this user's; where git tracks some of it, refuse."""
+    home = locate(find_root(Path.cwd()), os.environ)
+    name = one_line(str(home.path))
+    if home.checkout is None:
+        check(home, os.environ)
+        print(f"{name} lies outside the checkout: RECONCILER_HOME names it, and it needs no mark")
+        return ExitCode.DONE
+    refuse_tracked(home, os.environ)
+    if is_empty(home):
+        print(f"{name} is empty: the first command that needs it makes it")
+        return ExitCode.DONE
+    if is_trusted(home, os.environ):
+        print(f"{name} is trusted already")
+        return ExitCode.DONE
+    print(f"{name} holds:")
+    for line in _lines(contents_of(home.path)):
+        print(f"  {one_line(line)}")
+    sys.stdout.flush()
+    if not arguments.yes and not _agreed(name):
+        print("it is left as it was")
+        return ExitCode.FAILED
+    accept(home, os.environ)
+    print(f"{name} is trusted now")
+    return ExitCode.DONE
+
+
+def _agreed(name: str) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            "there is no terminal to ask at", hint="run `reconciler trust --yes` to accept the home"
+        )
+    print("Its jobs and its service act as yours. Accept it only if you made it.", file=sys.stderr)
+    print(f"Trust {name}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _lines(contents: Contents) -> list[str]:
+    lines = [f"jobs: {_jobs(contents)}"]
+    for bucket in contents.buckets[:_MOST_SHOWN]:
+        lines.append(f"gs://{bucket.name[:100]}: {_counted(bucket.files, 'file')}, {_size(bucket.size)}")
+    if len(contents.buckets) > _MOST_SHOWN:
+        lines.append(f"and {_counted(len(contents.buckets) - _MOST_SHOWN, 'more bucket')}")
+    if not contents.buckets:
+        lines.append("buckets: none")
+    lines.append(f"environments: {contents.environments or 'none'}")
+    lines.append(f"service.json: {'there is one' if contents.has_address else 'none'}")
+    if not contents.complete:
+        lines.append("and more files than were counted")
+    return lines
+
+
+def _jobs(contents: Contents) -> str:
+    if contents.problem:
+        return f"unknown, there is a database, but {contents.problem[:200]}"
+    counts = sorted(contents.jobs.items())
+    return ", ".join(f"{count} {state[:40]}" for state, count in counts[:_MOST_SHOWN]) or "none"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _size(size: int) -> str:
+    """Return a size in the largest unit that it fills."""
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >> bits:
+            return f"{size / (1 << bits):.1f} {unit}"
+    return f"{size} bytes"

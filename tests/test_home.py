@@ -1,0 +1,723 @@
+"""The home: used only if this user made it, whatever a checkout brings."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from held_service import HeldService
+from repository import Repository
+from watching import until
+
+from reconciler.cli import arguments
+from reconciler.errors import ServiceError
+from reconciler.home import MARK, HomeError, locate, prepare_home
+from reconciler.localservice.address import Address, UntrustedAddressError, read_address, write_address
+from reconciler.localservice.contents import contents_of
+from reconciler.services.embedded import ROOT, EmbeddedService
+from reconciler.transport import HttpRequest
+from reconciler.trustedhome import accept, home_of
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_REPOSITORY": "acme/jobs",
+    "GITHUB_TOKEN": "t0ken",
+    "GITHUB_API_URL": "http://127.0.0.1:9",
+}
+COMMANDS = (
+    "apply",
+    "cancel census",
+    "init",
+    "init --claims",
+    "logs census",
+    "plan",
+    "plan --base HEAD",
+    "render census",
+    "report",
+    "resolve census --resubmit",
+    "serve",
+    "serve --stop",
+    "status",
+    "tensorboard census",
+    "validate",
+    "validate --format github",
+    "watch",
+)
+
+
+@pytest.fixture
+def strange(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A repository whose home another user made: a job waits in it, and its manifest is suspended."""
+    with monkeypatch.context() as stranger:
+        stranger.setenv("XDG_STATE_HOME", str(tmp_path / "stranger"))
+        (tmp_path / "stranger").mkdir()
+        repository.job("census")
+        with HeldService(repository.home).running():
+            assert repository.run("apply").code == 0
+    repository.job("census", reconcile="{suspend: true}")
+    (repository.home / "environments").unlink()
+    repository._environments = None  # so that no link of the test's comes back
+    return repository
+
+
+@pytest.fixture
+def committed(strange: Repository) -> Repository:
+    """The same, with the home in a commit."""
+    commit_home(strange)
+    return strange
+
+
+def commit_home(repository: Repository) -> None:
+    (repository.home / ".gitignore").unlink(missing_ok=True)
+    (repository.home / MARK).unlink(missing_ok=True)
+    repository.git("init", "-q")
+    repository.git("add", "-A")
+    repository.git("add", "-f", ".reconciler")
+    repository.git("commit", "-qm", "a home")
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def assert_untouched(repository: Repository, command: str, reason: str) -> None:
+    before = files_below(repository.root)
+    refused = repository.run(*command.split(), **GITHUB)
+    assert refused.code == 3, (command, refused)
+    assert reason in refused.err, command
+    assert "RECONCILER_HOME" in refused.err
+    assert refused.out == ""
+    assert files_below(repository.root) == before
+    assert not repository.starts.exists()
+
+
+def test_every_command_refuses_home_that_git_tracks(committed: Repository) -> None:
+    for command in COMMANDS:
+        assert_untouched(committed, command, "git tracks")
+
+
+def test_every_command_refuses_home_that_another_user_made(strange: Repository) -> None:
+    for command in COMMANDS:
+        assert_untouched(strange, command, "`reconciler trust`")
+
+
+def test_list_of_commands_is_whole() -> None:
+    names = {spec.name for spec in arguments._COMMANDS}
+    assert {command.split()[0] for command in COMMANDS} == names - arguments._WITHOUT_HOME
+    assert {"schema", "trust"} == arguments._WITHOUT_HOME
+
+
+def test_command_ignores_committed_home_when_home_lies_outside(committed: Repository, tmp_path: Path) -> None:
+    before = files_below(committed.home)
+    outside = str(tmp_path / "outside")
+    status = committed.run("status", "--format", "json", RECONCILER_HOME=outside)
+    assert (status.code, [job["state"] for job in status.json["jobs"]]) == (0, [None])
+    assert committed.run("apply", RECONCILER_HOME=outside).code == 0
+    assert committed.run("serve", "--stop", RECONCILER_HOME=outside).code == 0
+    assert files_below(committed.home) == before
+    assert not committed.starts.exists()
+
+
+# --- service.json ----------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A server that counts connections and answers none."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+
+    @contextmanager
+    def listening(self) -> Iterator[Recorder]:
+        thread = threading.Thread(target=self._accept)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    with Recorder().listening() as made:
+        yield made
+
+
+def test_committed_service_json_gets_no_request(repository: Repository, recorder: Recorder) -> None:
+    repository._environments = None
+    repository.job("census")
+    repository.home.mkdir()
+    write_address(repository.home, Address(1, f"http://127.0.0.1:{recorder.port}", "t0ken", ""))
+    commit_home(repository)
+    for command in ("plan", "status", "logs census", "apply", "serve --stop"):
+        assert repository.run(*command.split()).code == 3
+        assert recorder.connections == 0
+
+
+def linked(file: Path) -> None:
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to("elsewhere")
+
+
+def piped(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file, 0o600)
+
+
+SPOILED: dict[str, Callable[[Path], None]] = {
+    "mode": lambda file: file.chmod(0o644),
+    "link": linked,
+    "pipe": piped,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
+def test_service_json_that_others_could_write_gets_no_request(
+    tmp_path: Path, recorder: Recorder, spoil: Callable[[Path], None]
+) -> None:
+    write_address(tmp_path, Address(1, f"http://127.0.0.1:{recorder.port}", "t0ken", ""))
+    spoil(tmp_path / "service.json")
+    assert_refused_address(tmp_path)
+    assert recorder.connections == 0
+
+
+def test_service_json_of_another_user_gets_no_request(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_address(tmp_path, Address(1, f"http://127.0.0.1:{recorder.port}", "t0ken", ""))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert_refused_address(tmp_path)
+    assert recorder.connections == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:PORT",
+        "http://127.0.0.1:PORT/",
+        "http://127.0.0.1:PORT@127.0.0.1:PORT",
+        "http://u@127.0.0.1:PORT",
+        "http://127.0.0.1",
+        "https://127.0.0.1:PORT",
+        "http://127.0.0.1.example.test:PORT",
+        "http://127.1:PORT",
+        "http://127.0.0.256:PORT",
+        "http://0.0.0.0:PORT",
+        "http://10.0.0.1:PORT",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:65536",
+        "http://127.0.0.1:PORT\n",
+        "http://[::ffff:127.0.0.1]:PORT",
+        "",
+    ],
+)
+def test_service_json_with_url_beyond_loopback_gets_no_request(
+    tmp_path: Path, recorder: Recorder, url: str
+) -> None:
+    write_address(tmp_path, Address(1, url.replace("PORT", str(recorder.port)), "t0ken", ""))
+    assert_refused_address(tmp_path)
+    assert recorder.connections == 0
+
+
+def test_service_json_with_token_that_ends_a_header_is_refused(tmp_path: Path) -> None:
+    write_address(tmp_path, Address(1, "http://127.0.0.1:9", "t0ken\r\nHost: other", ""))
+    assert_refused_address(tmp_path)
+
+
+def assert_refused_address(home: Path) -> None:
+    with pytest.raises(UntrustedAddressError):
+        read_address(home)
+    with (
+        EmbeddedService(home, start=False) as service,
+        pytest.raises(ServiceError, match=r"service\.json isn't used: it"),
+    ):
+        service.send(HttpRequest("GET", f"{ROOT}v1/projects"))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.255.0.9:65535", "http://[::1]:80"])
+def test_service_json_with_loopback_url_is_used(tmp_path: Path, url: str) -> None:
+    write_address(tmp_path, Address(1, url, "t0ken", ""))
+    found = read_address(tmp_path)
+    assert found is not None
+    assert found.url == url
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000])
+def test_broken_service_json_counts_as_no_service(tmp_path: Path, text: str) -> None:
+    (tmp_path / "service.json").write_text(text)
+    (tmp_path / "service.json").chmod(0o600)
+    assert read_address(tmp_path) is None
+
+
+# --- The mark --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A git repository with a home that the product made."""
+    root = tmp_path / "made"
+    root.mkdir()
+    (root / "README").write_text("")
+    git(root, "init", "-q")
+    git(root, "add", "README")
+    git(root, "commit", "-qm", "one")
+    prepare_home(*home_of(root, os.environ))
+    (root / ".reconciler" / "state.db").write_text("")
+    return root
+
+
+def git(folder: Path, *arguments: str) -> None:
+    environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    settings = ("user.name=a", "user.email=a@example.test", "protocol.file.allow=always")
+    options = [word for setting in settings for word in ("-c", setting)]
+    subprocess.run(["git", *options, *arguments], cwd=folder, env=environ, check=True, capture_output=True)
+
+
+def assert_refused(root: Path, reason: str, **environ: str) -> None:
+    with pytest.raises(HomeError, match=reason):
+        home_of(root, {**os.environ, **environ})
+
+
+def test_new_home_is_used_and_closed_to_others(made: Path) -> None:
+    home = home_of(made, os.environ)
+    assert home.path == made / ".reconciler"
+    assert home.path.stat().st_mode & 0o777 == 0o700
+    state = Path(os.environ["XDG_STATE_HOME"], "reconciler")
+    assert [path.stat().st_mode & 0o777 for path in (state, state / "key")] == [0o700, 0o600]
+
+
+def test_home_of_copied_checkout_is_refused(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "copy")
+    assert_refused(tmp_path / "copy", "no mark")
+
+
+def test_home_of_moved_checkout_is_refused_until_it_is_back(made: Path, tmp_path: Path) -> None:
+    made.rename(tmp_path / "moved")
+    assert_refused(tmp_path / "moved", "no mark")
+    (tmp_path / "moved").rename(made)
+    home_of(made, os.environ)
+
+
+def test_copy_in_place_of_its_original_is_refused(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "copy")
+    made.rename(tmp_path / "original")
+    (tmp_path / "copy").rename(made)
+    assert_refused(made, "no mark")
+
+
+@pytest.mark.parametrize("text", [b"", b"reconciler home 1\n", b"reconciler home 1\n" + b"0" * 64])
+def test_home_with_forged_mark_is_refused(made: Path, text: bytes) -> None:
+    (made / ".reconciler" / MARK).write_bytes(text)
+    assert_refused(made, "no mark")
+
+
+def test_home_with_link_as_mark_is_refused(made: Path) -> None:
+    mark = made / ".reconciler" / MARK
+    mark.rename(made / "mark")
+    mark.symlink_to(made / "mark")
+    assert_refused(made, "no mark")
+
+
+def test_home_of_another_user_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert_refused(made, "another user")
+
+
+def test_home_is_used_when_several_commands_make_it_at_once(made: Path) -> None:
+    shutil.rmtree(made / ".reconciler")
+    code = "import os; from pathlib import Path; from reconciler.home import prepare_home; "
+    code += "from reconciler.trustedhome import home_of; prepare_home(*home_of(Path.cwd(), os.environ))"
+    command = [sys.executable, "-c", code]
+    started = [subprocess.Popen(command, cwd=made, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    ends = [(process.communicate()[1], process.returncode) for process in started]
+    assert ends == [("", 0)] * 6
+    home_of(made, os.environ)
+    assert sorted(path.name for path in (made / ".reconciler").iterdir()) == [".gitignore", MARK]
+
+
+def test_preparing_home_writes_through_no_link(made: Path, tmp_path: Path) -> None:
+    shutil.rmtree(made / ".reconciler")
+    (made / ".reconciler").mkdir()
+    (made / ".reconciler" / ".gitignore").symlink_to(tmp_path / "victim")
+    with pytest.raises(HomeError):
+        prepare_home(*locate(made, os.environ))
+    assert not (tmp_path / "victim").exists()
+
+
+# --- Git -------------------------------------------------------------------------------------------------
+
+
+def add_home(root: Path, path: str = ".reconciler/state.db") -> None:
+    (root / path).parent.mkdir(exist_ok=True)
+    (root / path).touch()
+    git(root, "add", "-f", path)
+
+
+def split_index(root: Path) -> None:
+    add_home(root)
+    git(root, "update-index", "--split-index")
+
+
+def index_of_version_4(root: Path) -> None:
+    add_home(root, ".reconcile")  # the next path is kept as what it has more
+    add_home(root)
+    git(root, "update-index", "--index-version", "4")
+
+
+def submodule(root: Path) -> None:
+    shutil.rmtree(root / ".reconciler")
+    git(root.parent, "clone", "-q", "made", "module")
+    git(root, "submodule", "add", "-q", "-f", str(root.parent / "module"), ".reconciler")
+
+
+TRACKED: dict[str, Callable[[Path], None]] = {
+    "a file": add_home,
+    "in other letters": lambda root: add_home(root, ".Reconciler/x"),
+    "split index": split_index,
+    "version 4": index_of_version_4,
+    "submodule": submodule,
+}
+
+
+@pytest.mark.parametrize("track", TRACKED.values(), ids=TRACKED.keys())
+def test_marked_home_is_refused_when_git_tracks_it(made: Path, track: Callable[[Path], None]) -> None:
+    home_of(made, os.environ)
+    track(made)
+    assert_refused(made, "git tracks")
+    assert_refused(made, "git tracks", GIT_LITERAL_PATHSPECS="1")
+    with pytest.raises(HomeError, match="git tracks"):
+        accept(locate(made, os.environ), os.environ)
+
+
+def test_home_is_refused_when_git_tracks_it_below_folder_of_sparse_index(made: Path) -> None:
+    add_home(made, "jobs/a")
+    (made / "ml").mkdir()
+    add_home(made, "ml/.reconciler/state.db")
+    git(made, "commit", "-qm", "two")
+    git(made, "sparse-checkout", "set", "--cone", "--sparse-index", "jobs")
+    assert b".reconciler" not in (made / ".git" / "index").read_bytes()
+    (made / "ml").mkdir()
+    (made / "ml" / "reconciler.yaml").touch()
+    prepare_home(*locate(made / "ml", os.environ))
+    (made / "ml" / ".reconciler" / "state.db").touch()
+    assert_refused(made / "ml", "git tracks")
+
+
+def test_empty_home_is_refused_when_git_tracks_it_as_submodule(made: Path, tmp_path: Path) -> None:
+    submodule(made)
+    git(made, "commit", "-qm", "two")
+    git(tmp_path, "clone", "-q", "made", "clone")
+    assert not [*(tmp_path / "clone" / ".reconciler").iterdir()]
+    assert_refused(tmp_path / "clone", "git tracks")
+
+
+def test_home_in_linked_work_tree_is_refused_only_when_git_tracks_it(made: Path, tmp_path: Path) -> None:
+    git(made, "worktree", "add", "-q", str(tmp_path / "linked"))
+    prepare_home(*home_of(tmp_path / "linked", os.environ))
+    home_of(tmp_path / "linked", os.environ)
+    add_home(tmp_path / "linked")
+    assert_refused(tmp_path / "linked", "git tracks")
+    home_of(made, os.environ)
+
+
+def test_home_below_top_of_repository_is_refused_when_git_tracks_it(made: Path) -> None:
+    (made / "ml").mkdir()
+    (made / "ml" / "reconciler.yaml").write_text("")
+    prepare_home(*home_of(made / "ml", os.environ))
+    home_of(made / "ml", os.environ)
+    add_home(made, "ml/.reconciler/state.db")
+    assert_refused(made / "ml", "git tracks")
+
+
+def test_home_is_used_without_git_program_when_index_has_all_paths(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(made))
+    home_of(made, os.environ)
+
+
+def test_home_is_refused_when_git_can_not_answer(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made / ".git" / "index").write_bytes(b"DIRC")
+    assert_refused(made, "git doesn't say")
+    monkeypatch.setenv("PATH", str(made))
+    assert_refused(made, "git can't be run")
+
+
+def test_mark_alone_decides_without_repository(tmp_path: Path) -> None:
+    prepare_home(*home_of(tmp_path, os.environ))
+    (tmp_path / ".reconciler" / "state.db").touch()
+    home_of(tmp_path, os.environ)
+    (tmp_path / ".reconciler" / MARK).unlink()
+    assert_refused(tmp_path, "no mark")
+
+
+def test_own_home_is_refused_while_branch_with_a_home_is_checked_out(made: Path) -> None:
+    git(made, "checkout", "-qb", "stranger")
+    add_home(made)
+    git(made, "commit", "-qm", "two")
+    git(made, "checkout", "-q", "-")
+    home_of(made, os.environ)
+    (made / ".reconciler" / "state.db").write_text("mine")
+    git(made, "checkout", "-q", "-f", "stranger")
+    assert_refused(made, "git tracks")
+    git(made, "checkout", "-q", "-")
+    home_of(made, os.environ)
+    assert not (made / ".reconciler" / "state.db").exists()
+
+
+# --- Where the home lies ---------------------------------------------------------------------------------
+
+
+def test_link_as_home_is_refused(made: Path, tmp_path: Path) -> None:
+    (made / ".reconciler").rename(tmp_path / "elsewhere")
+    (made / ".reconciler").symlink_to(tmp_path / "elsewhere")
+    assert_refused(made, "it is a link")
+    with pytest.raises(HomeError, match="it is a link"):
+        accept(locate(made, os.environ), os.environ)
+    assert home_of(made, {**os.environ, "RECONCILER_HOME": str(tmp_path / "elsewhere")}).checkout is None
+
+
+def test_named_home_inside_checkout_needs_mark(made: Path, tmp_path: Path) -> None:
+    (made / "kept").mkdir()
+    (made / "kept" / "state.db").touch()
+    (tmp_path / "link").symlink_to(made)
+    for named in (made / "kept", tmp_path / "link" / "kept", made / ".." / "made" / "kept"):
+        assert_refused(made, "no mark", RECONCILER_HOME=str(named))
+    assert_refused(made, "the checkout itself", RECONCILER_HOME=str(made))
+
+
+def test_named_home_beyond_link_of_checkout_is_refused(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "home").mkdir(parents=True)
+    (made / "link").symlink_to(tmp_path / "elsewhere")
+    for named in (made / "link", made / "link" / "home"):
+        assert_refused(made, "a link inside the checkout", RECONCILER_HOME=str(named))
+    (tmp_path / "own").symlink_to(tmp_path / "elsewhere")
+    for fine in (tmp_path / "own" / "home", made / ".." / "elsewhere" / "home"):
+        assert home_of(made, {**os.environ, "RECONCILER_HOME": str(fine)}).checkout is None
+
+
+def test_named_home_below_working_directory_that_is_no_checkout_needs_no_mark(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "state.db").touch()
+    named = {**os.environ, "RECONCILER_HOME": str(tmp_path / "home")}
+    assert home_of(tmp_path, named).checkout is None
+    (tmp_path / "reconciler.yaml").touch()
+    assert_refused(tmp_path, "no mark", RECONCILER_HOME=named["RECONCILER_HOME"])
+
+
+def test_named_home_outside_needs_owner_and_mode_and_no_mark(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    (outside / "state.db").touch()
+    named = {"RECONCILER_HOME": str(outside)}
+    assert home_of(made, {**os.environ, **named}) == (outside, None)
+    for mode in (0o775, 0o757):
+        outside.chmod(mode)
+        with pytest.raises(HomeError, match="other users can write") as refused:
+            home_of(made, {**os.environ, **named})
+        assert f"chmod 700 {outside}" in refused.value.hint
+    outside.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert_refused(made, "another user", **named)
+
+
+# --- The key ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", ["", "/nowhere/at/all", "REPOSITORY"])
+def test_message_names_reconciler_home_when_no_key_can_be_kept(
+    repository: Repository, tmp_path: Path, home: str
+) -> None:
+    repository._environments = None
+    repository.job("census", reconcile="{suspend: true}")
+    variables = {"XDG_STATE_HOME": "", "HOME": home.replace("REPOSITORY", str(repository.root))}
+    assert repository.run("validate", **variables).code == 0
+    assert repository.run("plan", **variables).code == 0
+    refused = repository.run("apply", **variables)
+    assert refused.code == 3
+    assert "no private key can be kept" in refused.err
+    assert "set RECONCILER_HOME" in refused.err
+    outside = str(tmp_path / "outside")
+    assert repository.run("apply", **variables, RECONCILER_HOME=outside).code == 0
+    assert repository.run("serve", "--stop", **variables, RECONCILER_HOME=outside).code == 0
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_key_that_others_can_read_proves_nothing(made: Path, mode: int) -> None:
+    key = Path(os.environ["XDG_STATE_HOME"], "reconciler", "key")
+    key.chmod(mode)
+    try:
+        assert_refused(made, "no private key")
+    finally:
+        key.chmod(0o600)
+    home_of(made, os.environ)
+
+
+# --- reconciler trust ------------------------------------------------------------------------------------
+
+
+def test_trust_shows_content_and_accepts_home(strange: Repository) -> None:
+    before = files_below(strange.home)
+    shown = strange.run("trust")
+    assert shown.code == 64
+    assert "--yes" in shown.err
+    assert "jobs: 1 QUEUED" in shown.out
+    assert "gs://reconciler-staging: " in shown.out
+    assert "environments: none" in shown.out
+    assert "service.json: none" in shown.out
+    assert files_below(strange.home) == before
+    assert strange.run("status").code == 3
+    accepted = strange.run("trust", "--yes")
+    assert accepted.code == 0
+    assert accepted.out.splitlines()[:-1] == shown.out.splitlines()
+    assert strange.run("status").code == 0
+    assert strange.run("trust").out.endswith("is trusted already\n")
+
+
+def test_trust_never_accepts_home_that_git_tracks(committed: Repository) -> None:
+    assert_untouched(committed, "trust --yes", "git tracks")
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_trust_asks_at_terminal(strange: Repository, answer: str, code: int) -> None:
+    terminal, end = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "reconciler", "trust"],
+            cwd=strange.root,
+            stdin=end,
+            stderr=end,
+            stdout=subprocess.DEVNULL,
+        )
+        os.write(terminal, f"{answer}\n".encode())
+        assert process.wait(60) == code
+    finally:
+        os.close(terminal)
+        os.close(end)
+    assert strange.run("status").code == (0 if code == 0 else 3)
+
+
+def test_trust_has_nothing_to_do_for_empty_home_and_home_outside(
+    repository: Repository, tmp_path: Path
+) -> None:
+    assert "is empty" in repository.run("trust").out
+    outside = repository.run("trust", RECONCILER_HOME=str(tmp_path / "outside"))
+    assert (outside.code, "needs no mark" in outside.out) == (0, True)
+
+
+def test_home_of_version_before_goes_on_with_one_command_while_its_job_runs(repository: Repository) -> None:
+    repository.job("census")
+    repository.hold.touch()
+    assert repository.run("apply").code == 0
+    until(repository.starts.exists)
+    (repository.home / MARK).unlink()  # that version made no mark
+    repository.home.chmod(0o755)
+    assert "`reconciler trust`" in repository.run("status").err
+    accepted = repository.run("trust", "--yes")
+    assert (accepted.code, accepted.err) == (0, "")
+    assert "jobs: 1 RUNNING" in accepted.out
+    assert "service.json: there is one" in accepted.out
+    repository.hold.unlink()
+    assert repository.run("apply", "--wait").code == 0
+    assert list(repository.states().values()) == ["SUCCEEDED"]
+    assert len(repository.starts.read_text().splitlines()) == 1
+
+
+# --- Hostile homes, shown --------------------------------------------------------------------------------
+
+
+def database(home: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(home / "state.db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+def test_shown_text_is_inert(repository: Repository) -> None:
+    evil = "\x1b[2J\n##[error]x\u202e"
+    (repository.home / "gcs" / evil).mkdir(parents=True)
+    database(repository.home, "CREATE TABLE jobs (state)", f"INSERT INTO jobs VALUES ('{evil}')")
+    shown = repository.run("trust")
+    assert shown.code == 64
+    assert not any(char in shown.out for char in ("\x1b", "\u202e"))
+    assert len(shown.out.splitlines()) == 5
+    assert "##[" not in shown.out
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS state FROM n"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE other (a)"],
+        [f"CREATE VIEW jobs AS {ENDLESS}"],
+        ["CREATE VIEW jobs AS SELECT zeroblob(900000000) AS state"],
+        ["CREATE VIEW jobs AS SELECT load_extension('/tmp/x.so') AS state"],
+    ],
+)
+def test_hostile_database_is_shown_as_unreadable(
+    tmp_path: Path, statements: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconciler.localservice.contents._SECONDS", 0.1)
+    database(tmp_path, *statements)
+    found = contents_of(tmp_path)
+    assert found.jobs == {}
+    assert "it can't be read" in found.problem
+
+
+def test_damaged_or_foreign_file_as_database_is_shown_as_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "state.db"
+    file.write_bytes(os.urandom(5000))
+    assert contents_of(tmp_path).problem
+    monkeypatch.setattr("reconciler.localservice.contents.MOST_DATABASE", 4999)
+    assert "larger than" in contents_of(tmp_path).problem
+    file.unlink()
+    os.mkfifo(file)
+    assert "no regular file" in contents_of(tmp_path).problem
+    file.unlink()
+    file.symlink_to("/etc/passwd")
+    assert contents_of(tmp_path).problem
+
+
+def test_links_are_not_followed_and_counting_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = tmp_path / "gcs" / "bucket"
+    bucket.mkdir(parents=True)
+    (bucket / "a").write_bytes(b"12345")
+    (bucket / "loop").symlink_to(bucket)
+    (tmp_path / "environments").symlink_to("/")
+    found = contents_of(tmp_path)
+    assert [(one.name, one.files, one.size) for one in found.buckets] == [("bucket", 1, 5)]
+    assert found.environments == 0
+    assert found.complete
+    monkeypatch.setattr("reconciler.localservice.contents.MOST_FILES", 2)
+    assert not contents_of(tmp_path).complete
