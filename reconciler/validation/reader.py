@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from reconciler.diagnostics import quote
 from reconciler.validation.findings import Keys
 from reconciler.validation.limits import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES
 from reconciler.validation.scalars import UnclearScalarError, read_plain
+from reconciler.validation.separators import may_be_lenient, separator_flaws
 from reconciler.validation.syntax import explain
 from reconciler.validation.yamltext import UNSAFE, Chunk, Flaw, explain_character
 
@@ -38,7 +39,7 @@ _MERGE_VALUE = 'write "<<: *anchor", or "<<: [*one, *other]"'
 class PurePythonParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
     """PyYAML's own parser, for a PyYAML that was built without libyaml: the same values, slower.
 
-    It takes tabs nowhere between tokens, which libyaml does after ":" and in brackets.
+    libyaml accepts more than this parser; `separators` refuses those places.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -77,13 +78,21 @@ class Reading:
 def read(chunk: Chunk) -> Reading:
     """Read the document in `chunk`; a syntax error is one of its flaws."""
     reader = _Reader(chunk)
+    flaws = reader.reading.flaws
     try:
         reader.read()
+        if may_be_lenient(chunk.data):
+            flaws += separator_flaws(chunk, _tokens(Parser(chunk.data)))
     except YAMLError as error:
-        reader.reading.flaws.append(explain(error, chunk))
+        flaws.append(explain(error, chunk))
     except _UnreadableError as error:
-        reader.reading.flaws.append(error.flaw)
+        flaws.append(error.flaw)
     return reader.reading
+
+
+def _tokens(parser: Any) -> Iterator[Any]:
+    while parser.check_token():
+        yield parser.get_token()
 
 
 class _UnreadableError(Exception):
