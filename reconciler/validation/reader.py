@@ -24,7 +24,7 @@ from yaml import (
     YAMLError,
 )
 
-from reconciler.diagnostics import quote
+from reconciler.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.validation.findings import Keys
 from reconciler.validation.limits import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES
 from reconciler.validation.scalars import UnclearScalarError, read_plain
@@ -299,7 +299,8 @@ class _Reader:
             raise self._unreadable(event, message, "write a short key, and long text as its value")
         way = self._way(container, _NO_KEY, value)
         if value in container:
-            self.reading.repeated.append((way, *self._chunk.place(event.start_mark)))
+            if len(self.reading.repeated) < MAX_COUNTED_PER_FILE:
+                self.reading.repeated.append((way, *self._chunk.place(event.start_mark)))
             return self._odd(value)
         if not unicodedata.is_normalized("NFC", value):
             message = "this key is written with combining characters (Unicode's form NFD)"
@@ -350,7 +351,9 @@ class _Reader:
         return (*above, text if key is _NO_KEY else _name(key))
 
     def _note(self, event: Any, way: Keys, message: str, hint: str) -> None:
-        self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
+        # To tell the place of each one would take time by the square of their number.
+        if len(self.reading.flaws) < MAX_COUNTED_PER_FILE:
+            self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
 
     def _unreadable(self, event: Any, message: str, hint: str = "") -> _UnreadableError:
         return _UnreadableError(self._flaw(event.start_mark, message, hint))
