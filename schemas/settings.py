@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from words import BUCKET, DURATION, GS_FOLDER, NETWORK, Schema, has, needs, shaped, told, when
+from words import BUCKET, DURATION, GS_FOLDER, NETWORK, REGION, Schema, has, needs, shaped, told, when
 
 _BUCKET = shaped(
     f"(?:gs://)?{BUCKET}/?",
@@ -58,7 +58,9 @@ _DEFAULTS = _mapping(
         "baseOutputDirectory": _text(
             "Below it, each job gets a folder of its own name for its output.", GS_FOLDER
         ),
-        "region": _text("The region of `ml.googleapis.com/v1` jobs; by default the environment's location."),
+        "region": _text(
+            "The region of `ml.googleapis.com/v1` jobs; by default the environment's location.", *REGION
+        ),
     },
 )
 
@@ -81,10 +83,7 @@ _ENVIRONMENT = _mapping(
                 "use 6 to 30 lower-case letters, digits and '-', a letter first",
             ),
         ),
-        "location": _text(
-            "The region, such as us-central1.",
-            shaped("[a-z][a-z0-9-]*", "not a region", 'write for example "us-central1"'),
-        ),
+        "location": _text("The region, such as us-central1.", *REGION),
         "stagingBucket": _text("The bucket that packages are uploaded to.", _BUCKET),
         "claimsBucket": _text(
             "The bucket of the reconciler's own records, by default the staging bucket; better one that "
