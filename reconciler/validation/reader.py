@@ -82,7 +82,9 @@ def read(chunk: Chunk) -> Reading:
     try:
         reader.read()
         if may_be_lenient(chunk.data):
-            flaws += separator_flaws(chunk, _tokens(Parser(chunk.data)))
+            lenient = separator_flaws(chunk, _tokens(Parser(chunk.data)))
+            if lenient:  # a syntax error for the other parser
+                return Reading(flaws=[*flaws, *lenient])
     except YAMLError as error:
         flaws.append(explain(error, chunk))
     except _UnreadableError as error:
