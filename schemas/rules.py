@@ -17,7 +17,10 @@ from words import (
     FROM_1,
     GS_FOLDER,
     GS_OBJECT,
+    GS_OBJECT_NAMED,
+    IMAGE,
     NETWORK,
+    REGION,
     Schema,
     at_most_one,
     exactly_one,
@@ -59,7 +62,7 @@ class Rule:
 # --- Both APIs ------------------------------------------------------------------------------------------
 
 # "The maximum number of package URIs is 100."
-_PACKAGE_URIS: Schema = {"maxItems": 100, "items": {"allOf": [GS_OBJECT]}}
+_PACKAGE_URIS: Schema = {"maxItems": 100, "items": {"allOf": [GS_OBJECT, GS_OBJECT_NAMED]}}
 
 # "projects/{project}/locations/{location}/keyRings/{key_ring}/cryptoKeys/{crypto_key}"
 _KMS_KEY = shaped(
@@ -191,7 +194,7 @@ _AIPLATFORM: dict[str, Rule] = {
     "aiplatform.ContainerSpec": Rule(
         required=("imageUri",),  # "Required."
         gcloud={"imageUri": f"{_POOL}container-image-uri=…"},
-        fields={"env": _ENV},
+        fields={"imageUri": {"minLength": 1, "allOf": [IMAGE]}, "env": _ENV},
     ),
     "aiplatform.PythonPackageSpec": Rule(
         required=("executorImageUri", "pythonModule"),  # "Required."; packageUris too, see WITHOUT_PACKAGE
@@ -199,7 +202,11 @@ _AIPLATFORM: dict[str, Rule] = {
             "executorImageUri": f"{_POOL}executor-image-uri=…",
             "pythonModule": f"{_POOL}python-module=…",
         },
-        fields={"packageUris": _PACKAGE_URIS, "env": _ENV},
+        fields={
+            "executorImageUri": {"minLength": 1, "allOf": [IMAGE]},
+            "packageUris": _PACKAGE_URIS,
+            "env": _ENV,
+        },
     ),
     "aiplatform.EnvVar": Rule(
         required=("name", "value"),  # "Required." for both
@@ -386,6 +393,7 @@ _ML: dict[str, Rule] = {
         required=("scaleTier", "region"),  # "Required." for both
         gcloud={"scaleTier": "--scale-tier", "region": "--region"},
         fields={
+            "region": {"allOf": REGION},
             "packageUris": _PACKAGE_URIS,
             "jobDir": {"allOf": [GS_FOLDER]},  # "A Google Cloud Storage path"
             "network": {"allOf": [NETWORK]},
@@ -465,6 +473,7 @@ _ML: dict[str, Rule] = {
             ),
         ],
     ),
+    "ml.ReplicaConfig": Rule(fields={"imageUri": {"allOf": [IMAGE]}}),
     "ml.AcceleratorConfig": Rule(fields={"count": FROM_0}),
     "ml.DiskConfig": Rule(
         fields={

@@ -9,6 +9,7 @@ from words import (
     DURATION,
     GS_FOLDER,
     NETWORK,
+    REGION,
     Schema,
     forbidden,
     has,
@@ -71,7 +72,9 @@ _DEFAULTS = _mapping(
         "baseOutputDirectory": _text(
             "Below it, each job gets a folder of its own name for its output.", GS_FOLDER
         ),
-        "region": _text("The region of `ml.googleapis.com/v1` jobs; by default the environment's location."),
+        "region": _text(
+            "The region of `ml.googleapis.com/v1` jobs; by default the environment's location.", *REGION
+        ),
     },
 )
 

@@ -139,3 +139,30 @@ NETWORK = shaped(
     "not the full name of a network",
     'write "projects/PROJECT_NUMBER/global/networks/NAME"',
 )
+
+# https://cloud.google.com/storage/docs/objects#naming: "Objects cannot be named . or .."
+GS_OBJECT_NAMED = told(
+    {"not": {"type": "string", "pattern": whole(r"gs://[^/]*/\.\.?")}},
+    'no object can be named "." or ".."',
+    'write "gs://BUCKET/FOLDER/FILE"',
+)
+
+# `TrainingInput.region`: "The region to run the training job in. See the available regions". A zone is none:
+# "Each zone name contains two parts […]. The first part of the zone name is the region"
+# (https://cloud.google.com/compute/docs/regions-zones).
+REGION = [
+    shaped("[a-z][a-z0-9-]*", "not a region", 'write for example "us-central1"'),
+    told(
+        {"not": {"type": "string", "pattern": whole("[a-z]+-[a-z]+[0-9]+-[a-z0-9]+")}},
+        "not a region, but a zone",
+        'write the region that the zone is in, without the zone\'s letter, such as "us-central1"',
+    ),
+]
+
+# https://github.com/distribution/reference/blob/main/reference.go: the grammar of an image's name has no
+# other characters. An empty one is the same as none.
+IMAGE = shaped(
+    r"[A-Za-z0-9._:/@+\[\]-]*",
+    "not the name of a container image",
+    'replace placeholders such as "<project-id>"; write "HOST/PROJECT/REPOSITORY/IMAGE:TAG"',
+)

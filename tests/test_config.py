@@ -77,6 +77,22 @@ def test_an_image_runs_on_a_version_or_on_a_range(tmp_path: Path, python: str) -
     assert load_config(tmp_path).images["a/b:1"]["python"] == python
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "{engine: local, location: us-central1-a}",
+        "{engine: local, defaults: {region: us-central1-a}}",
+        "{engine: local, location: northamerica-northeast1-b}",
+    ],
+)
+def test_zone_is_refused_where_a_region_is_wanted(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "reconciler.yaml").write_text(f"environments:\n  local: {settings}\n")
+    with pytest.raises(InvalidError) as caught:
+        load_config(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.message.endswith('" is not a region, but a zone')
+
+
 @pytest.mark.parametrize("python", ["", "3", "4.0", ">=", "3.11,", ">=3.11 or 3.12", "python3.11", "x3.11"])
 def test_what_is_no_version_of_python_is_told(tmp_path: Path, python: str) -> None:
     text = f'images: {{"a/b:1": {{python: "{python}", requirements: []}}}}'

@@ -136,6 +136,43 @@ def validate_any_text(data: st.DataObject) -> None:
         json.dumps([problem.pointer, problem.hint]).encode()
 
 
+N = 120_000
+"""Characters of a text that is made to take long: work by their square would take minutes."""
+LONG = {
+    "blanks before a sign": " " * 9_000 + "@\n",
+    "blanks behind a key": "a:" + " " * 9_000 + "@\n",
+    "blanks behind a dash": "-" + " " * 9_000 + "@\n",
+    "blanks in brackets": "a: [b," + " " * 9_000 + "@]\n",
+    "directives without a document": "a: 1\n---\n" + "%\n" * (N // 2) + "x\n",
+    "directives": "%x\n" * (N // 3) + "---\na: 1\n",
+    "zeros": "a: " + "0" * (N // 2) + "x\n",
+    "digits and underscores": "a: " + "1_" * (N // 4) + "x\n",
+    "sixties": "a: 1" + ":1" * (N // 4) + "x\n",
+    "unclear values": "a: [" + "no, " * (N // 8) + "]\n",
+    "repeated keys": "a: {" + "k: 1, " * (N // 16) + "}\n",
+    "repeated merge keys": "a: {" + "<<: {}, " * (N // 16) + "}\n",
+    "tags": "a: [" + "! x, " * (N // 8) + "]\n",
+    "tabs": "a: [" + "x,\t" * (N // 8) + "]\n",
+    "colons": "a: b\n" + "- " * (N // 2) + "x:y: z\n",
+    "flow pairs": "a: [" + "b::" * (N // 3) + "@]\n",
+    "unknown keys": "apiVersion: aiplatform.googleapis.com/v1\nkind: CustomJob\nspec:\n"
+    + "".join(f"  workerPoolSpecs{number}: 1\n" for number in range(N // 22)),
+}
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize("name", LONG)
+def test_no_repeated_token_takes_more_than_linear_time(root: Path, name: str) -> None:
+    write(root, "jobs/job.yaml", LONG[name])
+    done = subprocess.run(
+        [sys.executable, "-m", "reconciler", "validate"],
+        cwd=root,
+        capture_output=True,
+        preexec_fn=limits(20),
+    )
+    assert done.returncode == 3, done.stderr
+
+
 # --- Links that are swapped in --------------------------------------------------------------------------
 
 OUTSIDE = "sesame: [\n"

@@ -9,7 +9,10 @@ import base64
 import json
 import random
 import re
+import resource
 import string
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from reconciler.config import load_config
 from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError
 from reconciler.validation import secrets as searching
+from reconciler.validation.limits import MAX_FILE_BYTES
 from reconciler.validation.load import load_documents
 from reconciler.validation.secrets import may_hold_secrets, secrets
 from reconciler.validation.validate import validate
@@ -459,19 +463,62 @@ def test_the_quick_look_is_done_with_what_most_files_hold() -> None:
 )
 def test_no_text_takes_long(tmp_path: Path, unit: str) -> None:
     """200 KB of what each pattern begins with: quadratic work would take minutes of the processor's time."""
-    import resource
-    import subprocess
-    import sys
-
     (tmp_path / "jobs").mkdir()
     text = unit * (200_000 // len(unit))
     (tmp_path / "jobs" / "a.yaml").write_text(
         f"# {text}\ntoken:\n" + "".join(f"  - '{text[:60_000]}'\n" for _ in range(3))
     )
+    validate_within(10, tmp_path)
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize(
+    "unit",
+    ["password=", "password=$", "--token=", "a=", "token=aaaaaaaaaaa1 ", "-----BEGIN PPPPPPPPPPPPPPPPPPPP"],
+)
+def test_search_of_largest_file_takes_linear_time(tmp_path: Path, unit: str) -> None:
+    """The search takes at most 2 s of these 30 s; the rest leaves room for slow machines."""
+    text = (unit * (60_000 // len(unit))).strip()
+    document = f"# {text}\n---\na:\n" + f"  - '{text}'\n" * 3
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "a.yaml").write_text(document * (MAX_FILE_BYTES // len(document)))
+    validate_within(30, tmp_path)
+
+
+def validate_within(seconds: int, root: Path) -> None:
+    """Validate a repository in a process that ends after so many seconds of the processor's time."""
     code = "import sys; from pathlib import Path; from reconciler.validation.validate import validate; "
     code += "validate(Path(sys.argv[1]), [Path(sys.argv[1])])"
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, preexec_fn=limit)
+    subprocess.run([sys.executable, "-c", code, str(root)], check=True, preexec_fn=limit)
+
+
+def test_file_with_more_secret_names_than_the_search_looks_at_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = manifest(args=["--token=the-words-of-a-token"] * 4)
+    monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300)
+    assert problems(tmp_path, value) == ()
+    monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300 - 1)
+    (problem,) = problems(tmp_path, value)
+    assert problem.message == "the file has too many values with names of secrets"
+    assert (problem.line, problem.hint) == (1, "split it")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"--hub=https://host/?a=1&token={RANDOM}",
+        f"token=the-words&password={RANDOM}",
+        f"--api-key=https://host/?token={RANDOM}",
+        f"TOKEN=$HOME;password={RANDOM}",
+        f"--set=password={RANDOM}",
+    ],
+)
+def test_secret_is_found_inside_another_value(tmp_path: Path, text: str) -> None:
+    (problem,) = problems(tmp_path, manifest(args=[text]))
+    assert problem.message.startswith('the value of "')
+    assert_unsaid(RANDOM, problem)

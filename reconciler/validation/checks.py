@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ _ROLES = [
 _TASKS = ("containerSpec", "pythonPackageSpec")
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
+_LEAST_APART = 0.999e-10  # 1e-10, less what a double can't tell apart
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
 
@@ -126,6 +128,9 @@ def _study(keys: Keys, study: Mapping[str, Any]) -> Iterator[Finding]:
 def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     for name in ("doubleValueSpec", "integerValueSpec"):
         yield from _bounds((*keys, name), _mapping(parameter.get(name)))
+    # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
+    values = _mapping(parameter.get("discreteValueSpec")).get("values")
+    yield from _increasing((*keys, "discreteValueSpec", "values"), _list(values), _LEAST_APART)
     for index, conditional in enumerate(_list(parameter.get("conditionalParameterSpecs"))):
         place = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
         yield from _parameter(place, _mapping(_mapping(conditional).get("parameterSpec")))
@@ -148,7 +153,11 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
     yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
     for index, parameter in enumerate(parameters):
-        yield from _bounds((*keys, "hyperparameters", "params", index), _mapping(parameter))
+        place = (*keys, "hyperparameters", "params", index)
+        yield from _bounds(place, _mapping(parameter))
+        # "The list should be in strictly increasing order." (`ParameterSpec.discreteValues`)
+        values = _mapping(parameter).get("discreteValues")
+        yield from _increasing((*place, "discreteValues"), _list(values))
 
 
 def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
@@ -216,6 +225,17 @@ def _bounds(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             (*keys, "minValue"), f'"minValue" is above "maxValue": {least} > {most}', "exchange them"
         )
+
+
+def _increasing(keys: Keys, values: list[Any], least_apart: float = 0.0) -> Iterator[Finding]:
+    """Yield the first of a parameter's discrete values that isn't above the one before it."""
+    for index, (first, second) in enumerate(pairwise(map(_number, values)), start=1):
+        if first is None or second is None:
+            return
+        if second <= first or second - first < least_apart:
+            message = f"discrete values must increase, but {second} comes behind {first}"
+            yield Finding((*keys, index), message, "sort the values, and write each one once")
+            return
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

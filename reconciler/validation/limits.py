@@ -16,6 +16,9 @@ MAX_TEXT = 64 * 1024
 MAX_KEY = 1024
 """Characters of one key."""
 
+MAX_SECRETIVE = 10_000_000
+"""Characters of one file's values under names such as "password"; a value counts as 300 at least."""
+
 
 def too_large(path: str) -> Problem:
     """The problem of a file that is too large to be read."""

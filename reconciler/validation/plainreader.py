@@ -30,9 +30,11 @@ _ITEM = f"(?:{_QUOTED}|{_FLOW_PLAIN})"
 _PAIR = f"{_KEY}: {_ITEM}"
 _FLOW = rf"\[(?:{_ITEM}(?:,[ ]*{_ITEM})*)?\]|\{{(?:{_PAIR}(?:,[ ]*{_PAIR})*)?\}}"
 
+# Runs of blanks are possessive (`*+`), and a dash or a key stands between two of them. Else a line of blanks
+# could be divided among them in many ways, and a line that doesn't match fails only after all of them.
 _LINE = re.compile(
-    rf"[ ]*(?:\#[ -~]*)?|([ ]*)(-[ ]+)?(?:({_KEY}):(?=[ ]|$))?[ ]*"
-    rf"(?:({_BLOCK_PLAIN})|({_QUOTED})|({_FLOW}))?(?:[ ]+\#[ -~]*|[ ]*)"
+    rf"[ ]*+(?:\#[ -~]*)?|([ ]*+)(?=-[ ]|[A-Za-z_])(-[ ]++)?(?:({_KEY}):(?=[ ]|$))?"
+    rf"(?:[ ]*+(?:({_BLOCK_PLAIN})|({_QUOTED})|({_FLOW})))?(?:[ ]++\#[ -~]*|[ ]*+)"
 )
 """A line that is blank, of which nothing is told; else its indentation, "- ", key and value."""
 

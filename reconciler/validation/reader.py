@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +24,11 @@ from yaml import (
     YAMLError,
 )
 
-from reconciler.diagnostics import quote
+from reconciler.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.validation.findings import Keys
 from reconciler.validation.limits import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES
 from reconciler.validation.scalars import UnclearScalarError, read_plain
+from reconciler.validation.separators import may_be_lenient, separator_flaws
 from reconciler.validation.syntax import explain
 from reconciler.validation.yamltext import UNSAFE, Chunk, Flaw, explain_character
 
@@ -38,7 +39,7 @@ _MERGE_VALUE = 'write "<<: *anchor", or "<<: [*one, *other]"'
 class PurePythonParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
     """PyYAML's own parser, for a PyYAML that was built without libyaml: the same values, slower.
 
-    It takes tabs nowhere between tokens, which libyaml does after ":" and in brackets.
+    libyaml accepts more than this parser; `separators` refuses those places.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -77,13 +78,23 @@ class Reading:
 def read(chunk: Chunk) -> Reading:
     """Read the document in `chunk`; a syntax error is one of its flaws."""
     reader = _Reader(chunk)
+    flaws = reader.reading.flaws
     try:
         reader.read()
+        if may_be_lenient(chunk.data):
+            lenient = separator_flaws(chunk, _tokens(Parser(chunk.data)))
+            if lenient:  # a syntax error for the other parser
+                return Reading(flaws=[*flaws, *lenient])
     except YAMLError as error:
-        reader.reading.flaws.append(explain(error, chunk))
+        flaws.append(explain(error, chunk))
     except _UnreadableError as error:
-        reader.reading.flaws.append(error.flaw)
+        flaws.append(error.flaw)
     return reader.reading
+
+
+def _tokens(parser: Any) -> Iterator[Any]:
+    while parser.check_token():
+        yield parser.get_token()
 
 
 class _UnreadableError(Exception):
@@ -290,7 +301,8 @@ class _Reader:
             raise self._unreadable(event, message, "write a short key, and long text as its value")
         way = self._way(container, _NO_KEY, value)
         if value in container:
-            self.reading.repeated.append((way, *self._chunk.place(event.start_mark)))
+            if len(self.reading.repeated) < MAX_COUNTED_PER_FILE:
+                self.reading.repeated.append((way, *self._chunk.place(event.start_mark)))
             return self._odd(value)
         if not unicodedata.is_normalized("NFC", value):
             message = "this key is written with combining characters (Unicode's form NFD)"
@@ -341,7 +353,9 @@ class _Reader:
         return (*above, text if key is _NO_KEY else _name(key))
 
     def _note(self, event: Any, way: Keys, message: str, hint: str) -> None:
-        self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
+        # To tell the place of each one would take time by the square of their number.
+        if len(self.reading.flaws) < MAX_COUNTED_PER_FILE:
+            self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
 
     def _unreadable(self, event: Any, message: str, hint: str = "") -> _UnreadableError:
         return _UnreadableError(self._flaw(event.start_mark, message, hint))

@@ -40,7 +40,7 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0+[0-7])")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"(?:[-+]?[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
-_ZERO_LED = re.compile(r"([-+]?)0+([0-9]+)")
+_ZERO_LED = re.compile(r"([-+]?)0++([1-9][0-9]*+)")
 _OCTAL_2 = re.compile(r"0o[0-7]+")
 _OTHER_BASE = re.compile(r"[-+]?0(?:b[01_]+|x[0-9a-fA-F_]+)")
 _UNDERSCORED = re.compile(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, pairwise
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from reconciler.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
 from reconciler.validation.findings import Keys
+from reconciler.validation.limits import MAX_SECRETIVE
 
 if TYPE_CHECKING:
     from reconciler.validation.load import Document
@@ -37,64 +38,64 @@ _LEAST_DISTINCT = 8
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What one kind of secret looks like.
+    """The form of one kind of secret.
 
     Attributes:
-        kind: What messages call it.
-        signs: Texts of which each such secret has one; looked for first, which is quick.
-        pattern: Linear in the text's length: it begins only where a run of its characters begins, or takes
-            no more than some hundred of them. Group 1, where there is one, is the secret itself.
+        kind: Its name in messages.
+        sign: The text that each such secret begins with. A search for plain text is many times faster than
+            one for a pattern.
+        rest: The pattern behind the sign. It takes no more than some hundred characters, or no second match
+            can begin inside its run of characters, so that searching a text takes linear time. Group 1, where
+            there is one, is the secret itself.
+        not_behind: The class of characters that can't stand before the sign; "" for none.
     """
 
     kind: str
-    signs: tuple[bytes, ...]
-    pattern: str
+    sign: str
+    rest: str
+    not_behind: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The whole pattern."""
+        sign = re.escape(self.sign)
+        return sign + (f"(?<!{self.not_behind}{sign})" if self.not_behind else "") + self.rest
 
     def found_in(self, text: str) -> Iterator[re.Match[str]]:
-        """Each place of a text that has this shape."""
-        return re.finditer(self.pattern, text, re.ASCII)  # compiled when first used, as few ever are
+        """Yield each place of a text that has this shape."""
+        # Compiled when first used, as few ever are.
+        return re.finditer(self.pattern, text, re.ASCII) if self.sign in text else iter(())
 
 
-def _shape(kind: str, signs: str, pattern: str) -> _Shape:
-    return _Shape(kind, tuple(signs.encode().split()), pattern)
-
-
+_ALNUM = "[0-9A-Za-z]"
 _SHAPES = (
-    _shape("a private key", "-----BEGIN", r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"),
-    _shape("a Google API key", "AIza", r"(?<!\w)AIza[\w-]{35}(?![\w-])"),
-    _shape("a Google access token", "ya29.", r"(?<!\w)ya29\.[\w.-]{20,}"),
-    _shape("a Google refresh token", "1//0", r"(?<![\w/])1//0[\w-]{40,}"),
-    _shape("a Google client secret", "GOCSPX-", r"(?<!\w)GOCSPX-[\w-]{20,}"),
-    _shape(
-        "a GitHub token",
-        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
-        r"(?<![0-9A-Za-z])(?:gh[pousr]_[0-9A-Za-z]{36,}|github_pat_\w{36,})",
-    ),
-    _shape("a GitLab token", "gl", r"(?<![0-9A-Za-z])gl(?:pat|dt|rt|ptt|cbt|ft|soat|imt|agent)-[\w.-]{20,}"),
-    _shape(
-        "a Slack token", "xox xapp-", r"(?<![0-9A-Za-z])(?:xox[a-z](?:\.xox[a-z])?|xapp)-[0-9A-Za-z-]{20,}"
-    ),
-    _shape("a Slack webhook", "hooks.slack.com", r"hooks\.slack\.com/services/T\w{6,20}/B\w{6,20}/\w{16,}"),
-    _shape("an AWS access key", "AKIA ASIA", r"(?<![0-9A-Za-z])A[KS]IA[A-Z2-7]{16}(?![0-9A-Za-z])"),
-    _shape("a Hugging Face token", "hf_ api_org_", r"(?<![0-9A-Za-z])(?:hf|api_org)_[0-9A-Za-z]{30,}"),
-    _shape("an Anthropic key", "sk-ant-", r"(?<![0-9A-Za-z])sk-ant-[\w-]{20,}"),
-    _shape(
-        "an OpenAI key",
-        "sk-",
-        r"(?<![0-9A-Za-z])sk-(?:(?:proj|svcacct|admin|None)-[\w-]{20,}|[0-9A-Za-z]{40,})",
-    ),
-    _shape("a Weights & Biases key", "wandb_v", r"(?<![0-9A-Za-z])wandb_v[0-9]{1,2}_[\w-]{40,}"),
-    _shape("a Databricks token", "dapi", r"(?<![0-9A-Za-z])dapi[0-9a-f]{32}(?![0-9a-z])"),
-    _shape("an npm token", "npm_", r"(?<![0-9A-Za-z])npm_[0-9A-Za-z]{36}(?!\w)"),
-    _shape("a PyPI token", "pypi-", r"(?<![0-9A-Za-z])pypi-[\w-]{60,}"),
-    _shape("a Stripe key", "k_live_", r"(?<![0-9A-Za-z])[rs]k_live_[0-9A-Za-z]{20,}"),
-    _shape("a signed token (JWT)", "eyJ", r"(?<![\w.-])eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}"),
-    _shape(
-        "an Azure storage key",
-        "AccountKey= AccessKey=",
-        r"(?:Account|SharedAccess)Key=[0-9A-Za-z+/]{40,}={0,2}",
-    ),
-    _shape("a password in an address", "://", r"://[^\s/:@?#\"'<>]{0,200}:([^\s/@?#\"'<>]{3,200})@"),
+    _Shape("a private key", "-----BEGIN", r" [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"),
+    _Shape("a Google API key", "AIza", r"[\w-]{35}(?![\w-])", r"\w"),
+    _Shape("a Google access token", "ya29.", r"[\w.-]{20,}", r"\w"),
+    _Shape("a Google refresh token", "1//0", r"[\w-]{40,}", r"[\w/]"),
+    _Shape("a Google client secret", "GOCSPX-", r"[\w-]{20,}", r"\w"),
+    _Shape("a GitHub token", "gh", r"[pousr]_[0-9A-Za-z]{36,}", _ALNUM),
+    _Shape("a GitHub token", "github_pat_", r"\w{36,}", _ALNUM),
+    _Shape("a GitLab token", "gl", r"(?:pat|dt|rt|ptt|cbt|ft|soat|imt|agent)-[\w.-]{20,}", _ALNUM),
+    _Shape("a Slack token", "xox", r"[a-z](?:\.xox[a-z])?-[0-9A-Za-z-]{20,}", _ALNUM),
+    _Shape("a Slack token", "xapp-", r"[0-9A-Za-z-]{20,}", _ALNUM),
+    _Shape("a Slack webhook", "hooks.slack.com", r"/services/T\w{6,20}/B\w{6,20}/\w{16,}"),
+    _Shape("an AWS access key", "AKIA", r"[A-Z2-7]{16}(?![0-9A-Za-z])", _ALNUM),
+    _Shape("an AWS access key", "ASIA", r"[A-Z2-7]{16}(?![0-9A-Za-z])", _ALNUM),
+    _Shape("a Hugging Face token", "hf_", r"[0-9A-Za-z]{30,}", _ALNUM),
+    _Shape("a Hugging Face token", "api_org_", r"[0-9A-Za-z]{30,}", _ALNUM),
+    _Shape("an Anthropic key", "sk-ant-", r"[\w-]{20,}", _ALNUM),
+    _Shape("an OpenAI key", "sk-", r"(?:(?:proj|svcacct|admin|None)-[\w-]{20,}|[0-9A-Za-z]{40,})", _ALNUM),
+    _Shape("a Weights & Biases key", "wandb_v", r"[0-9]{1,2}_[\w-]{40,}", _ALNUM),
+    _Shape("a Databricks token", "dapi", r"[0-9a-f]{32}(?![0-9a-z])", _ALNUM),
+    _Shape("an npm token", "npm_", r"[0-9A-Za-z]{36}(?!\w)", _ALNUM),
+    _Shape("a PyPI token", "pypi-", r"[\w-]{60,}", _ALNUM),
+    _Shape("a Stripe key", "rk_live_", r"[0-9A-Za-z]{20,}", _ALNUM),
+    _Shape("a Stripe key", "sk_live_", r"[0-9A-Za-z]{20,}", _ALNUM),
+    _Shape("a signed token (JWT)", "eyJ", r"[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}", r"[\w.-]"),
+    _Shape("an Azure storage key", "AccountKey=", r"[0-9A-Za-z+/]{40,}={0,2}"),
+    _Shape("an Azure storage key", "SharedAccessKey=", r"[0-9A-Za-z+/]{40,}={0,2}"),
+    _Shape("a password in an address", "://", r"[^\s/:@?#\"'<>]{0,200}:([^\s/@?#\"'<>]{3,200})@"),
 )
 
 # Of names such as dbPassword, "the password's file" is none; nor is "how many tokens".
@@ -110,12 +111,21 @@ _ENDS_OF_NAMES = tuple(
     re.compile(f"{word}{_BEHIND_THEM}(?![a-z]|[_-][a-z])".encode()) for word in _LAST_WORDS
 )
 _NO_LETTER = "(?:$|[^A-Za-z_-]|[_-](?:$|[^A-Za-z]))"
-_LOOK_AROUND = re.compile(r"\(\?<?!(?:\[[^]]*\]|\\w)\)")
+_LOOK_AHEAD = re.compile(r"\(\?!(?:\[[^]]*\]|\\w)\)")
 _TIMES = re.compile(r"\{(\d+)(?:,\d*)?\}")
 _MOST_TIMES = 16
+# A name can say that it is secret only where one of these stands in it.
+_STEM = "|".join(
+    "".join(f"[{letter}{letter.upper()}]" for letter in stem)
+    for stem in ("token", "secret", "passw", "passphrase", "pwd", "credential", "key")
+)
+_MAY_SAY_SECRET = re.compile(_STEM)
+_LONGEST_ASSIGNED = 300
 # NAME=VALUE, --name=VALUE, --name VALUE within one text, such as a shell's command; a value may hold others.
 _ASSIGNED = re.compile(
-    r"""(?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)(?=["']?([^\s"';|]{1,300}))""", re.VERBOSE
+    rf"""(?<![\w-])(?=[\w-]*?(?:{_STEM}))(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)
+    (?=["']?([^\s"';|]{{{_LEAST_LENGTH},{_LONGEST_ASSIGNED}}}))""",
+    re.VERBOSE,
 )
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
 _STANDS_FOR = re.compile(
@@ -128,12 +138,17 @@ _STANDS_FOR = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_PLACEHOLDER = re.compile(
-    r"change.?me|replace|placeholder|example|dummy|redacted|your.|insert.|todo|fixme|not.?set|xxx|\*\*\*|\.\.\.",
-    re.IGNORECASE,
+# In small letters. Each one begins with plain text: many times faster to search for than alternatives.
+_PLACEHOLDERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        *("change.?me", "replace", "placeholder", "example", "dummy", "redacted", "your.", "insert.", "todo"),
+        *("fixme", "not.?set", "xxx", r"\*\*\*", r"\.\.\."),
+    )
 )
 _NO_PASSWORDS = frozenset({"password", "passwd", "pass", "secret", "token", "pwd"})
 # Each next word begins with a capital: small letters can be read in one way only, and in linear time.
+_PARTS = re.compile(r"[^\W_]+")
 _WORDS = re.compile(r"(?:[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*|[A-Z]{2,}|[A-Za-z])?[0-9]{0,4}")
 
 
@@ -145,11 +160,10 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
         documents: Those that could be read.
         path: What the problems call the file.
     """
-    shaped = [shape for shape in _SHAPES if any(sign in data for sign in shape.signs)]
+    shaped = [shape for shape in _SHAPES if shape.sign.encode() in data]
     found = list(islice(_shaped(data, shaped, path), MAX_COUNTED_PER_FILE)) if shaped else []
     if _may_name_secrets(data):
-        named = (problem for document in documents for problem in _named(document, path))
-        found += islice(named, MAX_COUNTED_PER_FILE)
+        found += islice(_Named(path).problems(documents), MAX_COUNTED_PER_FILE)
     return found
 
 
@@ -171,7 +185,8 @@ def _may_be_found() -> Callable[[str], bool]:
     from jsonschema_rs import Draft202012Validator, RegexOptions
 
     names = f"(?i:{'|'.join(_LAST_WORDS)})(?i:{_BEHIND_THEM}){_NO_LETTER}"
-    pattern = "|".join([*(_loose(shape.pattern) for shape in _SHAPES), names])
+    shapes = (re.escape(shape.sign) + _loose(shape.rest) for shape in _SHAPES)
+    pattern = "|".join([*shapes, names])
     return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
 
 
@@ -181,7 +196,7 @@ def _loose(pattern: str) -> str:
     Nothing is looked at around it, and what is there many times is counted up to a few. Blanks are written
     out, as Rust's are also those beyond ASCII; they are in negated sets here, where more would be less.
     """
-    pattern = _LOOK_AROUND.sub("", pattern).replace(r"\s", r" \t\n\r\f\x0b")
+    pattern = _LOOK_AHEAD.sub("", pattern).replace(r"\s", r" \t\n\r\f\x0b")
     return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MOST_TIMES)},}}", pattern)
 
 
@@ -205,7 +220,10 @@ def _is_meant(match: re.Match[str]) -> bool:
 
 
 def _stands_for_another(text: str) -> bool:
-    return bool(_STANDS_FOR.fullmatch(text) or _PLACEHOLDER.search(text))
+    if _STANDS_FOR.fullmatch(text):
+        return True
+    lower = text.lower()
+    return any(placeholder.search(lower) for placeholder in _PLACEHOLDERS)
 
 
 def _may_name_secrets(data: bytes) -> bool:
@@ -213,57 +231,124 @@ def _may_name_secrets(data: bytes) -> bool:
     return any(end.search(lower) for end in _ENDS_OF_NAMES)
 
 
-def _named(document: Document, path: str) -> Iterator[Problem]:
-    for keys, name in _values_named((), document.value, set()):
-        place = document.position(keys)
-        message = f"the value of {quote(name)} looks like a secret"
-        yield Problem(path, place.line, place.column, pointer_of(keys), message, _HINT_BY_NAME)
+class _TooMuchError(Exception):
+    """A file has more values with secret names than the search looks at."""
 
 
-def _values_named(keys: Keys, value: Any, seen: set[int]) -> Iterator[tuple[Keys, str]]:
-    """The way to each secret value, and the name that says that it is one.
+class _Named:
+    """The search of one file's values for secrets that only their names give away.
 
-    What aliases stand for is looked at once: few of them may stand for very much.
+    Its work is bounded: each value that is looked at counts with its length, as `_LONGEST_ASSIGNED` at least.
+
+    Args:
+        path: The file in problems.
     """
-    if isinstance(value, str):
-        yield from ((keys, name) for name in _assigned(value))
-        return
-    if not isinstance(value, Mapping | list) or id(value) in seen:
-        return
-    seen.add(id(value))
-    yield from _in_mapping(keys, value) if isinstance(value, Mapping) else _in_list(keys, value)
-    for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield from _values_named((*keys, key), part, seen)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._left = MAX_SECRETIVE
+
+    def problems(self, documents: Iterable[Document]) -> Iterator[Problem]:
+        """Yield a problem for each secret, and one where the file has too many values to look at."""
+        for document in documents:
+            try:
+                for keys, name in self._values(document.value):
+                    place = document.position(keys)
+                    message = f"the value of {quote(name)} looks like a secret"
+                    yield Problem(
+                        self._path, place.line, place.column, pointer_of(keys), message, _HINT_BY_NAME
+                    )
+            except _TooMuchError:
+                message = "the file has too many values with names of secrets"
+                place = document.position(())
+                yield Problem(self._path, place.line, place.column, "", message, "split it")
+                return
+
+    def _values(self, value: Any) -> Iterator[tuple[Keys, str]]:
+        """Yield the way to each secret value, and the name that says that it is one.
+
+        Collections that several aliases stand for are looked at once: few of them may stand for very much.
+        """
+        # The value in a list of its own: each part is looked at from the collection around it.
+        root = [value]
+        seen: set[int] = set()
+        # Collections, each with its way as a chain of pairs: most ways are never needed.
+        todo: list[tuple[Any, Any]] = [(None, root)]
+        while todo:
+            way, around = todo.pop()
+            if id(around) in seen:
+                continue
+            seen.add(id(around))
+            has_text = False
+            below = []
+            for key, part in enumerate(around) if around.__class__ is list else around.items():
+                kind = part.__class__
+                if kind is str:
+                    has_text = has_text or len(part) >= _LEAST_LENGTH
+                elif (kind is list or kind is dict) and part:
+                    below.append(((way, key), part))
+            if below:
+                todo += reversed(below)
+            if has_text:
+                yield from ((_keys(way, key), name) for key, name in self._in_collection(around))
+
+    def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
+        """Yield the key of each text that is a secret or contains one, and the name that says so."""
+        items: Iterable[tuple[Any, Any]] = enumerate(around)
+        if isinstance(around, dict):
+            items = around.items()
+            yield from self._in_mapping(around)
+        else:
+            yield from self._in_list(around)
+        for key, part in items:
+            if part.__class__ is str and len(part) > _LEAST_LENGTH and ("=" in part or "-" in part):
+                yield from ((key, name) for name in self._assigned(part))
+
+    def _assigned(self, text: str) -> list[str]:
+        """Return the first name in a text that a secret is assigned to, as `--password=…`."""
+        place = 0
+        while match := _ASSIGNED.search(text, place):
+            name, value = match[1] or match[2], match[3]
+            if self._is_secret(name, value):
+                return [] if _has_shape(text) else [name]
+            # Words hold no secret, whatever name stands among them. One that is cut off may.
+            is_done = len(value) < _LONGEST_ASSIGNED and _is_words(value)
+            place = match.end(3) if is_done else match.end()
+        return []
+
+    def _in_mapping(self, mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        name = mapping.get("name")
+        if isinstance(name, str) and self._is_secret(name, mapping.get("value")):
+            yield "value", name
+        for key, part in mapping.items():
+            if self._is_secret(key, part):
+                yield key, key
+
+    def _in_list(self, items: list[Any]) -> Iterator[tuple[int, str]]:
+        """Yield `--password` as one argument, and the place of its value as the next."""
+        for index, (first, second) in enumerate(pairwise(items), start=1):
+            if second.__class__ is not str or first.__class__ is not str or first[:1] != "-":
+                continue
+            flag = _FLAG.fullmatch(first)
+            if flag and self._is_secret(flag[1], second):
+                yield index, flag[1]
+
+    def _is_secret(self, name: str, value: Any) -> bool:
+        if value.__class__ is not str or len(value) < _LEAST_LENGTH or not _MAY_SAY_SECRET.search(name):
+            return False
+        self._left -= max(len(value), _LONGEST_ASSIGNED)
+        if self._left < 0:
+            raise _TooMuchError
+        return _says_secret(name) and _is_random(value) and not _has_shape(value)
 
 
-def _assigned(text: str) -> list[str]:
-    """The first name in a text that a secret is assigned to, as `--password=…`."""
-    found = (flag or name for flag, name, value in _ASSIGNED.findall(text) if _is_secret(flag or name, value))
-    first = list(islice(found, 1))
-    return [] if first and _has_shape(text) else first
-
-
-def _in_mapping(keys: Keys, mapping: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
-    name = mapping.get("name")
-    if isinstance(name, str) and _is_secret(name, mapping.get("value")):
-        yield (*keys, "value"), name
-    for key, part in mapping.items():
-        if _is_secret(key, part):
-            yield (*keys, key), key
-
-
-def _in_list(keys: Keys, items: list[Any]) -> Iterator[tuple[Keys, str]]:
-    """`--password` as one argument, and its value as the next."""
-    for index, (first, second) in enumerate(pairwise(items), start=1):
-        flag = _FLAG.fullmatch(first) if isinstance(first, str) else None
-        if flag and _is_secret(flag[1], second):
-            yield (*keys, index), flag[1]
-
-
-def _is_secret(name: str, value: Any) -> bool:
-    if not isinstance(value, str) or len(value) < _LEAST_LENGTH:
-        return False
-    return _says_secret(name) and _is_random(value) and not _has_shape(value)
+def _keys(way: Any, last: str | int) -> Keys:
+    """Return a way from the document, whose own place in the list around it is left out."""
+    keys: list[str | int] = [last]
+    while way:
+        way, key = way
+        keys.append(key)
+    return tuple(reversed(keys[:-1]))
 
 
 def _has_shape(text: str) -> bool:
@@ -276,11 +361,12 @@ def _says_secret(name: str) -> bool:
 
 
 def _is_random(text: str) -> bool:
-    """Whether it is neither words, nor what stands for something that is elsewhere."""
-    if _stands_for_another(text):
-        return False
-    parts = re.split(r"[\W_]+", text)
-    return _entropy(text) >= _LEAST_ENTROPY and not all(_WORDS.fullmatch(part) for part in parts)
+    """Return whether a text is neither words nor a stand-in for a value that is elsewhere."""
+    return not _stands_for_another(text) and not _is_words(text) and _entropy(text) >= _LEAST_ENTROPY
+
+
+def _is_words(text: str) -> bool:
+    return all(map(_WORDS.fullmatch, _PARTS.findall(text)))
 
 
 def _entropy(text: str) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 
 from yaml import MarkedYAMLError, YAMLError
 
+from reconciler.validation.separators import comment_problem, tab_problem
 from reconciler.validation.yamltext import Chunk, Flaw
 
-_SPACES = "indent with spaces"
 _SEPARATE = "begin a document with a line ---"
 _NO_BLANK = re.compile(r"\s*(?:- +)*(?P<key>[A-Za-z_][A-Za-z0-9_]*):(?P<value>[^\s/].*)")
 _CONFLICT = ("<<<<<<< ", ">>>>>>> ")  # what git writes around both sides
@@ -86,7 +86,7 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
     if conflict is not None:
         return place.at(conflict, 0, "here begins a merge conflict that isn't resolved", "resolve it")
     if place.char == "\t":
-        return place.flaw("a tab can't indent", _SPACES)
+        return place.flaw(*tab_problem(place.is_first))
     said = f"{error.context or ''} {error.problem or ''}"
     return next(tell for pattern, tell in _TOLD if re.search(pattern, said))(place)
 
@@ -188,7 +188,8 @@ def _always(message: str, hint: str = "") -> Callable[[_Place], Flaw]:
 
 # By what libyaml, or PyYAML's own parser, calls the context and the problem.
 _TOLD: tuple[tuple[str, Callable[[_Place], Flaw]], ...] = (
-    ("tab character", _always("a tab can't indent", _SPACES)),
+    ("tab character", _always(*tab_problem(is_first=True))),
+    ("block scalar.*indicators, but found '#'", _always(*comment_problem())),
     ("quoted scalar.*(end of stream|document (indic|separ)ator)", _quote),
     (
         "unknown escape",

@@ -26,7 +26,8 @@ UNSAFE = re.compile(f"[{_UNSAFE}\ud800-\udfff]")
 
 # "---" at the start of a line begins a document and "..." ends one wherever they stand, even in a block
 # scalar (https://yaml.org/spec/1.2.2/#912-document-markers). Directives belong to the document that follows.
-_BOUNDARY = re.compile(rb"^(?:(?:%[^\n]*\n)*---|\.\.\.)(?=[ \t\n]|\Z)", re.MULTILINE)
+# A run of directives that no document follows is matched as well, so that each line of it is looked at once.
+_BOUNDARY = re.compile(rb"^(?:((?:%[^\n]*+\n)*+---|\.\.\.)(?=[ \t\n]|\Z)|(?:%[^\n]*+\n)++)", re.MULTILINE)
 
 _OTHER_ENCODINGS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -86,6 +87,8 @@ def split(data: bytes) -> Iterator[Chunk]:
     start, line = 0, 1
     if b"\n---" in data or b"\n..." in data:
         for match in _BOUNDARY.finditer(data):
+            if match[1] is None:
+                continue
             cut = match.end() if match[0] == b"..." else match.start()
             if data[start:cut].strip():
                 yield Chunk(data[start:cut], line)
