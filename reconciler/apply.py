@@ -54,7 +54,7 @@ class Applier:
         ports: The target.
         body: Makes the bodies.
         stage: Uploads what a job stages, before it is submitted; raises ServiceError.
-        commit: The commit that asks for the jobs, "" where none is known.
+        commit_of: Returns the commit whose files a job is made of; "" for none.
         patience: Seconds to wait for what isn't known at once.
         pause: Seconds between two looks meanwhile.
         tell: Gets a line about what is waited for.
@@ -68,7 +68,7 @@ class Applier:
     ports: Ports
     body: BodyOf
     stage: Callable[[DesiredJob], None] = lambda job: None
-    commit: str = ""
+    commit_of: Callable[[DesiredJob], str] = lambda job: ""
     patience: float = PATIENCE
     pause: float = 2.0
     tell: Callable[[str], None] = lambda line: None
@@ -186,7 +186,7 @@ class Applier:
                 yield failed(change, error)
 
     def _order(self, job: DesiredJob, job_name: str, id: ClaimId) -> Order:
-        manifest = job.manifest
+        manifest, commit = job.manifest, self.commit_of(job)
         claim = Claim(
             id=id,
             state=ClaimState.PENDING,
@@ -196,10 +196,10 @@ class Applier:
             kind=manifest.kind,
             path=manifest.path,
             on_delete=manifest.reconcile.on_delete,
-            commit=self.commit,
+            commit=commit,
             rerun=rerun_digest(manifest.reconcile.rerun),
         )
-        labels = labels_of(job, self.ports.source, self.commit, id, self.ports.instance)
+        labels = labels_of(job, self.ports.source, commit, id, self.ports.instance)
         earlier = tuple(ClaimId(key, id.attempt) for key in keys_of(job) if key != id.key)
         return Order(claim, lambda mark: self.body(job, job_name, {**labels, TRY: mark}), earlier)
 
@@ -207,7 +207,7 @@ class Applier:
 def applier_of(
     session: Session,
     desired: Desired,
-    commit: str,
+    commit_of: Callable[[DesiredJob], str],
     patience: float = PATIENCE,
     tell: Callable[[str], None] = lambda line: None,
     go_on: Callable[[], bool] = lambda: True,
@@ -225,7 +225,7 @@ def applier_of(
         ports=session.ports,
         body=lambda job, job_name, labels: request_body(job, desired, bucket, job_name, labels),
         stage=stage,
-        commit=commit,
+        commit_of=commit_of,
         patience=patience,
         pause=session.pause,
         tell=tell,

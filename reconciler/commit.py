@@ -5,12 +5,48 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.git import SHA, Git
 
 MAX_PASSED_OVER = 100
 """Of the commits that were passed over, at most so many are told, the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The commit that is checked out.
+
+    Attributes:
+        checked_out: Its name, 40 hex digits.
+        carried: The commit that jobs carry and statuses go to, 40 hex digits: the same, or in GitHub Actions
+            the head of the pull request whose merge commit is checked out, as nobody sees that one.
+    """
+
+    checked_out: str
+    carried: str
+
+
+def head_of(root: Path, environ: Mapping[str, str]) -> Head | None:
+    """Return the commit that is checked out around `root`, whatever the files there are like now.
+
+    None without git, a repository or a commit; or if the event's file of a pull request does not name its
+    head.
+    """
+    checked_out = Git(root, environ).commit("HEAD")
+    carried = _seen_commit(checked_out, environ) if checked_out else None
+    return Head(checked_out, carried) if checked_out and carried else None
+
+
+def why_no_head(root: Path, environ: Mapping[str, str]) -> str:
+    """Return why `head_of` gave None, as a clause; "" if there is no repository, or no commit in it."""
+    git = Git(root, environ)
+    if (git.ask("rev-parse", "--show-object-format") or "").strip() == "sha256":
+        return "the repository names its objects by SHA-256, and only those of SHA-1 are compared"
+    if git.commit("HEAD"):
+        return "GITHUB_EVENT_PATH names no file that says which commit the pull request's head is"
+    return ""
 
 
 def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | None:
@@ -29,9 +65,17 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
         environ: The environment variables, by default the process's.
     """
     environ = os.environ if environ is None else environ
-    git = Git(root, environ)
-    head = git.commit("HEAD")
-    return _seen_commit(head, environ) if head and git.is_clean() else None
+    head = head_of(root, environ)
+    return head.carried if head and Git(root, environ).is_clean() else None
+
+
+def still_at(root: Path, environ: Mapping[str, str], before: str | None) -> str:
+    """Return `before`, which `commit_of` gave, if the work tree still is exactly that commit; else "".
+
+    For files that could not be read to their end, and so could not be compared: a branch that was switched
+    meanwhile is noticed by its commit.
+    """
+    return before if before and commit_of(root, environ) == before else ""
 
 
 def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:

@@ -73,6 +73,7 @@ class Config(Struct, frozen=True):
         environments: By name; `local` is always there.
         images: The embedded service's executor images and runtimes, over its own table.
         github: The `github` settings; None where the file has none.
+        digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if there is no file.
     """
 
     root: Path
@@ -80,6 +81,7 @@ class Config(Struct, frozen=True):
     environments: Mapping[str, Environment]
     images: JsonObject
     github: JsonObject | None
+    digest: bytes = b""
 
     def environment(self, name: str | None) -> Environment:
         """The environment called `name`, by default `local`; raises UsageError where there is none."""
@@ -113,27 +115,34 @@ def load_config(root: Path) -> Config:
 
     Raises InvalidError with every problem of the file.
     """
-    value, problems = read_document(root)
+    value, problems, digest = _read(root)
     if problems:
         raise InvalidError(f"{FILE_NAME} is not valid", problems=problems)
-    return from_document(root, value)
+    return from_document(root, value, digest)
 
 
 def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
     """`reconciler.yaml` as it is written, and every problem of it; empty with problems, or with no file."""
+    value, problems, _ = _read(root)
+    return value, problems
+
+
+def _read(root: Path) -> tuple[JsonObject, list[Problem], bytes]:
+    """Return what `read_document` does, and the digest of the file's bytes."""
     path = root / FILE_NAME
     if not path.exists():
-        return {}, []
+        return {}, [], b""
     # Here and not above: a repository without the file needs nothing that reads it.
     from reconciler.cachefile import CacheFile
     from reconciler.validation.files import read_one
 
     data = read_one(path, FILE_NAME)
     if isinstance(data, Problem):
-        return {}, [data]
+        return {}, [data], b""
+    digest = _digest(data)
     cache = CacheFile(root, "settings.bin", os.environ)
-    if (known := _known(cache, data)) is not None:
-        return known, []
+    if (known := _known(cache, digest)) is not None:
+        return known, [], digest
     from reconciler import schemas
     from reconciler.validation.settings_rules import shared_environments
     from reconciler.validation.validate import check_document
@@ -142,8 +151,8 @@ def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
     value, problems = check_document(data, schema, FILE_NAME, shared_environments)
     if not problems:
         # Settings alone are soon checked, and `init` reads them before anything of ours is in the repository.
-        cache.save(_digest(data) + msgpack.encode(value), first=False)
-    return value or {}, problems
+        cache.save(digest + msgpack.encode(value), first=False)
+    return value or {}, problems, digest
 
 
 def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) -> Problem:
@@ -167,9 +176,9 @@ def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) ->
     return Problem(FILE_NAME, line, column, pointer_of(keys), message, hint)
 
 
-def _known(cache: CacheFile, data: bytes) -> JsonObject | None:
-    """What valid settings of these bytes say, where an earlier command has found that out."""
-    kept, digest = cache.load(), _digest(data)
+def _known(cache: CacheFile, digest: bytes) -> JsonObject | None:
+    """What valid settings of this digest say, where an earlier command has found that out."""
+    kept = cache.load()
     if kept is None or kept[: len(digest)] != digest:
         return None
     return msgpack.decode(kept[len(digest) :]) or {}
@@ -179,7 +188,7 @@ def _digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=32).digest()
 
 
-def from_document(root: Path, value: JsonObject) -> Config:
+def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
     """The settings that a valid document stands for, with defaults filled in."""
     written: Mapping[str, Any] = value.get("environments") or {}
     limits = value.get("limits") or {}
@@ -191,6 +200,7 @@ def from_document(root: Path, value: JsonObject) -> Config:
         environments=environments,
         images=value.get("images") or {},
         github=value.get("github"),
+        digest=digest,
     )
 
 

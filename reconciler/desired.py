@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     # Most repositories' jobs bring no code.
     from reconciler.sources.remembered import SourceMemory
     from reconciler.sources.sdist import Sdist
+    from reconciler.sources.sourcetree import SourceTree
     from reconciler.stagedcode import CodeReader
 
 
@@ -34,10 +35,12 @@ class Desired(Struct, frozen=True):
         jobs: Sorted by base name.
         archives: By job name, what is staged; exactly the bytes that the name was made of. Each is made when
             it is first asked for.
+        code: By job name, the source tree as it was read; nothing for a job without a package.
     """
 
     jobs: tuple[DesiredJob, ...]
     archives: Mapping[str, Sdist]
+    code: Mapping[str, SourceTree] = {}
 
 
 def desired_jobs(
@@ -75,6 +78,7 @@ def stageable_jobs(
     """
     reader: CodeReader | None = None
     jobs = []
+    trees: dict[str, SourceTree] = {}
     for manifest, found in zip(manifests, known or repeat(()), strict=False):
         if manifest.package is None:
             jobs.append(_job(manifest, found, "", environment))
@@ -84,9 +88,11 @@ def stageable_jobs(
         if tree := reader.read(manifest, manifest.package, module):
             job = _job(manifest, found, tree.digest, environment)
             reader.archives.add(job.job_name, tree, manifest.name, module)
+            trees[job.job_name] = tree
             jobs.append(job)
     jobs.sort(key=lambda job: job.manifest.base_name)
-    return Desired(tuple(jobs), reader.archives if reader else {}), reader.problems if reader else []
+    desired = Desired(tuple(jobs), reader.archives if reader else {}, trees)
+    return desired, reader.problems if reader else []
 
 
 def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:

@@ -46,6 +46,7 @@ class _Job(Struct, frozen=True, array_like=True, gc=False):
     job_name: str
     earlier: tuple[str, ...]
     keys: tuple[str, ...]
+    digest: bytes
 
 
 class _Content(Struct, frozen=True, array_like=True):
@@ -164,6 +165,7 @@ def _kept(job: DesiredJob, kind: int) -> _Job:
         job.job_name,
         job.earlier,
         job.keys,
+        manifest.digest,
     )
 
 
@@ -171,5 +173,17 @@ def _desired(job: _Job, kinds: Sequence[tuple[str, str]], written: Packed, packe
     # By position, which is made in half the time.
     api_version, kind = kinds[job.kind]
     reconcile = job.reconcile or AS_IS
-    manifest = Manifest(api_version, kind, job.name, written, job.labels, None, reconcile, job.path, job.line)
+    manifest = Manifest(
+        api_version,
+        kind,
+        job.name,
+        written,
+        job.labels,
+        None,
+        reconcile,
+        job.path,
+        job.line,
+        "",
+        job.digest,
+    )
     return DesiredJob(manifest, job.identity, job.job_name, "", packed, job.earlier, job.keys)

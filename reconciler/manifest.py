@@ -48,6 +48,8 @@ class Manifest(Struct, frozen=True):
         reconcile: How the reconciler treats the job.
         path: The file, relative to the repository's root.
         line: Where the document starts in the file, from 1.
+        written: `package.path` as the file has it; "" without a package.
+        digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if unknown.
     """
 
     api_version: str
@@ -59,6 +61,8 @@ class Manifest(Struct, frozen=True):
     reconcile: Reconcile = Reconcile()
     path: str = ""
     line: int = 1
+    written: str = ""
+    digest: bytes = b""
 
     @property
     def spec(self) -> JsonObject:

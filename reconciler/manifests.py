@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from reconciler.config import FILE_NAME
 from reconciler.errors import UsageError
 
 if TYPE_CHECKING:
+    from reconciler.revision import Revision
+    from reconciler.validation.packages import PackageFolder, PackageOf
     from reconciler.validation.validate import Validation
 
 JOBS_FOLDER = "jobs"
@@ -40,3 +42,28 @@ def check_found(found: Validation, paths: Sequence[Path]) -> None:
     if paths and not found.files:
         named = ", ".join(str(path) for path in paths)
         raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")
+
+
+def is_manifest(name: str) -> bool:
+    """Return True if a file of this name may hold manifests."""
+    from reconciler.validation.files import SUFFIXES
+
+    return name.endswith(SUFFIXES)
+
+
+def laying_out(commit: Revision) -> PackageOf:
+    """Return a finder of packages among a commit's files; it lays out each package that it finds."""
+    from reconciler.validation.packages import package_folder
+
+    def found(manifest: Path, written: str) -> PackageFolder:
+        file = manifest.relative_to(commit.root).parts
+        if not written.startswith("/"):
+            folder = (*file[:-1], *PurePosixPath(written).parts)
+            commit.lay_out(folder, _is_code, beside=file)
+        return package_folder(manifest, written)
+
+    return found
+
+
+def _is_code(name: str) -> bool:
+    return True

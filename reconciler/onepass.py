@@ -12,8 +12,9 @@ from reconciler.apply import Applier
 from reconciler.commit import passed_over
 from reconciler.desired import Desired
 from reconciler.errors import InvalidError, ReconcilerError, RefusedError
-from reconciler.plan import Action, Plan
-from reconciler.planning.brakes import check_brakes
+from reconciler.origin import NO_ORIGIN, Origin, origin_of
+from reconciler.plan import Action, DesiredJob, Plan
+from reconciler.planning.brakes import SUBMISSIONS, check_brakes
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import accelerator_hours, plan_of
 from reconciler.report import open_record, report
@@ -48,25 +49,47 @@ def brake(session: Session, plan: Plan, reviewed: str | None = None) -> None:
     check_brakes(plan, accelerator_hours(plan), session.environment.limits, reviewed)
 
 
-def carry_out(session: Session, applier: Applier, plan: Plan) -> list[Outcome]:
+def origin_for(session: Session, desired: Desired, plan: Plan) -> Origin:
+    """Compare jobs with the checked-out commit: those that the plan submits, or all if commits are told."""
+    submitted = submitted_by(plan)
+    is_told = github_settings(session.config.github, os.environ, session.config.root) is not None
+    if not submitted and not is_told:
+        return NO_ORIGIN
+    jobs = desired.jobs if is_told else submitted
+    return origin_of(session.config, desired, jobs, os.environ, whole=is_told and plan.whole)
+
+
+def submitted_by(plan: Plan) -> list[DesiredJob]:
+    """Return the jobs that a plan submits."""
+    return [c.desired for c in plan.changes if c.desired and c.action in SUBMISSIONS]
+
+
+def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin = NO_ORIGIN) -> list[Outcome]:
     """Do what the plan says; what failed is among the outcomes.
 
-    They come in an order that doesn't depend on who answered first: what was submitted, what couldn't be, and
-    what was cancelled, each in the plan's order.
+    The commit of `origin` is owed the ends of the jobs that are made of its files. The outcomes come in an
+    order that doesn't depend on who answered first: what was submitted, what couldn't be, and what was
+    cancelled, each in the plan's order.
     """
     if session.is_local:
         # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
         session.ports.claims.found()
-    if applier.commit and github_settings(session.config.github, os.environ, session.config.root):
-        skipped = partial(passed_over, session.config.root, applier.commit)
-        open_record(session.commits, applier.commit, plan, skipped)
+    config = session.config
+    if (origin.exact or origin.made) and github_settings(config.github, os.environ, config.root):
+        skipped = partial(passed_over, config.root, origin.commit)
+        open_record(session.commits, origin.commit, origin.part(plan), skipped)
     place = {id(change): number for number, change in enumerate(plan.changes)}
     with closing(applier.run(plan)) as outcomes:
         return sorted(outcomes, key=lambda one: (_ORDER.get(one.change.action, 0), place[id(one.change)]))
 
 
 def settle(
-    session: Session, applier: Applier, desired: Desired, plan: Plan, outcomes: Sequence[Outcome]
+    session: Session,
+    applier: Applier,
+    desired: Desired,
+    plan: Plan,
+    outcomes: Sequence[Outcome],
+    origin: Origin = NO_ORIGIN,
 ) -> Settled:
     """Keep what is seen now, in claims and on the commits; that it can't be kept is no failure of the jobs.
 
@@ -81,16 +104,18 @@ def settle(
     try:
         observed = observe(session.ports)
         not_kept = applier.upkeep(desired.jobs, observed)
-        failed = tell_commits(session, desired, observed, applier.commit, plan.whole, problems)
+        failed = tell_commits(session, desired, observed, origin.exact, plan.whole, problems)
     except ReconcilerError as error:
         return Settled(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
     return Settled(observed, (*not_kept, *unposted(failed)), len(failed))
 
 
-def refused(session: Session, applier: Applier, desired: Desired, plan: Plan, error: RefusedError) -> Settled:
+def refused(
+    session: Session, applier: Applier, desired: Desired, plan: Plan, error: RefusedError, origin: Origin
+) -> Settled:
     """What a pass does that a brake stops: all but what the plan says, and its commit is told why."""
-    settled = settle(session, applier, desired, plan, [])
-    failed = tell_stop(session, applier.commit, f"refused: {error.message}")
+    settled = settle(session, applier, desired, plan, [], origin)
+    failed = tell_stop(session, origin.exact, f"refused: {error.message}")
     problems = (*settled.problems, *unposted(failed))
     return replace(settled, problems=problems, unposted=settled.unposted + len(failed))
 
@@ -111,14 +136,15 @@ def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
         return [other.message]
 
 
-def untold(session: Session, commit: str) -> list[str]:
-    """Why commits aren't told of what is done now; nothing where they are, or where they needn't be."""
-    if commit or github_settings(session.config.github, os.environ, session.config.root) is None:
+def untold(session: Session, origin: Origin) -> list[str]:
+    """Return why no commit gets a verdict; nothing if one does, or if no commits are told."""
+    if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
         return []
-    return [
-        "the work tree isn't exactly a commit (see `git status`): no commit is told of the jobs that are "
-        "submitted from it"
-    ]
+    if not origin.commit:
+        return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
+    first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
+    more = f" (and {len(others)} more)" if others else ""
+    return [f"{first}{more}: the commit gets no verdict over all of its jobs, and no drift"]
 
 
 def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
@@ -147,7 +173,7 @@ def tell_commits(
         session: The environment.
         desired: The wanted jobs.
         observed: What there is.
-        commit: The commit that is checked out, "" for none.
+        commit: The commit whose jobs are exactly the wanted ones, "" for none.
         whole: Whether `desired` is all that the repository wants.
         problems: By base name, why a job wasn't submitted.
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from reconciler.config import LOCAL, Environment
 from reconciler.desired import stageable_jobs
 from reconciler.diagnostics import Problem, capped
 from reconciler.errors import UsageError
-from reconciler.manifests import JOBS_FOLDER, check_found, manifest_paths
+from reconciler.manifests import JOBS_FOLDER, check_found, is_manifest, laying_out, manifest_paths
 from reconciler.plan import DesiredJob
 from reconciler.planning.proposal import Proposal
 from reconciler.planning.proposing import propose
 from reconciler.proposedsettings import proposed_settings
 from reconciler.reconcile import hours_of
-from reconciler.revision import Names, Revision, revision
-from reconciler.validation.files import SUFFIXES
-from reconciler.validation.packages import PackageFolder, PackageOf, package_folder
+from reconciler.revision import Names, revision
+from reconciler.validation.packages import PackageOf, package_folder
 from reconciler.validation.remembered import Memory
 from reconciler.validation.validate import Validation, validate
 
@@ -56,7 +55,7 @@ def proposal_of(
                 notes=settings.notes,
             )
         old, new = settings.sides
-        there = [names for names in named.values() if commit.lay_out(names, _is_manifest)]
+        there = [names for names in named.values() if commit.lay_out(names, is_manifest)]
         for path, names in named.items():
             if names not in there and not os.path.lexists(path):
                 if paths:
@@ -67,7 +66,7 @@ def proposal_of(
             commit.root,
             [commit.root.joinpath(*names) for names in there],
             old,
-            _laying_out(commit),
+            laying_out(commit),
             memory,
         )
     after = _read(root, [path for path in named if os.path.lexists(path)], new, package_folder, memory)
@@ -118,27 +117,6 @@ def _read(
     found = validate(root, paths, frozenset(environment.defaults), package_of, memory)
     desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
     return _Side(found, desired.jobs, tuple(sorted([*found.problems, *capped(unfit)])))
-
-
-def _laying_out(commit: Revision) -> PackageOf:
-    """Finds packages in the commit's files, where they aren't before they are asked for."""
-
-    def found(manifest: Path, written: str) -> PackageFolder:
-        file = manifest.relative_to(commit.root).parts
-        if not written.startswith("/"):
-            folder = (*file[:-1], *PurePosixPath(written).parts)
-            commit.lay_out(folder, _is_code, beside=file)
-        return package_folder(manifest, written)
-
-    return found
-
-
-def _is_manifest(name: str) -> bool:
-    return name.endswith(SUFFIXES)
-
-
-def _is_code(name: str) -> bool:
-    return True
 
 
 def _names(root: Path, path: Path) -> Names:

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -146,11 +146,11 @@ class Revision:
         Returns:
             Whether the commit has it.
         """
-        place = self._place(path)
+        place = self.place(path)
         if place is None:
             return False
         if not beside or beside[: len(place)] != place:
-            if self._entry(place).is_folder:
+            if self.entry(place).is_folder:
                 with self._opened(place):
                     self._lay_out_all([place], wanted)
             else:
@@ -165,7 +165,7 @@ class Revision:
             self._done.add((place, wanted))
             self._count(place)
             self._ignore_files(place)
-            entry = self._entry(place)
+            entry = self.entry(place)
             if entry.is_folder:
                 places += self._folder(place, entry, wanted)
             elif entry.is_file:
@@ -178,7 +178,7 @@ class Revision:
             if folder in self._with_ignore_file:
                 return
             self._with_ignore_file.add(folder)
-            entry = self._tree(self._entry(folder)).get(_IGNORE_FILE)
+            entry = self._tree(self.entry(folder)).get(_IGNORE_FILE)
             if entry and entry.is_file:
                 self._file((*folder, _IGNORE_FILE), entry)
 
@@ -188,16 +188,16 @@ class Revision:
             below = (*place, name)
             if entry.is_link:
                 target = self._target_of_link(below, entry)
-                if target is not None and (self._entry(target).is_folder or wanted(name)):
+                if target is not None and (self.entry(target).is_folder or wanted(name)):
                     yield target
             elif entry.is_folder or wanted(name):
                 yield below
 
     def _target_of_link(self, place: Names, entry: Entry) -> Names | None:
         self._link(place, entry)
-        return self._place(place)
+        return self.place(place)
 
-    def _place(self, path: Names) -> Names | None:
+    def place(self, path: Names) -> Names | None:
         """Where a path really leads, the links on the way laid out; None where to nothing in the commit."""
         place: Names = ()
         todo = [*reversed(path)]
@@ -209,7 +209,7 @@ class Revision:
                     return None
                 place = place[:-1]
                 continue
-            entry = self._tree(self._entry(place)).get(step)
+            entry = self._tree(self.entry(place)).get(step)
             if entry is None:
                 return None
             place = (*place, step)
@@ -222,7 +222,16 @@ class Revision:
                 todo += (name for name in reversed(target.split("/")) if name not in ("", "."))
         return place
 
-    def _entry(self, place: Names) -> Entry:
+    def listed(self, place: Names) -> Mapping[str, Entry]:
+        """Return the entries of the folder at `place`, by name; none if it is no folder."""
+        return self._tree(self.entry(place))
+
+    def contents(self, ids: Sequence[str]) -> Iterator[bytes]:
+        """Yield the bytes of files, in the order of their ids; read them all."""
+        return self._objects.read_many(ids, "blob")
+
+    def entry(self, place: Names) -> Entry:
+        """Return the entry at a place of the commit."""
         entry = self._top
         for name in place:
             entry = self._tree(entry)[name]

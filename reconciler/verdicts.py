@@ -43,7 +43,7 @@ class View:
 
     Attributes:
         contexts: What the statuses are called.
-        commit: The commit that is checked out, "" where the work tree isn't a clean checkout.
+        commit: The commit whose jobs are exactly the wanted ones, "" for none.
         observed: The claims and the runs; only a run that a claim is bound to says anything of a job.
         plan: What would be done now, about which wanted jobs.
         problems: By base name, why this apply didn't submit a job.

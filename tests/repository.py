@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -170,3 +171,31 @@ class Repository:
         self.hold.unlink(missing_ok=True)
         if self.home.exists():
             self.run("serve", "--stop")
+
+
+_SWITCHING = """#!{python}
+import os, subprocess, sys
+
+calls = int(open({count!r}).read()) if os.path.exists({count!r}) else 0
+def switch_at(number):
+    if number == {at}:
+        environ = {{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}}
+        subprocess.run([{git!r}, "switch", "-q", {branch!r}], check=True, env=environ, cwd={root!r})
+open({count!r}, "w").write(str(calls + 1))
+if not calls:
+    switch_at(0)
+code = subprocess.run([{git!r}, *sys.argv[1:]]).returncode
+switch_at(calls + 1)
+sys.exit(code)
+"""
+"""git, which switches the branch before its first call, or behind the call of a number."""
+
+
+def switching_git(repository: Repository, folder: Path, branch: str, at: int) -> str:
+    """A PATH whose git switches to `branch` behind its call number `at`; before the first one with 0."""
+    git = folder / "bin" / "git"
+    git.parent.mkdir()
+    settings = {"git": shutil.which("git"), "count": str(folder / "count"), "branch": branch, "at": at}
+    git.write_text(_SWITCHING.format(python=sys.executable, root=str(repository.root), **settings))
+    git.chmod(0o755)
+    return f"{git.parent}{os.pathsep}{os.environ['PATH']}"

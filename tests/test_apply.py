@@ -39,7 +39,7 @@ def outside() -> Outside:
 
 
 def applier(outside: Outside, **settings: Any) -> Applier:
-    return Applier(outside.ports, body_of, **{"commit": "c0ffee", "patience": 0.0, **settings})
+    return Applier(outside.ports, body_of, **{"commit_of": lambda job: "c0ffee", "patience": 0.0, **settings})
 
 
 def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
@@ -98,7 +98,7 @@ def test_a_second_pass_does_nothing(outside: Outside) -> None:
 
 def test_code_and_no_commit_are_in_the_labels(outside: Outside) -> None:
     job = wanted(code="def f(): ...")
-    apply(outside, job, commit="")
+    apply(outside, job, commit_of=lambda job: "")
     labels = job_of(outside, job).labels
     assert labels["reconciler-code"] == label_of(job.code)
     assert "reconciler-commit" not in labels

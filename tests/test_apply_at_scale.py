@@ -24,6 +24,7 @@ from reconciler.config import load_config
 from reconciler.desired import Desired
 from reconciler.errors import ServiceError
 from reconciler.onepass import carry_out, settle
+from reconciler.origin import NO_ORIGIN
 from reconciler.plan import DesiredJob, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import plan_of
@@ -67,7 +68,7 @@ class Place:
         """One whole pass, of which nothing is left unkept."""
         with self.session() as session:
             plan = self.plan(session)
-            applier = change(applier_of(session, self.desired, ""))
+            applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
             outcomes = carry_out(session, applier, plan)
             assert settle(session, applier, self.desired, plan, outcomes).problems == ()
         return outcomes

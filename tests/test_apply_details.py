@@ -22,6 +22,7 @@ from reconciler.errors import NotFoundError, ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.labels import COMMIT, TRY
 from reconciler.naming import label_of
+from reconciler.origin import NO_ORIGIN
 from reconciler.plan import DesiredJob
 from reconciler.planning.outcome import Outcome
 from reconciler.session import Session
@@ -275,7 +276,7 @@ class TestApplierOfASession:
         plain, packed = self.job("a"), self.job("b")
         desired = Desired((plain, packed), {packed.job_name: self.ARCHIVE})
         session, uploads = self.session(outside)
-        list(applier_of(session, desired, "c0ffee").run(plan_of(outside, desired.jobs)))
+        list(applier_of(session, desired, lambda job: "c0ffee").run(plan_of(outside, desired.jobs)))
         assert uploads.archives == [self.ARCHIVE]
         bodies = {body["displayName"]: body for body, _ in outside.jobs.sent}
         assert [*bodies] == [plain.job_name, packed.job_name]
@@ -289,7 +290,7 @@ class TestApplierOfASession:
         jobs = tuple(self.job(f"job-{number}") for number in range(12))
         desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), self.ARCHIVE))
         session, uploads = self.session(outside)
-        made = applier_of(session, desired, "")
+        made = applier_of(session, desired, NO_ORIGIN.commit_of)
         list(made.together([partial(made.stage, job) for job in jobs]))
         assert uploads.archives == [self.ARCHIVE]
 
@@ -308,7 +309,7 @@ class TestApplierOfASession:
             return put(archive)
 
         monkeypatch.setattr(uploads, "put", once_away)
-        made = applier_of(session, desired, "")
+        made = applier_of(session, desired, NO_ORIGIN.commit_of)
         with pytest.raises(ServiceError):
             made.stage(jobs[0])
         made.stage(jobs[1])
@@ -316,12 +317,12 @@ class TestApplierOfASession:
 
     def test_it_submits_side_by_side(self, outside: Outside) -> None:
         session, _ = self.session(outside)
-        assert applier_of(session, Desired((), {}), "").together == SideBySide(MOST)
+        assert applier_of(session, Desired((), {}), NO_ORIGIN.commit_of).together == SideBySide(MOST)
 
     def test_it_waits_as_it_is_told(self, outside: Outside) -> None:
         lines: list[str] = []
         session, _ = self.session(outside)
-        made = applier_of(session, Desired((), {}), "", 7.0, lines.append)
+        made = applier_of(session, Desired((), {}), NO_ORIGIN.commit_of, 7.0, lines.append)
         made.tell("wait")
         assert (made.patience, made.pause, lines) == (7.0, session.pause, ["wait"])
         assert session.pause != Applier(outside.ports, body_of).pause

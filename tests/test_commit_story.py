@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from github import Auth, Github
 from github_server import GitHubServer, secondary_limit
-from repository import Repository, Result
+from repository import Repository, Result, switching_git
 
 TOKEN = "ghs_a-token-of-the-story"
 JOB, ALL, DRIFT = "reconciler/local/", "reconciler", "reconciler drift"
@@ -210,9 +210,74 @@ def test_from_a_dirty_tree_nothing_is_posted(story: Story) -> None:
     story.repository.job("census", args=["--epochs=9"])
     applied = story.run("apply", "--wait")
     assert applied.code == 0
-    assert "the work tree isn't exactly a commit" in applied.err
+    assert "jobs/census.yaml differs from commit" in applied.err
+    assert "census carries no commit" in applied.err
+    assert "the commit gets no verdict" in applied.err
     assert story.run("report").code == 0
     assert story.github.statuses == {}
+
+
+def test_a_commit_is_told_of_the_jobs_that_are_as_committed_when_another_is_edited(story: Story) -> None:
+    story.repository.job("census")
+    story.repository.job("trees", args=["--depth=1"])
+    sha = story.push("two jobs")
+    story.repository.job("trees", args=["--depth=2"])
+    applied = story.run("apply", "--wait")
+    assert applied.code == 0
+    assert "jobs/trees.yaml differs from commit" in applied.err
+    assert story.shown(sha) == {f"{JOB}census": "success"}
+    carried = {job["baseName"]: job["commit"] for job in story.run("status", "--format", "json").json["jobs"]}
+    assert carried == {"census": sha, "trees": None}
+
+    # Committed as it is now, the other one is the next commit's.
+    later = story.push("deeper trees")
+    assert story.run("apply", "--wait").code == 0
+    assert story.shown(later)[ALL] == "success"
+    assert story.shown(sha) == {f"{JOB}census": "success"}
+
+
+def test_a_commit_gets_no_verdict_from_a_work_tree_that_lacks_one_of_its_manifests(story: Story) -> None:
+    story.repository.job("census")
+    trees = story.repository.job("trees")
+    sha = story.push("two jobs")
+    trees.unlink()
+    story.repository.write("notes.txt", "a file that no job is made of")
+    applied = story.run("apply", "--wait")
+    assert applied.code == 0
+    assert f"jobs/trees.yaml is only in commit {sha[:7]}: the commit gets no verdict" in applied.err
+    assert "carries no commit" not in applied.err
+    assert story.shown(sha) == {f"{JOB}census": "success"}
+
+
+@pytest.mark.parametrize("at", [0, 1, 3], ids="after call {}".format)
+def test_no_commit_gets_statuses_for_jobs_of_a_branch_that_was_switched_to_during_apply(
+    story: Story, tmp_path: Path, at: int
+) -> None:
+    shas = {}
+    for branch in ("main", "other"):
+        if shas:
+            story.repository.git("switch", "-q", "-c", branch)
+        story.repository.job("census", args=[f"--on={branch}"])
+        shas[branch] = story.push(branch)
+    story.repository.git("switch", "-q", "main")
+    path = switching_git(story.repository, tmp_path, "other", at)
+    applied = story.run("apply", "--wait", PATH=path)
+    assert applied.code == 0, applied.err
+    trained = story.repository.starts.read_text()
+    for branch, sha in shas.items():
+        if sha in story.github.statuses:
+            assert f"--on={branch}" in trained, f"{branch} was told of a job that is not its own"
+            assert story.shown(sha)[ALL] == "success"
+
+
+def test_a_file_that_no_job_is_made_of_takes_no_verdict_away(story: Story) -> None:
+    story.repository.job("census")
+    sha = story.push("a job")
+    story.repository.write("notes.txt", "untracked")
+    story.repository.write("jobs/notes.txt", "untracked")
+    applied = story.run("apply", "--wait")
+    assert (applied.code, "carries no commit" in applied.err) == (0, False)
+    assert story.shown(sha) == {ALL: "success", f"{JOB}census": "success", DRIFT: "success"}
 
 
 def test_a_commit_that_can_not_be_applied_is_told_why_and_the_others_how_their_jobs_ended(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import subprocess
@@ -190,7 +191,8 @@ def test_a_good_manifest_has_no_problem(kind: str, root: Path) -> None:
 
 
 def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
-    write(root, "jobs/job.yml", "# first\n---\n# census\n" + json.dumps(CUSTOM_JOB))
+    text = "# first\n---\n# census\n" + json.dumps(CUSTOM_JOB)
+    write(root, "jobs/job.yml", text)
     result = check(root)
     spec = copy.deepcopy(CUSTOM_JOB["spec"])
     spec["workerPoolSpecs"][2]["replicaCount"] = "3"  # in the one form of its type
@@ -208,6 +210,8 @@ def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
                 ),
                 path="jobs/job.yml",
                 line=4,
+                written=CUSTOM_JOB["package"]["path"],
+                digest=hashlib.blake2b(text.encode(), digest_size=32).digest(),
             ),
         ),
         problems=(),
@@ -233,7 +237,8 @@ def test_style_makes_no_difference(
     styled, plain = check(root), check(root, "plain")
     assert styled.problems == ()
     (manifest,) = styled.manifests
-    assert replace(manifest, path="", line=0) == replace(plain.manifests[0], path="", line=0)
+    place = {"path": "", "line": 0, "digest": b""}
+    assert replace(manifest, **place) == replace(plain.manifests[0], **place)
 
 
 # --- What is wrong: the corpus --------------------------------------------------------------------------

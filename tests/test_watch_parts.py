@@ -15,7 +15,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +351,7 @@ class TestTelling:
 
     def turn(self, commands: Commands, told: Told, before: Turn | None = None) -> Turn:
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        done = partial(told.teller.carried_out, "")
+        done = told.teller.carried_out
         turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
         told.teller.passed(turn, 1.5, "")
         return turn
@@ -453,7 +452,7 @@ class TestTelling:
         checkout = Checkout(commands.root, "", os.environ, "prod", settings.read)
 
         def turned(before: Turn | None) -> Turn:
-            done = partial(told.teller.carried_out, "")
+            done = told.teller.carried_out
             turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
             told.teller.passed(turn, 1.5, "")
             return turn
@@ -934,6 +933,7 @@ class TestClone:
         checkout = branch.checkout()
         assert checkout is not None
         assert checkout.commit == remote.git("rev-parse", "HEAD")
+        assert checkout.is_exported
         clone.close()
 
     def test_why_it_cannot_be_fetched_is_gits_own_reason_and_not_its_advice(self, tmp_path: Path) -> None:

@@ -12,14 +12,24 @@ from reconciler.apply import PATIENCE, applier_of
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json, tell, tell_error
 from reconciler.cli.progress import progress, submitting
-from reconciler.commit import commit_of
+from reconciler.commit import commit_of, still_at
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
 from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.jsonforms import apply_json
 from reconciler.labels import KEY, attempt_of
-from reconciler.onepass import brake, carry_out, invalid, refused, settle, untold
+from reconciler.onepass import (
+    brake,
+    carry_out,
+    invalid,
+    origin_for,
+    refused,
+    settle,
+    submitted_by,
+    untold,
+)
+from reconciler.origin import uncarried
 from reconciler.plan import Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.brakes import SUBMISSIONS
@@ -44,33 +54,35 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     # Asked for now, so that a setting that can't be stops us before the first write.
     is_told = github_settings(context.config.github, os.environ, context.config.root) is not None
-    commit = commit_of(context.config.root, os.environ) or ""
+    before = commit_of(context.config.root, os.environ) if is_told else None
     try:
         desired = wanted(context.config, context.environment, arguments.paths)
     except InvalidError as error:
         if is_told:
             with context.session(start=True) as session:
+                commit = still_at(context.config.root, os.environ, before)
                 _tell(invalid(session, commit, error), arguments)
         raise
     with context.session(start=True) as session:
         plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
+        origin = origin_for(session, desired, plan)
         patience = WAITING_PATIENCE if arguments.wait else PATIENCE
-        applier = applier_of(session, desired, commit, patience, _teller(arguments))
+        applier = applier_of(session, desired, origin.commit_of, patience, _teller(arguments))
         try:
             brake(session, plan, arguments.plan_digest)
         except RefusedError as error:
             if is_told:
-                _tell(refused(session, applier, desired, plan, error).problems, arguments)
+                _tell(refused(session, applier, desired, plan, error, origin).problems, arguments)
             raise
         _tell_plan(plan, arguments)
-        _tell(untold(session, commit), arguments)
+        _tell([*uncarried(origin, submitted_by(plan)), *untold(session, origin)], arguments)
         with submitting(arguments, sys.stderr) as listener:
-            outcomes = carry_out(session, replace(applier, listener=listener), plan)
-        _tell(settle(session, applier, desired, plan, outcomes).problems, arguments)
+            outcomes = carry_out(session, replace(applier, listener=listener), plan, origin)
+        _tell(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
         jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            _tell(settle(session, applier, desired, plan, outcomes).problems, arguments)
+            _tell(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
     outcomes = [_as_ended(outcome, ended) for outcome in outcomes]
     for line in _ends(desired, jobs, ended):
         tell(line, arguments.log_format)

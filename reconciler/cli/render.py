@@ -9,9 +9,9 @@ from reconciler.apply import labels_of
 from reconciler.claim import ClaimId
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
-from reconciler.commit import commit_of
 from reconciler.errors import ExitCode, NotFoundError
 from reconciler.naming import label_of
+from reconciler.origin import origin_of
 from reconciler.reconcile import request_body
 from reconciler.wanting import wanted
 
@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     base = arguments.name.replace("-", "_")
     for job in desired.jobs:
         if job.job_name == arguments.name or job.manifest.base_name == base:
-            commit = commit_of(context.config.root, os.environ) or ""
-            id = ClaimId(label_of(job.identity))
+            origin = origin_of(context.config, desired, [job], os.environ, whole=False)
+            id, commit = ClaimId(label_of(job.identity)), origin.commit_of(job)
             labels = labels_of(job, context.config.source, commit, id, context.environment.instance)
             print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
             return ExitCode.DONE

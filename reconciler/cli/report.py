@@ -9,9 +9,10 @@ import sys
 from reconciler.cli.comment import run_comment
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
-from reconciler.commit import commit_of
+from reconciler.commit import commit_of, still_at
 from reconciler.errors import ExitCode, InvalidError
 from reconciler.onepass import invalid, tell_commits, unposted, untold
+from reconciler.origin import origin_of
 from reconciler.reporters.settings import github_settings
 from reconciler.submission.observation import observe
 from reconciler.wanting import wanted
@@ -25,17 +26,19 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if github_settings(context.config.github, os.environ, context.config.root) is None:
         print("reconciler: no GitHub repository is configured: nothing to post", file=sys.stderr)
         return ExitCode.DONE
-    commit = commit_of(context.config.root, os.environ) or ""
+    before = commit_of(context.config.root, os.environ)
     try:
         desired = wanted(context.config, context.environment, [])
     except InvalidError as error:
         with context.session(start=True) as session:
+            commit = still_at(context.config.root, os.environ, before)
             for line in invalid(session, commit, error):
                 tell(line, arguments.log_format)
         raise
     with context.session(start=True) as session:
-        failed = tell_commits(session, desired, observe(session.ports), commit)
-        for line in untold(session, commit):
+        origin = origin_of(context.config, desired, desired.jobs, os.environ, whole=True)
+        failed = tell_commits(session, desired, observe(session.ports), origin.exact)
+        for line in untold(session, origin):
             tell(line, arguments.log_format)
     for line in unposted(failed):
         tell(line, arguments.log_format)

@@ -9,10 +9,10 @@ import sys
 from reconciler.apply import applier_of, said_of
 from reconciler.claim import Claim, ClaimState
 from reconciler.cli.context import context_of
-from reconciler.commit import commit_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
 from reconciler.inert import one_line
+from reconciler.origin import origin_of, uncarried
 from reconciler.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.brakes import check_limit
@@ -31,8 +31,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if arguments.give_up:
             return _give_up(session, claim)
         desired = wanted(context.config, context.environment, [])
-        commit = commit_of(context.config.root, os.environ) or ""
-        return _resubmit(session, desired, claim, commit)
+        return _resubmit(session, desired, claim)
 
 
 def _unsettled(name: str, claims: list[Claim]) -> Claim:
@@ -66,16 +65,23 @@ def _give_up(session: Session, claim: Claim) -> ExitCode:
     return ExitCode.DONE
 
 
-def _resubmit(session: Session, desired: Desired, claim: Claim, commit: str) -> ExitCode:
+def _resubmit(session: Session, desired: Desired, claim: Claim) -> ExitCode:
     job = _wanted(desired, claim)
     _check_brakes(session, job)
-    applier = applier_of(session, desired, commit, tell=lambda line: print(one_line(line), file=sys.stderr))
+    origin = origin_of(session.config, desired, [job], os.environ, whole=False)
+    for line in uncarried(origin, [job]):
+        _tell(line)
+    applier = applier_of(session, desired, origin.commit_of, tell=_tell)
     settled = applier.resubmit(job, claim)
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
         return ExitCode.DONE
     print(one_line(f"{claim.job_name}: {said_of(settled)}"))
     return ExitCode.FAILED
+
+
+def _tell(line: str) -> None:
+    print(one_line(line), file=sys.stderr)
 
 
 def _wanted(desired: Desired, claim: Claim) -> DesiredJob:

@@ -19,7 +19,7 @@ from reconciler.validation.findings import Finding, Keys, Rules
 from reconciler.validation.known import known_document
 from reconciler.validation.load import Document, load_documents
 from reconciler.validation.packages import PackageFolder
-from reconciler.validation.remembered import KnownDocument
+from reconciler.validation.remembered import KnownDocument, digest_of
 from reconciler.validation.secrets import secrets
 
 FolderOf = Callable[[str, str], PackageFolder]
@@ -66,11 +66,13 @@ class ExaminedFile:
     Attributes:
         path: As users are told of it.
         size: How many of its bytes were looked at.
+        digest: Of its bytes, as `digest_of` gives it; b"" if they could not be read.
         has_secrets: Whether its problems are the secrets in it; any other one might quote them.
     """
 
     path: str
     size: int = 0
+    digest: bytes = b""
     jobs: list[ExaminedJob] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     has_secrets: bool = False
@@ -110,7 +112,9 @@ def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: 
         problems.append(Problem(file.path, 1, 1, "", "the file holds no job", hint))
     found = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]
-    return ExaminedFile(file.path, len(data), jobs, found or problems, has_secrets=bool(found))
+    return ExaminedFile(
+        file.path, len(data), digest_of(data), jobs, found or problems, has_secrets=bool(found)
+    )
 
 
 def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:

@@ -256,11 +256,11 @@ class Validating:
                     package = (
                         self._packages.folder(file.place, document.package) if document.package else None
                     )
-                    manifests.append(_manifest(document, file.path, package))
+                    manifests.append(_manifest(document, file.path, package, found.digest))
                     identities.append(document.identities)
             else:
                 valid = [job for job in found.checked if job.is_valid]
-                manifests += (_manifest(job.known, file.path, job.package) for job in valid)
+                manifests += (_manifest(job.known, file.path, job.package, found.digest) for job in valid)
                 identities += (() for _ in valid)
         invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
         return Validation(
@@ -288,7 +288,7 @@ def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: in
     )
 
 
-def _manifest(document: KnownDocument, path: str, package: PackageFolder | None) -> Manifest:
+def _manifest(document: KnownDocument, path: str, package: PackageFolder | None, digest: bytes) -> Manifest:
     return Manifest(
         api_version=document.api_version,
         kind=document.kind,
@@ -299,4 +299,6 @@ def _manifest(document: KnownDocument, path: str, package: PackageFolder | None)
         reconcile=document.reconcile or AS_IS,
         path=path,
         line=document.line,
+        written=document.package,
+        digest=digest,
     )

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from reconciler.watching.listener import Health
 from reconciler.watching.sources import Source
@@ -88,7 +87,7 @@ class Loop:
             self._before,
             lambda: not self._wakes.stopping,
             self._teller.waiting,
-            partial(self._teller.carried_out, checkout.commit),
+            self._teller.carried_out,
         )
         ended = time.monotonic()
         self._health.passed()

@@ -42,7 +42,7 @@ class KeptSettings:
         except InvalidError:
             self._were_there = True
             raise
-        if config != from_document(root, {}):
+        if config != from_document(root, {}, config.digest):
             self._were_there = True
         elif self._were_there:
             raise InvalidError(

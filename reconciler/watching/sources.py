@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from reconciler.commit import commit_of
+from reconciler.commit import head_of
 from reconciler.git import GitError
 from reconciler.manifests import JOBS_FOLDER
 from reconciler.plan import DesiredJob
@@ -68,7 +68,8 @@ class WorkTree:
     def checkout(self) -> Checkout:
         """The work tree."""
         self._follow()
-        commit = commit_of(self._root, self._environ) or ""
+        head = head_of(self._root, self._environ)
+        commit = head.carried if head else ""
         return Checkout(self._root, commit, self._environ, self._environment, self._settings.read)
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
@@ -129,7 +130,9 @@ class RemoteBranch:
         """The newest commit that was fetched; None before the first."""
         if not self._clone.commit:
             return None
-        return Checkout(self._clone.tree, self._clone.commit, self._environ, self._environment)
+        return Checkout(
+            self._clone.tree, self._clone.commit, self._environ, self._environment, is_exported=True
+        )
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
         """Nothing to do: only a fetch brings changes."""

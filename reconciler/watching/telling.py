@@ -9,6 +9,7 @@ from typing import Any
 from reconciler.errors import InvalidError, ReconcilerError
 from reconciler.job import State
 from reconciler.jsonforms import problem_json
+from reconciler.origin import Origin, uncarried
 from reconciler.plan import Action, Drift
 from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
@@ -70,13 +71,17 @@ class Teller:
         """The end was asked for."""
         self._events.info("ending")
 
-    def carried_out(self, commit: str, outcomes: Sequence[Outcome]) -> None:
-        """A plan was carried out, and this came of it."""
+    def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
+        """Tell what came of a plan, and the commits that its jobs carry."""
         self._goes_on()
         applied = [outcome for outcome in outcomes if outcome.status is Status.APPLIED]
         submitted = [outcome for outcome in applied if outcome.change.action in SUBMISSIONS]
         self._metrics.submitted(len(submitted))
+        for line in uncarried(origin, [o.change.desired for o in submitted if o.change.desired]):
+            self._events.warning("no-commit", message=line)
         for outcome in submitted:
+            desired = outcome.change.desired
+            commit = origin.commit_of(desired) if desired else ""
             self._events.info("submitted", job=outcome.change.job_name, **_of_commit(commit))
         # One that is quick has ended before it is seen for the first time.
         self._live |= {outcome.resource for outcome in submitted}

@@ -11,11 +11,23 @@ from pathlib import Path
 
 from reconciler.apply import PATIENCE, applier_of
 from reconciler.claim import ClaimState
+from reconciler.commit import commit_of
 from reconciler.config import Config, Environment, load_config
 from reconciler.desired import Desired
 from reconciler.errors import InvalidError, ReconcilerError, RefusedError, ServiceError, UsageError
 from reconciler.manifestcache import ManifestCache
-from reconciler.onepass import Settled, brake, carry_out, invalid, refused, settle, tell_commits, unposted
+from reconciler.onepass import (
+    Settled,
+    brake,
+    carry_out,
+    invalid,
+    origin_for,
+    refused,
+    settle,
+    tell_commits,
+    unposted,
+)
+from reconciler.origin import NO_ORIGIN, Origin, exported
 from reconciler.plan import Action, DesiredJob, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import plan_of
@@ -25,7 +37,7 @@ from reconciler.session import Session, open_session
 from reconciler.submission.observation import Observed, observe
 from reconciler.wanting import PassMemory, wanted
 
-Done = Callable[[Sequence[Outcome]], None]
+Done = Callable[[Sequence[Outcome], Origin], None]
 
 
 class Result(StrEnum):
@@ -43,10 +55,12 @@ class Checkout:
 
     Attributes:
         root: The repository's root.
-        commit: What is checked out there; "" where that isn't exactly a commit.
+        commit: The commit that is checked out there, whatever its files are like now; "" for none.
         environ: The environment variables.
         environment: The environment's name; None for the one that is there without being written.
         settings: Reads the settings at the root; raises InvalidError.
+        is_exported: Whether this process laid the files out from the commit, in a folder of its own: then
+            they are the commit's by construction, and are not compared with it.
     """
 
     root: Path
@@ -54,6 +68,7 @@ class Checkout:
     environ: Mapping[str, str]
     environment: str | None
     settings: Callable[[Path], Config] = load_config
+    is_exported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,7 @@ class Turn:
         outcomes: What came of it.
         settled: What there was afterwards; None where nobody looked.
         seen: What it was decided by.
+        origin: The commit of its jobs.
         steady: Whether the pass before had decided by the same.
     """
 
@@ -90,6 +106,7 @@ class Turn:
     outcomes: Sequence[Outcome] = ()
     settled: Settled | None = None
     seen: Seen | None = None
+    origin: Origin = NO_ORIGIN
     steady: bool = False
 
     @property
@@ -114,7 +131,9 @@ class Turn:
         """Whether a pass that decides by this would, like this one, do nothing, and leave the same behind."""
         as_left = self.settled is not None and self.settled.observed == seen.observed
         # What isn't known yet may be found out by waiting alone.
-        return self._is_done and not self._is_pending and as_left and self.seen == seen
+        # Nor is why the commit couldn't be read.
+        is_known = not self._is_pending and not self.origin.reason
+        return self._is_done and is_known and as_left and self.seen == seen
 
     @property
     def _is_done(self) -> bool:
@@ -167,7 +186,7 @@ def one_turn(
     before: Turn | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
-    done: Done = lambda outcomes: None,
+    done: Done = lambda outcomes, origin: None,
 ) -> Turn:
     """One pass; nothing that a file or a service says raises.
 
@@ -177,7 +196,7 @@ def one_turn(
         before: The last pass.
         go_on: Asked before each submission and each wait.
         tell: Gets a line about what is waited for.
-        done: Gets what came of the plan, before it is looked at what there is then.
+        done: Gets what came of the plan, and the commit of its jobs, before the service is observed again.
     """
     try:
         return _turn(checkout, remembered, before, go_on, tell, done)
@@ -223,7 +242,8 @@ def _turn(
 ) -> Turn:
     ahead, remembered.ahead = remembered.ahead, None
     config = checkout.settings(checkout.root)
-    github_settings(config.github, os.environ, config.root)
+    is_told = github_settings(config.github, os.environ, config.root) is not None
+    before_reading = _clean_commit(checkout) if is_told else None
     environment = config.environment(checkout.environment)
 
     def opened(*, start: bool) -> AbstractContextManager[Session]:
@@ -232,9 +252,10 @@ def _turn(
     try:
         desired = remembered.wanted(checkout, config, environment)
     except InvalidError as error:
-        if github_settings(config.github, os.environ, config.root):
+        if is_told:
+            commit = before_reading if before_reading == _clean_commit(checkout) else None
             with opened(start=True) as session:
-                problems = invalid(session, checkout.commit, error)
+                problems = invalid(session, commit or "", error)
             return Turn(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))
         raise
 
@@ -254,13 +275,18 @@ def _turn(
         seen = seen or seen_in(session)
         if before and before.holds_for(seen):
             return _again(session, desired, before, seen)
-        return _carried_out(session, desired, seen, before, go_on, tell, done)
+        return _carried_out(session, checkout, desired, seen, before, go_on, tell, done)
+
+
+def _clean_commit(checkout: Checkout) -> str | None:
+    """Return the commit that the files are exactly; None for none."""
+    return checkout.commit if checkout.is_exported else commit_of(checkout.root, checkout.environ)
 
 
 def _again(session: Session, desired: Desired, before: Turn, seen: Seen) -> Turn:
     """The last pass once more: there is nothing to decide, to do or to keep, and no need of a second look."""
     try:
-        unsaid = tell_commits(session, desired, seen.observed, seen.commit)
+        unsaid = tell_commits(session, desired, seen.observed, before.origin.exact)
         settled = Settled(seen.observed, tuple(unposted(unsaid)), len(unsaid))
     except ReconcilerError as error:
         settled = Settled(seen.observed, (error.message,))
@@ -269,6 +295,7 @@ def _again(session: Session, desired: Desired, before: Turn, seen: Seen) -> Turn
 
 def _carried_out(
     session: Session,
+    checkout: Checkout,
     desired: Desired,
     seen: Seen,
     before: Turn | None,
@@ -277,18 +304,22 @@ def _carried_out(
     done: Done,
 ) -> Turn:
     plan = plan_of(session, desired, seen.observed, whole=True)
-    applier = applier_of(session, desired, seen.commit, PATIENCE, tell, go_on)
+    if checkout.is_exported:
+        origin = exported(checkout.commit, desired)
+    else:
+        origin = origin_for(session, desired, plan)
+    applier = applier_of(session, desired, origin.commit_of, PATIENCE, tell, go_on)
     stop: RefusedError | None = None
     outcomes: list[Outcome] = []
     try:
         brake(session, plan)
-        outcomes = carry_out(session, applier, plan)
-        done(outcomes)
-        settled = settle(session, applier, desired, plan, outcomes)
+        outcomes = carry_out(session, applier, plan, origin)
+        done(outcomes, origin)
+        settled = settle(session, applier, desired, plan, outcomes, origin)
     except RefusedError as error:
-        stop, settled = error, refused(session, applier, desired, plan, error)
+        stop, settled = error, refused(session, applier, desired, plan, error, origin)
     failed = settled.observed is None or any(outcome.status is Status.FAILED for outcome in outcomes)
     result = Result.REFUSED if stop else Result.FAILED if failed else Result.SUCCEEDED
     steady = before is not None and before.seen == seen
     engine = session.environment.engine
-    return Turn(result, stop, engine, desired.jobs, plan, outcomes, settled, seen, steady)
+    return Turn(result, stop, engine, desired.jobs, plan, outcomes, settled, seen, origin, steady)

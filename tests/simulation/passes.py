@@ -76,7 +76,7 @@ class Outside:
             applier = Applier(
                 ports,
                 body_of,
-                commit=commit.sha,
+                commit_of=lambda job: commit.sha,
                 patience=self._patience(),
                 pause=PAUSE,
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
