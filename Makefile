@@ -10,6 +10,7 @@ UV_FLAGS ?=
 SEEDS ?= 2000
 SEED ?=
 OPTIONS ?=
+GUARD ?=
 MODULES ?=
 SIZES ?= 100 1000 10000
 REPEATS ?= 3
@@ -29,7 +30,7 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test chaos kills simulate model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test chaos kills simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +59,9 @@ kills: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill the embedded service and what
 
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
+
+guards: $(STAMPS)/dev  ## leave out each guard in turn: the simulation must notice within 400 seeds; GUARD=suspend
+	$(BIN)/python -m tests.simulation.guards $(GUARD)
 
 model: $(STAMPS)/dev  ## check the model of the submission protocol in its large worlds too: minutes
 	MODEL=large $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/test_protocol_model.py

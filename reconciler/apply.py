@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
@@ -20,6 +21,7 @@ from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.ports import Ports, Versioned
 from reconciler.reconcile import request_body
+from reconciler.repair import age
 from reconciler.services.storage import Staging
 from reconciler.session import Session
 from reconciler.sidebyside import SideBySide, Together, in_order
@@ -87,7 +89,7 @@ class Applier:
         yield from self._ask([change for change in cancels if change.repair], asked)
         missing: set[str] = set()
         submissions = self._submissions()
-        begun = submissions.begin([self._submission(c) for c in plan.changes if c.action in SUBMISSIONS])
+        begun = submissions.begin(self._each_submission(plan))
         yield from _noting(begun, missing)
         waiting = submissions.waiting
         replaced = [change for change in cancels if not change.repair]
@@ -157,11 +159,21 @@ class Applier:
             self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
         )
 
-    def _submission(self, change: Change) -> Submission:
+    def _each_submission(self, plan: Plan) -> list[Submission]:
+        changes = [change for change in plan.changes if change.action in SUBMISSIONS]
+        witnesses = _witnesses(plan) if changes else {}
+        return [self._submission(change, witnesses.get(change.kind, ())) for change in changes]
+
+    def _submission(self, change: Change, witnesses: tuple[ActualJob, ...]) -> Submission:
         job = change.desired
         assert job is not None, "a submission is always of a desired job"
         id = ClaimId(change.key or label_of(job.identity), change.attempt)
-        return Submission(change, self._order(job, change.job_name, id), partial(self.stage, job))
+        order = replace(
+            self._order(job, change.job_name, id),
+            witnesses=witnesses,
+            attempts=job.manifest.reconcile.attempts,
+        )
+        return Submission(change, order, partial(self.stage, job))
 
     def _ask(self, changes: Sequence[Change], asked: list[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
         """Ask for the ends of runs, which are put to `asked`; the outcomes of those that can't be asked."""
@@ -251,6 +263,21 @@ class _Staged:
             if archive.sha256 not in self._there:
                 self._staging.put(archive)
                 self._there.add(archive.sha256)
+
+
+def _witnesses(plan: Plan) -> dict[str, tuple[ActualJob, ...]]:
+    """Return the runs of wanted jobs by kind, live ones first, then by age.
+
+    A listing that leaves out old jobs is noticed by the oldest; what has ended may be deleted sooner.
+    """
+    by_kind: dict[str, list[ActualJob]] = defaultdict(list)
+    for change in plan.changes:
+        if change.desired and change.actual:
+            by_kind[change.kind].append(change.actual)
+    return {
+        kind: tuple(sorted(runs, key=lambda run: (run.state.ended, age(run))))
+        for kind, runs in by_kind.items()
+    }
 
 
 def _noting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]:

@@ -154,7 +154,9 @@ class Bounds:
     """What at-most-once rests on beside the fence.
 
     Attributes:
-        executes: The longest time between a create's acceptance and its job's existence.
+        executes: The longest time between the arrival of a create's head and its job's existence. The service
+            judges the credential when the head arrives. So this time includes the body's way, of which the
+            transport allows 60 s to write (`HttpRequest.timeout`).
         visible: The longest time between a job's existence and its being in every listing.
         look_again: Seconds between two looks, both of which must find nothing, before a create is sent anew.
         lifetime: How long a create's credential lasts, where that can be chosen.

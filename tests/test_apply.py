@@ -18,7 +18,7 @@ from reconciler.apply import Applier, said_of
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
-from reconciler.labels import TRY, labels_digest
+from reconciler.labels import ATTEMPT, TRY, labels_digest
 from reconciler.manifest import Reconcile
 from reconciler.naming import label_of
 from reconciler.plan import DesiredJob, DriftKind, Plan
@@ -625,6 +625,35 @@ def test_an_attempt_that_is_not_wanted_any_more_is_not_sent(outside: Outside) ->
     )
     assert apply(outside, once) == []
     assert told(apply(outside, job)) == [("retry", "applied", "QUEUED")]
+
+
+def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside: Outside) -> None:
+    job = wanted(attempts=1)
+    apply(outside, job)
+    failed = job_of(outside, job)
+    outside.jobs.becomes(failed, State.FAILED)
+    clone = outside.jobs.add({**failed.body, "labels": {**failed.labels, ATTEMPT: "2", TRY: "other"}})
+    plan = plan_of(outside, [job])
+    assert [change.action for change in plan.changes] == ["retry"]
+    outside.jobs.hidden.add(clone.resource)
+    (outcome,) = applier(outside).run(plan)
+    assert outcome.error is not None
+    assert outcome.error.startswith('attempt 2 is not sent: its job is gone, and "attempts" is 1')
+    assert len(outside.jobs.sent) == 1
+
+
+@pytest.mark.fault(15)
+def test_submission_is_not_sent_again_while_search_leaves_out_other_job(outside: Outside) -> None:
+    jobs = [wanted("a"), wanted("b")]
+    outside.jobs.answers = ["", Unknown("?")]
+    list(applier(outside).run(plan_of(outside, jobs)))
+    plan = plan_of(outside, jobs)
+    outside.time.now += timedelta(hours=1)
+    outside.jobs.hidden |= {job.resource for job in outside.jobs.jobs}
+    (outcome,) = applier(outside).run(plan)
+    assert outcome.error is not None
+    assert "listing leaves out" in outcome.error
+    assert len(outside.jobs.sent) == 2
 
 
 def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:

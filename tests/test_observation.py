@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside
+from memory_ports import BOUNDS, Outside, labels
 from msgspec.structs import replace
 from test_submission import KEY_1, ORDER, body, settle
 
@@ -111,10 +111,24 @@ def test_a_job_that_is_gone_is_not_seen(outside: Outside) -> None:
 
 @pytest.mark.parametrize("known", [{"ended": State.FAILED}, {"gone": True}])
 def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict[str, object]) -> None:
+    """As long as the listing shows any job."""
+    other = outside.jobs.add({"displayName": "other", "labels": labels("other"), "jobSpec": {}})
     claim = replace(outside.claim, **known)  # type: ignore[arg-type]
     outside.claims.write(claim, outside.claims.held[claim.id].generation)
     outside.jobs.hidden.add(claim.resource)
     outside.time.now += BOUNDS.visible * 2
+    assert [run.resource for run in observe(outside.ports).runs] == [other.resource]
+
+
+@pytest.mark.fault(15)
+def test_empty_listing_stops_everything_while_ended_job_is_there(outside: Outside) -> None:
+    claim = replace(outside.claim, ended=State.FAILED)
+    outside.claims.write(claim, outside.claims.held[claim.id].generation)
+    outside.jobs.hidden.add(claim.resource)
+    outside.time.now += BOUNDS.visible * 2
+    with pytest.raises(ServiceError, match="leaves out"):
+        observe(outside.ports)
+    outside.jobs.jobs.clear()
     assert observe(outside.ports).runs == ()
 
 

@@ -9,6 +9,7 @@ import math
 import socket
 import ssl
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -48,7 +49,7 @@ from reconciler.transport import (
     send_idempotent,
     sending,
 )
-from reconciler.transport.connecting import Connection
+from reconciler.transport.connecting import Connection, time_since_boot, write_request
 from reconciler.transport.wire import Incoming, UnusableAnswerError, read_response
 
 SECRET = "ya29.very-secret-token"
@@ -216,9 +217,9 @@ def test_what_comes_after_an_answer_is_never_the_answer_to_the_next_request(
 
 @dataclass(frozen=True)
 class Writes:
-    """What one thread gave its sockets to send: all at once, and over TLS also record by record."""
+    """What one thread gave its sockets to send: to plain ones, and record by record over TLS."""
 
-    whole: list[bytes]
+    plain: list[bytes]
     records: list[bytes]
 
 
@@ -238,8 +239,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 
         monkeypatch.setattr(kind, name, watching, raising=False)
 
-    watch(socket.socket, "sendall", written.whole)
-    watch(ssl.SSLSocket, "sendall", written.whole)
+    watch(socket.socket, "send", written.plain)
     watch(ssl.SSLSocket, "send", written.records)
     return written
 
@@ -259,13 +259,34 @@ def test_headers_and_body_leave_in_one_write(
     server = serve(answer(), tls=server_tls if scheme == "https" else None)
     body = b"x" * size
     DirectTransport(Loopback()).send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
-    (write,) = writes.whole
-    assert write.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
-    assert write.endswith(b"\r\n\r\n" + body)
+    first, *more = writes.records if scheme == "https" else writes.plain
+    assert first.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
+    assert first.endswith(b"\r\n\r\n" + body)
     assert server.arrived[0].body == body
     assert server.arrived[0].headers["authorization"] == f"Bearer {SECRET}"
-    if scheme == "https" and size < 16_000:
-        assert writes.records == writes.whole, "one record of TLS, which holds 16 KiB"
+    assert size > 16_000 or not more, "one record of TLS, which holds 16 KiB"
+
+
+@pytest.mark.fault(8)
+def test_rest_of_request_is_not_sent_after_pause() -> None:
+    """The server judged the credential when the head arrived: a body that comes later could make a job."""
+    ours, theirs = socket.socketpair()
+    moments = iter((0.0, 1.0, 61.0))
+    request = b"POST / HTTP/1.1\r\n\r\n" + b"x" * (1 << 24)
+    with ours, theirs:
+        theirs.settimeout(10)
+        with pytest.raises(TimeoutError):
+            write_request(ours, request, 60.0, lambda: next(moments))
+        ours.close()
+        received = 0
+        while data := theirs.recv(1 << 20):
+            received += len(data)
+    assert 0 < received < len(request)
+
+
+def test_time_for_writing_counts_while_machine_sleeps() -> None:
+    """`time.monotonic` stands still then on Linux."""
+    assert time_since_boot() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)
 
 
 def test_a_read_and_each_after_it_leave_in_one_write(
@@ -274,7 +295,7 @@ def test_a_read_and_each_after_it_leave_in_one_write(
     server = serve(answer())
     for _ in range(3):
         transport.send(request_to(server, "GET"))
-    assert [write.partition(b" ")[0] for write in writes.whole] == [b"GET"] * 3
+    assert [write.partition(b" ")[0] for write in writes.plain] == [b"GET"] * 3
     assert server.connections == 1
 
 

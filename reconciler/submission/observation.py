@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 
 from msgspec import Struct
 
 from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.errors import NotFoundError, ServiceError
+from reconciler.errors import NotFoundError
 from reconciler.job import ActualJob
 from reconciler.labels import INSTANCE, KEY, SOURCE, is_of_other_instance
 from reconciler.ports import Ports, Versioned
+from reconciler.submission.listings import blind, is_old
 from reconciler.unread import Unread, digest_of
+
+_ASKED = 3
+"""Ended jobs that are read by name where a listing is empty."""
 
 
 class Observed(Struct, frozen=True, dict=True):
@@ -71,7 +76,8 @@ def observed(ports: Ports, found: Listed) -> Observed:
 
     A claim's job that the listing leaves out is asked for by name. Where it is there, with its labels, and
     isn't so young that a listing may still lack it, listings can't be trusted, and a search for jobs that
-    finds nothing would mean nothing.
+    finds nothing would mean nothing. The same holds for an empty listing while the service still has one of
+    the jobs that ended, of which a few are read.
 
     Raises:
         ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
@@ -79,7 +85,7 @@ def observed(ports: Ports, found: Listed) -> Observed:
     claims, listed = found.claims.read(), found.runs.read()
     own, others = _by_instance(ports, claims, listed)
     prepared = ports.claims.check(len(own))
-    missing = _missing(claims, listed)
+    missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
     doubtful = tuple(run for run in others if _is_doubtful(ports, run, prepared))
     digest = b"" if missing else found.digest
     return Observed(claims, (*own, *_unlisted(ports, missing)), digest, doubtful)
@@ -127,6 +133,17 @@ def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -
     ]
 
 
+def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
+    """Return a few claims whose jobs ended, and which only a listing can find without the claim."""
+    ended = (
+        found.claim
+        for found in claims.values()
+        if found.claim.state is ClaimState.BOUND and found.claim.ended
+    )
+    unnamed = (one for one in ended if ports.jobs.named(one.api_version, one.kind, one.job_name) is None)
+    return list(islice(unnamed, _ASKED))
+
+
 def _unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
     for claim in missing:
         try:
@@ -134,20 +151,6 @@ def _unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
         except NotFoundError:
             continue
         labelled = job.labels.get(SOURCE) == ports.source and job.labels.get(KEY) == claim.id.key
-        if labelled and _is_old(ports, claim, job):
-            raise ServiceError(
-                f"the service's listing leaves out {job.resource}, which is there: nothing can be decided",
-                hint="try again in some minutes; if it stays, the listing's filter no longer works",
-            )
+        if labelled and is_old(ports, claim.id, job):
+            raise blind(job)
         yield job
-
-
-def _is_old(ports: Ports, claim: Claim, job: ActualJob) -> bool:
-    """Whether every listing must show the job, by the store's clock."""
-    now = ports.claims.read(claim.id).now
-    try:
-        return now - datetime.fromisoformat(job.create_time) > ports.bounds.visible
-    except (ValueError, TypeError):
-        # It doesn't say that it is young. To stop in vain costs a look by a person; to go on with listings
-        # that leave out jobs may cost a second job.
-        return True

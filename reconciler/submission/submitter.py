@@ -31,6 +31,7 @@ from reconciler.manifest import JsonObject
 from reconciler.ports import Credential, Ports, Versioned
 from reconciler.repair import elder
 from reconciler.submission.adoption import differences
+from reconciler.submission.listings import check_search
 from reconciler.submission.quota import USED_UP, NotBegunError, Quota
 
 MAX_UNANSWERED = 5
@@ -53,11 +54,16 @@ class Order:
         claim: What its claim says of it; the state and what follows from it don't count.
         body: The create's body with the mark that it is given, labels and all.
         earlier: The claims that older versions of the hash would have made for the same content.
+        witnesses: Other jobs of its kind, which a search by key must find before it is sent again.
+        attempts: The most attempts that the manifest allows. A later one is bound where its job is found, and
+            never sent; None for no limit.
     """
 
     claim: Claim
     body: Callable[[str], JsonObject]
     earlier: tuple[ClaimId, ...] = ()
+    witnesses: tuple[ActualJob, ...] = ()
+    attempts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ class Submitter:
     """
 
     def __init__(self, ports: Ports, quota: Quota | None = None) -> None:
+        self._ports = ports
         self._source = ports.source
         self._instance = ports.instance
         self._claims = ports.claims
@@ -260,6 +267,8 @@ class Submitter:
             seen = self._look(order, found.claim, forced=forced)
             if seen is not None:
                 return self._settled(found, seen)
+            # The plan's listing may be an hour old by now, with a quota to wait for.
+            check_search(self._ports, order.witnesses)
         unanswered = found.claim.unanswered + 1
         if unanswered >= MAX_UNANSWERED and not forced:
             said = f"{unanswered} requests for it were sent, and none was answered"
@@ -280,6 +289,12 @@ class Submitter:
         self, order: Order, found: Versioned | None, now: datetime, unanswered: int = 0
     ) -> Settlement | None:
         """Claim the sending of one request, and send it."""
+        number = order.claim.id.attempt
+        if order.attempts is not None and number > order.attempts:
+            raise ServiceError(
+                f'attempt {number} is not sent: its job is gone, and "attempts" is {order.attempts}',
+                hint="look at the plan again: something changed since it was made",
+            )
         self._quota.begin()
         started = self._clock.monotonic()
         credential = self._fence.mint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     import ssl
 
 _HTTP_PORT = 80
+
+
+def time_since_boot() -> float:
+    """Return seconds that also count while the machine sleeps, where the system can tell.
+
+    Linux stops `time.monotonic` during sleep.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Connection:
@@ -38,7 +47,7 @@ class Connection:
         return not look.poll(0)
 
     def exchange(self, method: str, request: bytes, end: float, max_body: int) -> HttpResponse:
-        """Send a request, once and in one write, and read the whole answer.
+        """Send a request once, as `write_request` does, and read the whole answer.
 
         Args:
             method: The request's.
@@ -52,17 +61,45 @@ class Connection:
             UnusableAnswerError: What came is no whole answer.
         """
         self.is_reusable = False
-        self._sock.settimeout(_left(end))
         # A server that stops reading may have refused before the end of the body, and said so: its answer
         # counts.
         with suppress(ConnectionError):
-            self._sock.sendall(request)
+            write_request(self._sock, request, _left(end))
         response, self.is_reusable = read_response(Incoming(self._sock, end), method, max_body)
         return response
 
     def close(self) -> None:
         """End the connection."""
         self._sock.close()
+
+
+def write_request(
+    sock: socket.socket, request: bytes, seconds: float, clock: Callable[[], float] = time_since_boot
+) -> None:
+    """Write a whole request, head and body together, in as few writes as the socket takes.
+
+    A server judges the credential when the head arrives. A process that is paused after the first write must
+    not send the rest later, so each further write first checks the time. TLS takes 16 KiB in one write, and
+    a plain socket mostly the whole request.
+
+    Args:
+        sock: A connected socket.
+        request: Head and body.
+        seconds: How long the writes may take in all, the time that the machine sleeps included.
+        clock: Seconds since some moment, which must go on while the machine sleeps.
+
+    Raises:
+        TimeoutError: The time is up; the rest is not sent.
+        OSError: The connection broke.
+    """
+    end = clock() + seconds
+    rest = memoryview(request)
+    while rest:
+        left = end - clock()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+        rest = rest[sock.send(rest) :]
 
 
 def connected(

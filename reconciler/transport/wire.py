@@ -50,7 +50,7 @@ def request_bytes(method: str, target: str, headers: Mapping[str, str], body: by
     """A whole request: headers and body in one piece.
 
     A process that is stopped between the two would send the body whenever it goes on, long after the server
-    has judged the headers.
+    has judged the headers, and with them the credential.
 
     Args:
         method, target: Of the request line.

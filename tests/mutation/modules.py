@@ -31,6 +31,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "submission.adoption": ("test_adoption", "test_adoption_fields"),
     "defaults": ("test_adoption", "test_adoption_fields"),
     "claim": ("test_claim", "test_claim_limits"),
+    "submission.listings": ("test_observation", "test_unlisted_jobs", "test_apply"),
     "submission.observation": ("test_observation", "test_unlisted_jobs", "test_apply"),
     "submission.upkeep": ("test_claim_upkeep", "test_apply"),
     "planning.proposing": ("test_proposing",),

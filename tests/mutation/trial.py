@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import pickle
 import resource
@@ -20,6 +17,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from .loading import replace_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,30 +53,6 @@ class Baseline:
     seconds: dict[str, float] = field(default_factory=dict)
     reached: dict[str, set[str]] = field(default_factory=dict)
     loaded: list[str] = field(default_factory=list)
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module from a syntax tree."""
-
-    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
-        super().__init__(name, str(path))
-        self._code = compile(tree, str(path), "exec", dont_inherit=True)
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self._code
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Puts the mutated module in the place of the real one."""
-
-    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
-        self._name, self._path = name, path
-        self._loader = _Loader(name, path, tree)
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_file_location(fullname, self._path, loader=self._loader)
 
 
 class _Chosen:
@@ -151,7 +126,7 @@ def start(name: str, path: Path, tree: ast.Module, apply: Callable[[], None], te
 
     def work() -> int:
         apply()
-        sys.meta_path.insert(0, _Finder(name, path, tree))
+        replace_module(name, path, tree)
         status = _pytest(sorted({test.partition("::")[0] for test in tests}), [_Chosen(tests)])
         return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
 

@@ -10,10 +10,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from os import cpu_count
+from typing import TYPE_CHECKING
 
 from .faults import BEYOND, KINDS
-from .run import GUARDS, Result, Simulation
+from .guards import GUARDS, leave_out
 from .trace import text_of
+
+if TYPE_CHECKING:
+    from .run import Result
 
 _CHUNK = 50
 _SHOWN = 120
@@ -22,6 +26,8 @@ _SHOWN = 120
 def main() -> int:
     """Run; 1 if anything was found."""
     arguments = _arguments()
+    if arguments.without:
+        leave_out(arguments.without)
     begun = time.monotonic()
     one = arguments.seed is not None
     seeds = (
@@ -30,7 +36,7 @@ def main() -> int:
         else range(arguments.first, arguments.first + arguments.seeds)
     )
     faults, seen, steps, failed = Counter[str](), Counter[str](), 0, 0
-    work = partial(_chunk, beyond=arguments.broken_bounds, without=arguments.without)
+    work = partial(_chunk, beyond=arguments.broken_bounds, without=arguments.without, most=arguments.most)
     for done, part in enumerate(_parts(work, seeds), start=1):
         for result in part:
             faults += result.faults
@@ -73,8 +79,17 @@ def _parts(work: partial[list[Result]], seeds: range) -> Iterator[Iterable[Resul
             pool.shutdown(cancel_futures=True)
 
 
-def _chunk(seeds: range, *, beyond: bool, without: str) -> list[Result]:
-    return [_kept(Simulation(seed, beyond=beyond, without=without).run(), len(seeds)) for seed in seeds]
+def _chunk(seeds: range, *, beyond: bool, without: str, most: int) -> list[Result]:
+    from .run import Simulation  # after a guard was left out
+
+    results: list[Result] = []
+    failed = 0
+    for seed in seeds:
+        results.append(_kept(Simulation(seed, beyond=beyond, without=without).run(), len(seeds)))
+        failed += bool(results[-1].violations)
+        if failed == most:
+            break
+    return results
 
 
 def _kept(result: Result, of: int) -> Result:

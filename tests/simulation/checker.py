@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from reconciler.claim import Claim, ClaimState
+from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.job import ActualJob, State
 from reconciler.labels import SOURCE, TRY
+from reconciler.manifest import ML_V1
 from reconciler.naming import label_of
 from reconciler.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.planning.outcome import Outcome
+from reconciler.ports import Versioned
 from reconciler.reporters.contexts import ROLL_UP
 
 from .github import Statuses
-from .model import OURS, Job, Request, ours
+from .model import OURS, TIMEOUT, Job, Request, ours, short_slot
 from .scenario import Commit, Repository
 from .store import Claims
 from .world import World
@@ -27,11 +30,39 @@ MOST_TRIES = 5
 _TOLD = 3
 """Whole passes that saw a job's end, after which its claim must know it; one may have lost a race."""
 _SHOWN = {State.SUCCEEDED: "success", State.FAILED: "failure", State.CANCELLED: "error"}
+_DATE = 1.0
+"""Seconds by which a job looks younger to a reconciler, as the store's time comes in whole seconds."""
 _MARK = re.compile(r" · run ([0-9a-f]{16}(?:_[0-9]+)?)\Z")
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one reconciler has read in its present pass, as the checker saw it.
+
+    Attributes:
+        commit: What was checked out when it began.
+        began: When that was.
+        named: The jobs that claims named as not known to have ended, in the reconciler's listing of claims.
+        ended: The other jobs that claims named there.
+        left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
+            of those that ended where it was empty.
+        blind_looks: By key, the jobs of wanted content that its last search for that key would have left out.
+    """
+
+    commit: Commit
+    began: float
+    named: list[tuple[ClaimId, Job]] = field(default_factory=list)
+    ended: list[Job] = field(default_factory=list)
+    left_out: list[Job] = field(default_factory=list)
+    blind_looks: dict[str, list[Job]] = field(default_factory=dict)
 
 
 class Checker:
     """Collects what mustn't have happened, as `invariant: what`.
+
+    The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
+    two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
+    request).
 
     Attributes:
         violations: What it found; a run stops at the first.
@@ -51,9 +82,48 @@ class Checker:
         self._marks: set[str] = set()
         self._cancelled: dict[str, Job] = {}
         self._adopted: set[str] = set()
+        self._passes: dict[str, _Pass] = {}
         claims.watch = self.written
 
     # What the world tells as it happens.
+
+    def began(self, commit: Commit, who: str) -> None:
+        """A pass begins with what is checked out."""
+        self._passes[who] = _Pass(commit, self._world.now)
+
+    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
+        """A reconciler gets all claims."""
+        if not self._beyond:
+            return  # only then can a listing leave out what it must show
+        by_name = {job.name: job for job in self._world.jobs}
+        bound = [(id, one.claim) for id, one in found.items() if one.claim.state is ClaimState.BOUND]
+        live = [(id, by_name[claim.resource]) for id, claim in bound if not (claim.ended or claim.gone)]
+        ended = [by_name[claim.resource] for _, claim in bound if claim.ended]
+        self._passes[who].named, self._passes[who].ended = live, ended
+
+    def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
+        """A reconciler gets a listing: of the jobs of one key, or of all where that is ""."""
+        if not self._beyond:
+            return
+        one_pass, world = self._passes[who], self._world
+        old = world.now - world.bounds.visible.total_seconds() - _DATE
+        named = [(id, job) for id, job in one_pass.named if job.made < old and not job.gone]
+        if key:
+            wanted = {label_of(job.identity) for job in one_pass.commit.jobs}
+            alike = [job for id, job in named if id.key in wanted and job.kind == kind]
+            one_pass.blind_looks[key] = [job for job in alike if world.is_blind_to(job)]
+        else:
+            shown = {run.resource for run in found}
+            one_pass.left_out = [job for _, job in named if job.name not in shown]
+            # Names of ml are asked for by themselves, and one that is deleted says nothing.
+            ended = [job for job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
+            if not shown and not one_pass.named and not any(job.gone for job in one_pass.ended):
+                one_pass.left_out += ended
+
+    def handed_over(self, name: str, seconds: float, who: str) -> None:
+        """A create is about to be sent, so many seconds after its credential by the sender's own clock."""
+        if seconds > self._world.bounds.lifetime.total_seconds():
+            self._wrong("paused", f"{who} sends {name} {seconds:.0f} s after it asked for the credential")
 
     def sent(self, request: Request) -> None:
         """A create leaves."""
@@ -62,6 +132,54 @@ class Checker:
         if not mark or mark in self._marks:
             self._wrong("I1", f"{request.sender} sent a create whose mark {mark!r} isn't new")
         self._marks.add(mark)
+        self._wanted(request)
+        self._sees(f"sent a create of {short_slot(request.slot)}", request.sender)
+        self._looked(request)
+
+    def _wanted(self, request: Request) -> None:
+        """A create is of a job that its sender's commit wants, neither suspended nor out of attempts."""
+        key, number = request.slot
+        jobs = self._passes[request.sender].commit.jobs
+        job = next((job for job in jobs if label_of(job.identity) == key), None)
+        name = short_slot(request.slot)
+        if job is None or job.manifest.reconcile.suspend:
+            said = "suspended" if job else "not wanted"
+            self._wrong("suspend", f"{request.sender} sent a create of {name}, which is {said}")
+        elif int(number) > job.manifest.reconcile.attempts:
+            most = job.manifest.reconcile.attempts
+            self._wrong("attempts", f"{request.sender} sent a create of {name}, and attempts is {most}")
+        elif int(number) > 1 and not self._failed_before(key, int(number)):
+            self._wrong("attempts", f"{request.sender} sent a create of {name}, and none before has failed")
+
+    def _failed_before(self, key: str, number: int) -> bool:
+        before = [job for job in self._world.jobs if job.slot == (key, str(number - 1))]
+        return any(job.state is State.FAILED for job in before if self._is_ours(job))
+
+    def _sees(self, did: str, who: str) -> None:
+        """What a reconciler does doesn't rest on a listing that leaves out a job that a claim names."""
+        left_out = [job.name for job in self._passes[who].left_out if not job.gone]
+        if left_out:
+            self._wrong("blind", f"{who} {did} after a listing without {', '.join(left_out)}")
+
+    def _looked(self, request: Request) -> None:
+        """A second request for one attempt doesn't rest on a search that can be known to be blind."""
+        one_pass, world = self._passes[request.sender], self._world
+        there = [job for job in ours(world.jobs) if job.slot == request.slot and world.is_blind_to(job)]
+        witnesses = [job for job in one_pass.blind_looks.get(request.slot[0], ()) if not job.gone]
+        if there and any(world.is_blind_to(job) for job in witnesses):
+            said = f"{there[0].name} is there, and listings also leave out {witnesses[0].name}"
+            self._wrong("blind", f"{request.sender} sent a create again: {said}")
+
+    def accepted(self, request: Request) -> None:
+        """The service accepts a create by its head."""
+        if self._world.now > request.expires and self._world.expires:
+            self._wrong("head", f"a create of {request.sender} was accepted after its credential's end")
+
+    def whole(self, request: Request, seconds: float) -> None:
+        """The rest of a create leaves, so many seconds after its head."""
+        self.seen["bodies sent apart"] += seconds > 0
+        if seconds > TIMEOUT:
+            self._wrong("paused", f"{request.sender} sent a body {seconds:.0f} s after its head")
 
     def made(self, job: Job) -> None:
         """There is a new job."""
@@ -75,18 +193,54 @@ class Checker:
             self._wrong("I1", f"two jobs of key {key[:6]}, attempt {attempt}: {names}")
         if int(attempt) > 1:
             self.seen["retries"] += 1
-            before = [j for j in self._world.jobs if j.slot == (key, str(int(attempt) - 1))]
-            if not any(j.state is State.FAILED for j in before if self._is_ours(j)):
+            if not self._failed_before(key, int(attempt)):
                 self._wrong("I1", f"{job.name} is attempt {attempt}, and none before it has failed")
 
     def cancelled(self, job: Job, who: str) -> None:
-        """Somebody's cancel arrived."""
+        """A reconciler's cancel arrived."""
         self.seen["cancels"] += 1
         self._cancelled[job.name] = job
         if not self._is_ours(job):
             self._wrong("I1", f"{who} cancelled {job.name}, which is {job.origin}")
-        if any(other.slot == job.slot and other is not job for other in ours(self._world.jobs)):
-            self.seen["repairs"] += 1
+            return
+        self._sees(f"cancelled {job.name}", who)
+        one_pass = self._passes[who]
+        slot = [other for other in ours(self._world.jobs) if other.slot == job.slot]
+        self.seen["repairs"] += len(slot) > 1
+        # The older one may have failed since this pass looked.
+        older = slot[: slot.index(job)] if job in slot else slot
+        if any(other.counted(one_pass.began) for other in older):
+            return
+        wanted = next((j for j in one_pass.commit.jobs if j.manifest.name == self._base_of(job)), None)
+        if wanted is None:
+            self._unwanted(job, who)
+        elif label_of(wanted.identity) == job.slot[0]:
+            self._wrong("elder", f"{who} cancelled {job.name}, which is wanted, and none older stays")
+        else:
+            self._replaced(job, wanted, who)
+
+    def _unwanted(self, job: Job, who: str) -> None:
+        """What no manifest names is cancelled where its manifest once said so."""
+        asked = [j for commit in self._repository.history for j in commit.jobs]
+        mine = [j for j in asked if label_of(j.identity) == job.slot[0]]
+        if not any(j.manifest.reconcile.on_delete == "cancel" for j in mine):
+            self._wrong(
+                "successor", f"{who} cancelled {job.name}, whose manifest never said onDelete: cancel"
+            )
+
+    def _replaced(self, job: Job, wanted: DesiredJob, who: str) -> None:
+        """What other content replaces is cancelled where the manifest says so, and once that content runs."""
+        key, reconcile = label_of(wanted.identity), wanted.manifest.reconcile
+        if reconcile.on_change != "cancel" or reconcile.suspend:
+            said = "suspended" if reconcile.suspend else "onChange: keep"
+            self._wrong("successor", f"{who} cancelled {job.name} for {wanted.job_name}, which is {said}")
+        elif not any(other.slot[0] == key and self._is_ours(other) for other in self._world.jobs):
+            self._wrong("successor", f"{who} cancelled {job.name} before there was a {wanted.job_name}")
+
+    def _base_of(self, job: Job) -> str:
+        """Return the name of the manifest that a job was made of."""
+        asked = (one for commit in self._repository.history for one in commit.jobs)
+        return next((one.manifest.name for one in asked if label_of(one.identity) == job.slot[0]), "")
 
     def _is_ours(self, job: Job) -> bool:
         return job.origin == "create" or job.name in self._adopted
@@ -271,7 +425,7 @@ class Checker:
         counts = self._world.faults.counts
         causes = {
             DriftKind.CANCELLED_OUTSIDE: ["cancelled by a person"],
-            DriftKind.DELETED_OUTSIDE: ["deleted by a person", "record dropped"],
+            DriftKind.DELETED_OUTSIDE: ["deleted by a person", "record dropped", "foreign job deleted"],
             DriftKind.DUPLICATE: ["foreign copy", "foreign job with other content"],
         }
         for finding in plan.drift:

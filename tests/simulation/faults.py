@@ -10,6 +10,8 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "request dropped": (2,),
     "request delayed": (2, 8),
     "request never sent": (2,),
+    "request in pieces": (8,),
+    "body delayed": (2, 8),
     "answer lost": (2,),
     "executed late": (2, 13),
     "HTML instead of an answer": (3,),
@@ -36,6 +38,7 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "cancel's answer lost": (17,),
     "foreign copy": (18,),
     "foreign job with other content": (18,),
+    "foreign job deleted": (18,),
     "cancelled by a person": (23,),
     "deleted by a person": (23,),
     "record dropped": (23,),
@@ -55,6 +58,7 @@ BEYOND: Mapping[str, tuple[int, ...]] = {
     "executed after the bound": (13,),
     "hidden beyond the bound": (13,),
     "made twice of one request": (13,),
+    "listings go blind": (15,),
 }
 """What breaks the bounds that at-most-once rests on; only asked for."""
 
@@ -65,6 +69,8 @@ _SELDOM = ("cancel came too late", "cancel failed", "cancel's answer lost")
 _OF_A_CREATE = (
     "request dropped",
     "request delayed",
+    "request in pieces",
+    "body delayed",
     "answer lost",
     "executed late",
     "HTML instead of an answer",

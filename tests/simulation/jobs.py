@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 from reconciler.answers import Answer, NotSent, Unknown
 from reconciler.errors import NotFoundError, ServiceError
@@ -10,28 +12,33 @@ from reconciler.job import ActualJob
 from reconciler.labels import KEY, SOURCE
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.ports import Credential
+from reconciler.transport.connecting import write_request
+from reconciler.transport.wire import request_bytes
 from reconciler.unread import Unread, already_read
 
-from .model import OURS, PARENT, Job, Request
+from .model import OURS, PARENT, TIMEOUT, Job, Request
 from .process import Process
 from .world import World
 
-TIMEOUT = 60.0
-"""Seconds that a client waits for an answer."""
 _DELAYS = (5.0, 50.0, 200.0, 290.0, 297.0, 400.0, 1500.0, 7200.0)
 """Seconds on the way: some arrive when their credential has just expired, or is just about to."""
 
 
 class JobsPort:
-    """The jobs of one target."""
+    """The jobs of one target, as one repository's reconciler reaches them.
 
-    def __init__(self, process: Process, world: World) -> None:
+    Args:
+        source: The repository's id.
+    """
+
+    def __init__(self, process: Process, world: World, source: str = OURS) -> None:
         self._process = process
         self._world = world
+        self._source = source
 
     def runs(self) -> tuple[ActualJob, ...]:
         """All that carry this repository's source label."""
-        return self._listed("runs", lambda job: job.labels.get(SOURCE) == OURS)
+        return self._listed("runs", lambda job: job.labels.get(SOURCE) == self._source)
 
     def listed(self) -> Unread[tuple[ActualJob, ...]]:
         """The same, not read yet."""
@@ -40,7 +47,7 @@ class JobsPort:
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """All of one kind that carry a key."""
         return self._listed(
-            f"jobs with key {key[:6]}", lambda job: job.kind == kind and job.labels.get(KEY) == key
+            f"jobs with key {key[:6]}", lambda job: job.kind == kind and job.labels.get(KEY) == key, kind, key
         )
 
     def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
@@ -59,31 +66,28 @@ class JobsPort:
 
     def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
         """One request: it may be lost, late, or done without anybody hearing of it."""
-        world, faults = self._world, self._world.faults
+        faults = self._world.faults
         name = body.get("jobId") or body["displayName"]
+        asked, expires = (float(credential.headers[said]) for said in ("asked", "expires"))
+        self._world.checker.handed_over(name, self._process.monotonic() - asked, self._process.name)
         self._process.turn(f"send create of {name}")
         if faults.happens("request never sent"):
             self._process.turn("the create never left")
             return NotSent("connection refused")
-        request = Request(api_version, kind, body, float(credential.headers["expires"]), self._process.name)
-        world.checker.sent(request)
-        self._dispatch(request)
+        request = Request(api_version, kind, body, expires, self._process.name)
+        written = request_bytes("POST", "/", credential.headers, json.dumps(body).encode())
+        wire: Any = Wire(self._process, self._world, request, written, name)
+        try:
+            write_request(wire, written, TIMEOUT, self._process.time_since_boot)
+        except TimeoutError:
+            self._process.turn(f"gave up the create of {name} in the middle")
+            return Unknown("it took too long")
         self._process.await_(lambda: request.answer is not None, TIMEOUT, f"sent create of {name}")
         answer = request.answer
         self._process.turn(f"answer to create of {name}: {type(answer).__name__ if answer else 'none'}")
         if answer is None or faults.happens("answer lost"):
             return Unknown("no answer came")
         return answer
-
-    def _dispatch(self, request: Request) -> None:
-        world, faults = self._world, self._world.faults
-        if faults.happens("request dropped"):
-            return
-        if faults.happens("request delayed"):
-            delay = world.rng.choice(_DELAYS) * world.rng.uniform(0.9, 1.02)
-            world.at(world.now + delay, lambda: world.arrives(request))
-            return
-        world.arrives(request)
 
     def cancel(self, job: ActualJob) -> None:
         """Ask for an end; best effort."""
@@ -103,7 +107,9 @@ class JobsPort:
         if faults.happens("cancel's answer lost"):
             raise ServiceError("the cancel got no answer")
 
-    def _listed(self, what: str, pick: Callable[[Job], bool]) -> tuple[ActualJob, ...]:
+    def _listed(
+        self, what: str, pick: Callable[[Job], bool], kind: str = "", key: str = ""
+    ) -> tuple[ActualJob, ...]:
         """Pages at different times: a listing is no snapshot, and it can break off between them."""
         world = self._world
         self._process.turn(f"list {what}")
@@ -115,8 +121,77 @@ class JobsPort:
             self._process.turn(f"the listing of {what} broke off")
             raise ServiceError("a page of the listing couldn't be had")
         found += world.listed(world.jobs[cut:], pick)
+        world.checker.listed(found, kind, key, self._process.name)
         self._process.turn(f"listed {len(found)} {what}")
         return tuple(found)
+
+
+class Wire:
+    """The socket that one create is written to, and the network behind it.
+
+    The network loses the whole request, or delays it. The body may come later than the head: the process
+    writes the rest late, or the network takes longer for it.
+    """
+
+    def __init__(self, process: Process, world: World, request: Request, written: bytes, name: str) -> None:
+        self._process = process
+        self._world = world
+        self._request = request
+        self._name = name
+        self._head = written.index(b"\r\n\r\n") + 4
+        self._whole = len(written)
+        self._sent = 0
+        self._left_at = self._head_at = world.now
+        self._delay = 0.0
+        self._dropped = False
+
+    def settimeout(self, seconds: float) -> None:
+        """Do nothing: no write takes time here."""
+
+    def send(self, data: memoryview) -> int:
+        """Take what was written, or a part of it, and return how much."""
+        world, count = self._world, len(data)
+        if not self._sent:
+            self._begin()
+        if self._sent < self._head and world.faults.happens("request in pieces"):
+            count = world.rng.choice((self._head, world.rng.randrange(1, self._whole)))
+        before, self._sent = self._sent, self._sent + count
+        if before < self._head <= self._sent:
+            self._head_leaves()
+        if self._sent == self._whole:
+            self._body_leaves()
+        else:
+            self._process.turn(f"sent create of {self._name} in part")
+        return count
+
+    def _begin(self) -> None:
+        world = self._world
+        world.checker.sent(self._request)
+        self._dropped = world.faults.happens("request dropped")
+        if not self._dropped and world.faults.happens("request delayed"):
+            self._delay = world.rng.choice(_DELAYS) * world.rng.uniform(0.9, 1.02)
+
+    def _head_leaves(self) -> None:
+        self._left_at = self._world.now
+        self._head_at = self._left_at + self._delay
+        self._arrives(self._head_at, self._world.head_arrives)
+
+    def _body_leaves(self) -> None:
+        world = self._world
+        world.checker.whole(self._request, world.now - self._left_at)
+        moment = max(self._head_at, world.now)
+        if world.faults.happens("body delayed"):
+            latest = self._head_at + world.bounds.executes.total_seconds()
+            moment += max(0.0, latest - moment) * world.rng.random()
+        self._arrives(moment, world.body_arrives)
+
+    def _arrives(self, moment: float, what: Callable[[Request], None]) -> None:
+        if self._dropped:
+            return
+        if moment <= self._world.now:
+            what(self._request)
+        else:
+            self._world.at(moment, lambda: what(self._request))
 
 
 class FencePort:
@@ -128,11 +203,11 @@ class FencePort:
 
     def mint(self) -> Credential:
         """A new one."""
-        world = self._world
+        world, asked = self._world, self._process.monotonic()
         self._process.turn("mint a credential")
         if world.faults.happens("no credential"):
             self._process.turn("got no credential")
             raise ServiceError("the token service doesn't answer")
         expires = world.now + world.bounds.lifetime.total_seconds()
         self._process.turn("minted a credential")
-        return Credential({"expires": repr(expires)}, world.time(expires))
+        return Credential({"asked": repr(asked), "expires": repr(expires)}, world.time(expires))

@@ -13,6 +13,8 @@ from reconciler.manifest import JsonObject
 OURS = "acme-models"
 """The source of the repository under test."""
 PARENT = "projects/acme-ml/locations/us-central1"
+TIMEOUT = 60.0
+"""Seconds that a client gives one request, as the product's transport does."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,11 @@ class Job:
         """Its key and attempt, by its labels."""
         return self.labels.get(KEY, ""), self.labels.get(ATTEMPT, "")
 
+    def counted(self, moment: float) -> bool:
+        """Return whether it hadn't ended in vain at a moment."""
+        in_vain = self.state in (State.FAILED, State.CANCELLED)
+        return not in_vain or self.ended is None or self.ended >= moment
+
     @property
     def live(self) -> bool:
         """Whether it uses machines and nobody has asked it to end."""
@@ -66,14 +73,25 @@ class Job:
 
 @dataclass(slots=True)
 class Request:
-    """One create on its way, and what came back so far."""
+    """One create on its way, and what came back so far.
+
+    Attributes:
+        expires: When its credential ends, by the service's clock.
+        accepted: When the service accepted its head; None before that, and where it refused.
+    """
 
     api_version: str
     kind: str
     body: JsonObject
     expires: float
     sender: str
+    accepted: float | None = None
     answer: Answer | None = None
+
+    @property
+    def slot(self) -> tuple[str, str]:
+        """Return the key and attempt that its labels name."""
+        return self.body["labels"][KEY], self.body["labels"][ATTEMPT]
 
 
 def ours(jobs: Iterable[Job]) -> list[Job]:
@@ -102,5 +120,9 @@ def filled(job: Job) -> JsonObject:
 
 
 def short(job: Job) -> str:
-    key, attempt = job.slot
-    return f"key {key[:6]} attempt {attempt} try {job.labels.get(TRY, '')[:6]}"
+    return f"{short_slot(job.slot)} try {job.labels.get(TRY, '')[:6]}"
+
+
+def short_slot(slot: tuple[str, str]) -> str:
+    key, attempt = slot
+    return f"key {key[:6]} attempt {attempt}"

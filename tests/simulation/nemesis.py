@@ -17,6 +17,9 @@ from .scenario import Repository, desired
 from .store import Claims
 from .world import World
 
+BEFORE_A_LOOK = (" claims", ": pending", ": none")
+"""How the last step of a reconciler ends that is about to look for jobs."""
+
 
 class Nemesis:
     """Does something from time to time."""
@@ -49,6 +52,30 @@ class Nemesis:
             self._lost = self._claims.empty()
         self._meddle()
 
+    def before_a_look(self, doing: str) -> None:
+        """Do what hurts most when a reconciler is about to look for jobs; `doing` is its last step."""
+        self._blind(doing)
+        named = {found.claim.resource for found in self._claims.all().values()}
+        strangers = [job for job in self._world.jobs if job.origin == "foreign" and not job.gone]
+        strangers = [job for job in strangers if job.name not in named and job.api_version != ML_V1]
+        # Mostly where a reconciler counts on a job of a later attempt that no request made.
+        times = 1 if doing.endswith(("/1: none", " claims")) else 50
+        if strangers and self._world.faults.happens("foreign job deleted", times):
+            for job in strangers:
+                self._say("foreign", f"deletes {job.name}")
+                self._world.ends(job, State.CANCELLED)
+                job.gone = True
+
+    def _blind(self, doing: str) -> None:
+        """Let listings leave out all jobs, or those that aren't young."""
+        world = self._world
+        times = 10 if doing.endswith(": pending") else 1
+        if not world.faults.happens("listings go blind", times):
+            return
+        world.blind_until = world.now + world.rng.choice((60.0, 3600.0, 20000.0)) * world.rng.random()
+        world.blind_age = world.rng.choice((0.0, 0.0, 600.0, 3600.0))
+        self._say("service", f"lists no job older than {world.blind_age:.0f} s until {world.blind_until:.1f}")
+
     @property
     def lost(self) -> bool:
         """Whether the claims are lost now."""
@@ -57,6 +84,7 @@ class Nemesis:
     def make_good(self) -> None:
         """What was away is back, and what was lost is restored."""
         self._world.storm_until = self._world.store_away_until = self._statuses.away_until = 0.0
+        self._world.blind_until = 0.0
         if self._lost is not None:
             self._say("person", "restored the claims bucket")
             self._claims.restore(self._lost)
@@ -97,12 +125,21 @@ class Nemesis:
     def _make(self, origin: str, source: str, *, other: bool = False) -> None:
         """A job like one that we want, that we never asked for."""
         world = self._world
-        job = world.rng.choice(self._repository.head.jobs)
-        body = _body(job, source, other, world.rng.choice((1, 1, 2)), world.rng.randbytes(8).hex())
+        jobs, attempt = list(self._repository.head.jobs), world.rng.choice((1, 1, 2))
+        failed = [job for job in jobs if self._next_attempt(job) > 1]
+        job = world.rng.choice(failed if failed and world.rng.random() < 0.5 else jobs)
+        attempt = self._next_attempt(job) if job in failed else attempt
+        body = _body(job, source, other, attempt, world.rng.randbytes(8).hex())
         if job.manifest.api_version == ML_V1 and any(job.job_name == body["jobId"] for job in world.jobs):
             return
         self._say(origin, f"makes a job like {job.job_name}")
         world.make(job.manifest.api_version, job.manifest.kind, body, origin)
+
+    def _next_attempt(self, job: DesiredJob) -> int:
+        """Return the attempt that would follow the last one that failed, which may be more than is wanted."""
+        label = label_of(job.identity)
+        failed = [j for j in ours(self._world.jobs) if j.slot[0] == label and j.state is State.FAILED]
+        return 1 + max((int(job.slot[1]) for job in failed), default=0)
 
     def _storm(self, status: int) -> None:
         self._world.storm, self._world.storm_until = status, self._until()

@@ -68,6 +68,7 @@ class Outside:
     def one_pass(self, process: Process) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
         commit, ports = self.repository.head, self._ports(process)
+        self.world.checker.began(commit, process.name)
         try:
             plan = self._plan(commit, ports)
             check_brakes(plan, 0.0, LIMITS, None)

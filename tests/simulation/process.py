@@ -144,6 +144,10 @@ class Process:
         """Its own clock."""
         return self._world.now + self._offset
 
+    def time_since_boot(self) -> float:
+        """Return the time by its machine's other clock, which goes on while the machine is suspended."""
+        return self._world.now
+
     def sleep(self, seconds: float) -> None:
         """Wait, by its own clock."""
         self.wakes = self._world.now + max(_TICK, seconds)

@@ -14,15 +14,12 @@ from reconciler.ports import GOOGLE_BOUNDS
 from .checker import Checker
 from .faults import Faults
 from .github import Statuses
-from .nemesis import Nemesis
+from .nemesis import BEFORE_A_LOOK, Nemesis
 from .passes import Outside, is_busy, reconcile
 from .process import Process
 from .scenario import Repository
 from .store import Claims, Records
 from .world import World
-
-GUARDS = ("fence", "claim", "settle", "audit", "try", "genesis")
-"""What can be left out, to see that the checker then finds something."""
 
 BOUNDS = (
     GOOGLE_BOUNDS,
@@ -59,7 +56,7 @@ class Simulation:
     Args:
         seed: Decides everything.
         beyond: Whether the bounds are broken that at-most-once rests on.
-        without: A guard that is left out; "" for none.
+        without: The guard of the world that is left out, of `guards.GUARDS`; "" for none.
     """
 
     def __init__(self, seed: int, *, beyond: bool = False, without: str = "") -> None:
@@ -120,6 +117,8 @@ class Simulation:
                 world.advance(rng.choice(_SPANS) * rng.random())
             index = self._next()
             process = self._processes[index]
+            if process.doing.endswith(BEFORE_A_LOOK):
+                self._nemesis.before_a_look(process.doing)
             # Where it hurts: between a claim and its request, and before what came of it is written.
             times = 20 if process.doing.startswith(_DELICATE) else 1
             if faults.happens("crash", times):

@@ -93,6 +93,7 @@ class StorePort:
         """Every claim."""
         self._reached("list claims")
         found = self._claims.all()
+        self._world.checker.listed_claims(found, self._process.name)
         self._process.turn(f"listed {len(found)} claims")
         return already_read(found)
 

@@ -38,6 +38,8 @@ class World:
         now: Seconds since the beginning, by the one clock of the services.
         bounds: What the services keep to, as far as no fault breaks it.
         expires: Whether the service looks at a credential's expiry.
+        blind_until: When listings stop leaving out jobs that they must show.
+        blind_age: The age in seconds from which they leave them out until then; 0 for all.
         every_try: Whether all jobs show a mark that their claim knows: a world in which marks tell nothing.
         log: What happened: time, who, what.
     """
@@ -49,6 +51,8 @@ class World:
     every_try: bool = False
     now: float = 0.0
     store_away_until: float = 0.0
+    blind_until: float = 0.0
+    blind_age: float = 0.0
     storm_until: float = 0.0
     storm: int = 429
     a_minute: float = 60.0
@@ -89,19 +93,25 @@ class World:
 
     # Creates.
 
-    def arrives(self, request: Request) -> None:
-        """The service has the whole request: it refuses or accepts."""
+    def head_arrives(self, request: Request) -> None:
+        """Judge a request by its head, credential included: refuse it, or accept it and await its body."""
         self.requests += 1
-        refused = self._refused(request)
-        if refused is not None:
-            request.answer = refused
+        request.answer = self._refused(request)
+        if request.answer is None:
+            request.accepted = self.now
+            self.checker.accepted(request)
+
+    def body_arrives(self, request: Request) -> None:
+        """Execute a request that was accepted: now or late, counted from the arrival of its head."""
+        if request.accepted is None:
             return
-        delay = 0.0
+        delay, executes = 0.0, self.bounds.executes.total_seconds()
         if self.faults.happens("executed late"):
-            delay = self.bounds.executes.total_seconds() * self.rng.choice((self.rng.random(), 0.99))
+            left = max(0.0, request.accepted + executes - self.now)
+            delay = left * self.rng.choice((self.rng.random(), 0.99))
         if self.faults.happens("executed after the bound"):
-            delay = self.bounds.executes.total_seconds() * self.rng.uniform(2.0, 8.0)
-        self.trace("service", f"accepted a create of {request.sender}, done in {delay:.0f} s")
+            delay = executes * self.rng.uniform(2.0, 8.0)
+        self.trace("service", f"has the whole create of {request.sender}, done in {delay:.0f} s")
         if self.faults.happens("HTML instead of an answer"):
             request.answer = refusal(502, "", "a proxy said: Bad Gateway")
         self.at(self.now + delay, lambda: self._made_of(request))
@@ -212,9 +222,13 @@ class World:
 
     def _visible(self, job: Job) -> bool:
         age = self.now - job.made
-        if age < job.unseen:
+        if age < job.unseen or self.is_blind_to(job):
             return False
         return not (age < job.hidden and self.faults.happens("job not listed yet"))
+
+    def is_blind_to(self, job: Job) -> bool:
+        """Return whether listings leave out a job although they must show it."""
+        return self.now < self.blind_until and self.now - job.made >= self.blind_age
 
     def found(self, name: str) -> Job | None:
         """The job of a resource name, as the service keeps it."""

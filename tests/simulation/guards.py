@@ -1,0 +1,235 @@
+"""The guards of the protocol and of the planner, and the first seed that finds a violation without each.
+
+Some guards are the simulated world's, such as a service that checks a credential's expiry; `run` leaves those
+out. The others are lines of the product: `leave_out` imports the product with those lines replaced.
+
+`python -m tests.simulation.guards [NAME …]` prints the first seed for each; 1 if a guard has none within 400.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.loading import replace_module
+
+PRODUCT = Path(__file__).resolve().parents[2] / "reconciler"
+SEEDS = 400
+"""Seeds within which the lack of a guard must show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A replacement in one module of the product.
+
+    Attributes:
+        module: Its name within `reconciler`.
+        old: Text that the module contains exactly once.
+        new: Text to replace it with.
+    """
+
+    module: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One guard.
+
+    Attributes:
+        breaks: How the violation begins that its absence causes.
+        patches: What leaves it out of the product; none where the guard is the world's.
+        beyond: Whether it matters only where the services break their bounds.
+        slow: Whether so many seeds are needed that only `make guards` tries it.
+    """
+
+    breaks: str
+    patches: tuple[Patch, ...] = ()
+    beyond: bool = False
+    slow: bool = False
+
+
+_SUBMITTER, _DECISION, _APPLY = "submission.submitter", "planning.decision", "apply"
+
+_NO_LIMIT = Patch(_SUBMITTER, "number > order.attempts:", "number > order.attempts + 9:")
+
+GUARDS: Mapping[str, Guard] = {
+    # Of the world: `run.Simulation` leaves these out.
+    "fence": Guard("I1"),
+    "claim": Guard("I1"),
+    "settle": Guard("I1"),
+    "try": Guard("I1"),
+    "genesis": Guard("I"),
+    "audit": Guard("I1", beyond=True),
+    # Of the product.
+    "suspend": Guard(
+        "suspend",
+        (Patch(_DECISION, "if self._job.manifest.reconcile.suspend:", "if False:"),),
+    ),
+    "attempts-limit": Guard("attempts", (Patch(_DECISION, "if left <= 0:", "if left <= -9:"), _NO_LIMIT)),
+    "found-attempts-limit": Guard(
+        "attempts",
+        (_NO_LIMIT,),
+    ),
+    "retry-after-failure": Guard(
+        "attempts",
+        (
+            Patch(
+                "planning.attempts",
+                "return self.bound and self.state is State.FAILED",
+                "return self.bound and self.state is not None and self.state.ended",
+            ),
+            Patch(_SUBMITTER, "if id.attempt == 1:", "if True:"),
+        ),
+    ),
+    "older-stays": Guard(
+        "elder",
+        (
+            Patch(
+                "repair",
+                "return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))",
+                "return max(runs, key=lambda run: (run.state not in _IN_VAIN, *age(run)))",
+            ),
+        ),
+        beyond=True,
+    ),
+    "claim-does-not-choose": Guard(
+        "elder",
+        (
+            Patch(
+                "repair",
+                "return elder(own) if own else None",
+                "return next((run for run in own if claim and run.resource == claim.resource), "
+                "elder(own) if own else None)",
+            ),
+        ),
+        beyond=True,
+        slow=True,
+    ),
+    "successor-first": Guard(
+        "successor",
+        (Patch(_APPLY, "for c in replaced if c.base_name not in missing | waiting", "for c in replaced"),),
+    ),
+    "successor-wanted": Guard(
+        "successor",
+        (
+            Patch(
+                "planning.planner",
+                "return change.action is not Action.BLOCKED and "
+                "change.stuck not in (Stuck.SUSPENDED, Stuck.GIVEN_UP)",
+                "return True",
+            ),
+        ),
+        slow=True,
+    ),
+    "blind-listing": Guard(
+        "blind",
+        (Patch("submission.observation", "if labelled and is_old(ports, claim.id, job):", "if False:"),),
+        beyond=True,
+    ),
+    "empty-listing": Guard(
+        "blind",
+        (
+            Patch(
+                "submission.observation",
+                "_missing(claims, runs) or ([] if runs else _ended(ports, claims))",
+                "_missing(claims, runs)",
+            ),
+        ),
+        beyond=True,
+    ),
+    "blind-search": Guard(
+        "blind",
+        (Patch(_SUBMITTER, "check_search(self._ports, order.witnesses)", "pass"),),
+        beyond=True,
+        slow=True,
+    ),
+    "paused-before-sending": Guard(
+        "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
+    ),
+    "paused-while-sending": Guard(
+        "paused", (Patch("transport.connecting", "left = end - clock()", "left = seconds"),)
+    ),
+    "one-credential": Guard(
+        "paused",
+        (
+            Patch(
+                _SUBMITTER,
+                "answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)",
+                "answer = self._jobs.create(\n"
+                "                order.claim.api_version, order.claim.kind, body, self._fence.mint()\n"
+                "            )",
+            ),
+        ),
+    ),
+    "execution-counts-from-the-head": Guard(
+        "I1",
+        (
+            Patch(
+                _SUBMITTER,
+                "claim.fence + self._bounds.executes + self._bounds.visible",
+                "claim.fence + self._bounds.visible",
+            ),
+        ),
+        slow=True,
+    ),
+}
+"""By the name that `--without` takes."""
+
+
+def leave_out(name: str) -> None:
+    """Import the product without a guard; to be called before any of it is imported."""
+    changed: dict[str, str] = {}
+    for patch in GUARDS[name].patches:
+        source = changed.get(patch.module) or _source(patch.module)
+        if source.count(patch.old) != 1:
+            raise LookupError(f"guard {name}: reconciler.{patch.module} has to contain once: {patch.old}")
+        changed[patch.module] = source.replace(patch.old, patch.new)
+    for module, source in changed.items():
+        replace_module(f"reconciler.{module}", _path(module), ast.parse(source))
+
+
+def _path(module: str) -> Path:
+    return PRODUCT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def _source(module: str) -> str:
+    return _path(module).read_text("utf-8")
+
+
+def first_seed(name: str) -> tuple[int, str] | None:
+    """Return the first seed that finds what a guard prevents, and the violation; None for none.
+
+    The guard has to be left out already.
+    """
+    from .run import Simulation  # after a guard was left out
+
+    guard = GUARDS[name]
+    for seed in range(SEEDS):
+        for violation in Simulation(seed, beyond=guard.beyond, without=name).run().violations:
+            if violation.startswith(guard.breaks):
+                return seed, violation
+    return None
+
+
+def main(names: list[str]) -> int:
+    """Print the first seed for each guard; 1 if one has none."""
+    if len(names) != 1:
+        # Each in a process of its own: the product is imported once.
+        runs = [subprocess.run([sys.executable, "-m", __spec__.name, name]) for name in names or GUARDS]
+        return max(run.returncode for run in runs)
+    (name,) = names
+    leave_out(name)
+    found = first_seed(name)
+    seed, said = found or ("-", f"no violation within {SEEDS} seeds")
+    print(f"{name:30} seed {seed:>3}{'*' if GUARDS[name].beyond else ' '} {said}", flush=True)
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
