@@ -1125,7 +1125,9 @@ def test_what_is_read_is_what_the_library_reads_or_nothing(
         # Whatever its headers say (RFC 9112, section 6.3); the library reads chunks all the same.
         assert read[:2] == (int(status[:3]), b"")
     else:
-        assert read[:2] == by_library(data, method)
+        # A repeated length may be taken as one (RFC 9110, section 8.6); the library takes it as none.
+        plain = data.replace(b"Content-Length: 2, 2", b"Content-Length: 2")
+        assert read[:2] == by_library(plain, method)
     if read[2]:
         assert version == b"HTTP/1.1"
         assert not any(b"close" in head for head in heads)
