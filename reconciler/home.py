@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,15 +17,26 @@ def home_of(root: Path, environ: Mapping[str, str]) -> Path:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder, and have git ignore it: what lies there must not make a work tree count as changed.
+    """Make the folder, for this user only, and have git ignore it: a work tree stays unchanged by it.
 
     Raises ServiceError where there can be no such folder.
     """
     ignore = home / ".gitignore"
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _close_to_others(home)
         if not ignore.exists():
             ignore.write_text("*\n")
     except OSError as error:
         hint = "name another folder in RECONCILER_HOME"
         raise ServiceError(f"{home} can't be used: {error.strerror}", hint=hint) from None
+
+
+def _close_to_others(home: Path) -> None:
+    """Take other users' access from a home that an earlier version made.
+
+    A link's target stays as it is: a checkout may bring the link, and the target be any folder of this user.
+    """
+    found = home.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
+        home.chmod(0o700)

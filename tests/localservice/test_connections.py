@@ -171,8 +171,8 @@ def test_requests_are_answered_during_flood_of_connections_that_come_back(
     attacked: tuple[subprocess.Popen[str], Address],
 ) -> None:
     _, found = attacked
-    arguments = [sys.executable, "-c", FLOOD, str(port_of(found.url)), "600"]
-    with many_files(1024), subprocess.Popen(arguments, stdout=subprocess.PIPE) as flood:
+    arguments = [sys.executable, "-c", FLOOD, str(port_of(found.url)), "1500"]
+    with many_files(2048), subprocess.Popen(arguments, stdout=subprocess.PIPE) as flood:
         try:
             assert flood.stdout
             assert flood.stdout.readline()
