@@ -22,6 +22,7 @@ from reconciler.localservice.message import ApiError, Response, reason_phrase
 HOST = "127.0.0.1"
 THREADS = 8
 _MAX_UPLOAD = 5 * 2**40  # Cloud Storage's largest object
+_ACCEPTED_AT_ONCE = 8  # far below the limit of strangers: each is read once before it can be dropped
 _STOPPING = "The service is ending; ask again in a moment."
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Server:
             clear_untrusted_proxy_headers=True,
         )
         self._server.channel_class = partial(Channel, admit=admit, limits=limits)
+        self._accept_one = self._server.handle_accept
+        self._server.handle_accept = self._accept_several
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
 
     @property
@@ -70,6 +73,12 @@ class Server:
             time.sleep(0.01)
         self._server.task_dispatcher.shutdown(timeout=max(0.0, until - time.monotonic()))
         wasyncore.close_all(self._sockets)
+
+    def _accept_several(self) -> None:
+        # Waitress accepts one connection a turn. During a flood the queue would stay full, and the kernel
+        # would drop a client's attempts for seconds.
+        for _ in range(_ACCEPTED_AT_ONCE):
+            self._accept_one()
 
     def _sending(self) -> bool:
         channels = list(self._server.active_channels.values())
