@@ -145,6 +145,7 @@ def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
     is_fresh = _is_fresh(folder)
     if not is_fresh:
         check_mark(home, environ)
+    _close_to_others(home, folder)
     # Before the mark: git must not see it, not even for a moment, as a commit would count as changed.
     with (
         suppress(FileExistsError),
@@ -152,8 +153,17 @@ def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
     ):
         file.write(b"*\n")
     if is_fresh and home.checkout is not None:
-        os.fchmod(folder, 0o700)
         set_mark(home, home.checkout, folder, environ)
+
+
+def _close_to_others(home: Home, folder: int) -> None:
+    """Take other users' access from the home's folder, which earlier versions left open to readers.
+
+    The target of a link keeps its mode: it may be a folder that this user shares on purpose.
+    """
+    status = os.fstat(folder)
+    if not home.path.is_symlink() and status.st_uid == os.geteuid() and status.st_mode & 0o077:
+        os.fchmod(folder, 0o700)
 
 
 def repository_in(folder: Path) -> Path | None:

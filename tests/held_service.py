@@ -56,7 +56,7 @@ class HeldService:
         self.store = Store(database.open_file(home / "state.db"), self.now)
         application = Application(self.store, home)
         gate = Gate(application, Admin(self.store, lambda: None), self.store, self.token)
-        self._server = Server(gate.handle, Activity())
+        self._server = Server(gate.admit, Activity())
         self.url = self._server.url
         self.found_at(self.url)
 

@@ -71,6 +71,25 @@ def test_git_ignores_what_runs_leave_behind(tmp_path: Path) -> None:
     assert (tmp_path / "home" / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.parametrize("mode", [None, 0o755, 0o775, 0o2770, 0o711, 0o700])
+def test_home_is_for_its_user_only_whoever_could_read_it_before(tmp_path: Path, mode: int | None) -> None:
+    home = tmp_path / "home"
+    if mode is not None:
+        home.mkdir()
+        home.chmod(mode)
+    prepare_home(home)
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_folder_that_home_is_linked_to_keeps_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    (tmp_path / "home").symlink_to(shared)
+    prepare_home(tmp_path / "home")
+    assert shared.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as entered:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from reconciler.localservice import discovery, field_masks, wire
 from reconciler.localservice.aiplatform_api import AiPlatformApi
@@ -33,6 +34,8 @@ MAX_MESSAGE = 10 * 1024 * 1024
 """The largest JSON body, in bytes; uploads aren't limited by it."""
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _READS = ("logging.entries.list",)
 STORAGE_PATHS = ("/storage/", "/upload/", "/download/", "/resumable/")
@@ -84,8 +87,8 @@ class Application:
         return answer if isinstance(answer, Response) else _written(request, answer)
 
 
-def answered(request: Request, answer: Callable[[], Response]) -> Response:
-    """What `answer` returns, or the response for what it raises; what nobody expected goes to the log."""
+def answered(request: Request, answer: Callable[[], T]) -> T | Response:
+    """Return the result of `answer`, or the response for what it raises; log unexpected errors."""
     try:
         return answer()
     except ApiError as error:

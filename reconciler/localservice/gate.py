@@ -14,8 +14,9 @@ from typing import Protocol
 
 from reconciler.localservice import metadata_server
 from reconciler.localservice.application import STORAGE_PATHS, Application, answered
-from reconciler.localservice.message import ApiError, Request, Response, not_found
+from reconciler.localservice.message import Answering, ApiError, Request, Response, not_found
 from reconciler.localservice.reach import EVERYTHING, Reach, of_job
+from reconciler.localservice.records import JobRecord
 from reconciler.localservice.store import Store
 from reconciler.localservice.tokens import Tokens, expired, same
 
@@ -27,69 +28,92 @@ _JOB_URL = re.compile(r"/jobs/([A-Za-z0-9_-]{1,64})(/.*)")
 _ADMIN = "/_service/"
 
 
-class _Answering(Protocol):
+class _Administration(Protocol):
     def handle(self, request: Request) -> Response: ...
 
 
 class Gate:
-    """Lets requests through to the application and, below /_service/, to the administration."""
+    """Lets requests through to the application and, below /_service/, to the administration.
 
-    def __init__(self, application: Application, admin: _Answering, store: Store, token: str) -> None:
+    A credential is judged once, when the request's head arrives, by the clock of that moment: a head with an
+    expired token is refused whatever follows, and a request that was let in goes on when its token expires
+    during the body. Only a create stays bound to the expiry (`Reach.until`): it makes no job after it,
+    however slowly its body came, because a claim may be taken over soon after its token's end.
+
+    Args:
+        store: Where tokens and jobs are looked up. The server's event loop waits for it, so it needs a
+            database connection of its own, which never waits for a writer.
+    """
+
+    def __init__(self, application: Application, admin: _Administration, store: Store, token: str) -> None:
         self._application = application
         self._admin = admin
         self._store = store
         self._token = token
         self._tokens = Tokens(store)
 
-    def handle(self, request: Request) -> Response:
-        """The answer to a request from outside."""
-        job_url = _JOB_URL.fullmatch(request.path)
-        if job_url is None:
-            return answered(request, lambda: self._with_token(request))
-        secret, path = job_url.groups()
-        inner = replace(request, path=path, base=f"{request.base}/jobs/{secret}")
-        return answered(inner, lambda: self._of_job(inner, secret))
+    def admit(self, head: Request) -> Response | Answering:
+        """Judge a request by its head: return the function that answers it, or its refusal."""
+        inner, secret = _addressed(head)
+        return answered(inner, lambda: self._of_job(head, secret) if secret else self._with_token(head))
 
-    def _with_token(self, request: Request) -> Response:
-        _check_sender(request)
-        token = _bearer_token(request)
+    def _with_token(self, head: Request) -> Answering:
+        _check_sender(head)
+        token = _bearer_token(head)
         own = same(token, self._token)
-        if request.path.startswith(_ADMIN) and own:
-            return self._admin.handle(request)
-        return self._application.handle(request, EVERYTHING if own else self._reach_until(request, token))
+        if head.path.startswith(_ADMIN) and own:
+            return lambda request: answered(request, lambda: self._admin.handle(request))
+        reach = EVERYTHING if own else self._reach_until(head, token)
+        return lambda request: self._application.handle(request, reach)
 
-    def _of_job(self, request: Request, secret: str) -> Response:
-        _check_sender(request)
-        reach = self._reach(secret)
-        if metadata_server.is_asked(request):
-            job = self._store.of_secret(secret)
-            return metadata_server.answer(request, job.project if job else "")
-        if not request.path.startswith(STORAGE_PATHS):
+    def _of_job(self, head: Request, secret: str) -> Answering:
+        _check_sender(head)
+        self._job(secret)
+        return self._answer_job
+
+    def _answer_job(self, request: Request) -> Response:
+        inner, secret = _addressed(request)
+        return answered(inner, lambda: self._answer_inner(inner, secret))
+
+    def _answer_inner(self, inner: Request, secret: str) -> Response:
+        job = self._job(secret)  # again: it may have ended while the body arrived
+        if metadata_server.is_asked(inner):
+            return metadata_server.answer(inner, job.project)
+        if not inner.path.startswith(STORAGE_PATHS):
             raise not_found("Method not found.")
-        return self._application.handle(request, reach)
+        return self._application.handle(inner, of_job(job.body, self._store.setting(CLAIMS) or ()))
 
-    def _reach(self, secret: str) -> Reach:
+    def _job(self, secret: str) -> JobRecord:
         job = self._store.of_secret(secret)
         # After its end nothing of a job should write any more.
         if job is None or job.state.ended:
             raise ApiError("UNAUTHENTICATED", "No job that hasn't ended has this storage URL.")
-        return of_job(job.body, self._store.setting(CLAIMS) or ())
+        return job
 
-    def _reach_until(self, request: Request, token: str) -> Reach:
-        """What an expiring token is good for, while it is.
+    def _reach_until(self, head: Request, token: str) -> Reach:
+        """Return what an expiring token permits.
 
-        Waitress calls the service only when a request has wholly arrived, body included (its HTTPChannel
-        adds a task when the parser is through). So the clock is read here after the last byte, however long
-        ago the first one came: what is still under way at the expiry is refused.
+        Raises:
+            ApiError: UNAUTHENTICATED: it isn't a token of this home, or it has expired.
+                PERMISSION_DENIED: the path is one of the service's own.
         """
         expiry = self._tokens.expiry(token)
         if expiry is None:
             raise ApiError("UNAUTHENTICATED", "The request needs the bearer token of service.json.")
         if self._store.clock() >= expiry:
             raise expired(expiry)
-        if request.path.startswith(_ADMIN):
+        if head.path.startswith(_ADMIN):
             raise ApiError("PERMISSION_DENIED", "The service's own paths need the token of service.json.")
         return Reach(until=expiry)
+
+
+def _addressed(request: Request) -> tuple[Request, str]:
+    """Return the request as it is below a job's URL, and the URL's secret; "" for any other URL."""
+    job_url = _JOB_URL.fullmatch(request.path)
+    if job_url is None:
+        return request, ""
+    secret, path = job_url.groups()
+    return replace(request, path=path, base=f"{request.base}/jobs/{secret}"), secret
 
 
 def _bearer_token(request: Request) -> str:

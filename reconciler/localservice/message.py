@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import BinaryIO
@@ -95,6 +95,10 @@ class Response:
             return self.content
         with self.file as file:
             return file.read(self.length)
+
+
+Answering = Callable[[Request], Response]
+"""Answers a request that has arrived to its end."""
 
 
 def json_response(value: Json, status: int = 200, *, pretty: bool = True) -> Response:

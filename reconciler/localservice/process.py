@@ -97,8 +97,11 @@ class _Service:
         token = secrets.token_urlsafe(32)
         self._activity = Activity()
         application = Application(self._store, home, wake=self._wake.set)
-        gate = Gate(application, Admin(self._store, self.stop), self._store, token)
-        self._server = Server(gate.handle, self._activity, self._former_port())
+        # The gate's own connection: it is read by the thread that serves every connection, which mustn't wait
+        # for a write of another thread.
+        self._gate_store = Store(database.open_file(home / "state.db"))
+        gate = Gate(application, Admin(self._store, self.stop), self._gate_store, token)
+        self._server = Server(gate.admit, self._activity, self._former_port())
         self._address = Address(os.getpid(), self._server.url, token, own_version())
         self._supervisor = Supervisor(
             self._store,
@@ -170,6 +173,7 @@ class _Service:
             _log.info("ending: the home is gone")
             self._server.close(0)
             self._supervisor.stop()
+        self._gate_store.database.close()
         self._store.database.close()
         self._lock.release()
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import waitress
@@ -15,11 +16,13 @@ from waitress.server import BaseWSGIServer
 
 from reconciler.localservice.activity import Activity
 from reconciler.localservice.application import error_response
-from reconciler.localservice.message import ApiError, Request, Response, reason_phrase
+from reconciler.localservice.connections import MAX_HEAD, PARSER, Admit, Channel, Limits, Parser
+from reconciler.localservice.message import ApiError, Response, reason_phrase
 
 HOST = "127.0.0.1"
 THREADS = 8
 _MAX_UPLOAD = 5 * 2**40  # Cloud Storage's largest object
+_ACCEPTED_AT_ONCE = 8  # far below the limit of strangers: each is read once before it can be dropped
 _STOPPING = "The service is ending; ask again in a moment."
 
 _log = logging.getLogger(__name__)
@@ -30,9 +33,9 @@ Environ = dict[str, Any]
 class Server:
     """Serves requests on a port of loopback, from `start` until `close`."""
 
-    def __init__(self, handle: Callable[[Request], Response], activity: Activity, port: int = 0) -> None:
-        self._handle = handle
+    def __init__(self, admit: Admit, activity: Activity, port: int = 0) -> None:
         self._activity = activity
+        limits = Limits.of_process()
         listener = _listening(port)
         self.port: int = listener.getsockname()[1]
         self._sockets: dict[int, wasyncore.dispatcher] = {}
@@ -43,10 +46,15 @@ class Server:
             threads=THREADS,
             ident="reconciler",
             max_request_body_size=_MAX_UPLOAD,
-            connection_limit=1000,
+            max_request_header_size=MAX_HEAD,
+            # Never reached, as it would stop accepting for everybody: the connections' own limits are lower.
+            connection_limit=limits.strangers + limits.clients + 16,
             asyncore_use_poll=True,
             clear_untrusted_proxy_headers=True,
         )
+        self._server.channel_class = partial(Channel, admit=admit, limits=limits)
+        self._accept_one = self._server.handle_accept
+        self._server.handle_accept = self._accept_several
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
 
     @property
@@ -66,15 +74,22 @@ class Server:
         self._server.task_dispatcher.shutdown(timeout=max(0.0, until - time.monotonic()))
         wasyncore.close_all(self._sockets)
 
+    def _accept_several(self) -> None:
+        # Waitress accepts one connection a turn. During a flood the queue would stay full, and the kernel
+        # would drop a client's attempts for seconds.
+        for _ in range(_ACCEPTED_AT_ONCE):
+            self._accept_one()
+
     def _sending(self) -> bool:
         channels = list(self._server.active_channels.values())
         return any(channel.requests or channel.total_outbufs_len for channel in channels)
 
     def _answer(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        request = _request(environ)
+        parser: Parser = environ[PARSER]
+        request = parser.request()
         with self._activity.request() as taken:
             response = (
-                self._handle(request)
+                parser.answering(request)
                 if taken
                 else error_response(request, ApiError("UNAVAILABLE", _STOPPING))
             )
@@ -94,16 +109,6 @@ def _listening(port: int) -> socket.socket:
     except OSError:
         listener.bind((HOST, 0))
     return listener
-
-
-def _request(environ: Environ) -> Request:
-    headers = {
-        name.removeprefix("HTTP_").replace("_", "-").lower(): value
-        for name, value in environ.items()
-        if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
-    }
-    base = f"http://{environ.get('HTTP_HOST', HOST)}"
-    return Request.of(environ["REQUEST_METHOD"], environ["REQUEST_URI"], headers, environ["wsgi.input"], base)
 
 
 def _headers(response: Response) -> list[tuple[str, str]]:

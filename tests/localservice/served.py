@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,8 +17,9 @@ from reconciler.localservice import database
 from reconciler.localservice.activity import Activity
 from reconciler.localservice.admin import Admin
 from reconciler.localservice.application import Application
+from reconciler.localservice.connections import Admit
 from reconciler.localservice.gate import Gate
-from reconciler.localservice.message import Request, Response
+from reconciler.localservice.message import Answering, Request, Response
 from reconciler.localservice.server import Server
 from reconciler.localservice.store import Store
 
@@ -96,18 +97,23 @@ class Service:
         return self.call("POST", path, {} if body is None else body)
 
 
-def checked(handle: Callable[[Request], Response], service: Service) -> Callable[[Request], Response]:
+def checked(admit: Admit, service: Service) -> Admit:
     """The same, but what isn't as the APIs' documents say goes into the service's `failures`."""
 
-    def answer(request: Request) -> Response:
-        response = handle(request)
+    def noted(request: Request, response: Response) -> Response:
         try:
             service.methods.add(contract.check(request, response))
         except Exception as error:
             service.failures.append(f"{request.method} {request.path}: {response.status}: {error}")
         return response
 
-    return answer
+    def admitted(head: Request) -> Response | Answering:
+        found = admit(head)
+        if isinstance(found, Response):
+            return noted(head, found)
+        return lambda request: noted(request, found(request))
+
+    return admitted
 
 
 @contextmanager
@@ -120,7 +126,7 @@ def serving(home: Path) -> Iterator[Service]:
     application = Application(store, home, wake=lambda: service.woken.append(None))
     admin = Admin(store, lambda: service.stopped.append(None))
     gate = Gate(application, admin, store, TOKEN)
-    server = Server(checked(gate.handle, service), Activity())
+    server = Server(checked(gate.admit, service), Activity())
     service.url = server.url
     server.start()
     yield service
