@@ -137,8 +137,8 @@ GUARDS: Mapping[str, Guard] = {
         (
             Patch(
                 "submission.observation",
-                "_missing(claims, runs) or ([] if runs else _ended(ports, claims))",
-                "_missing(claims, runs)",
+                "_missing(claims, listed) or ([] if own else _ended(ports, claims))",
+                "_missing(claims, listed)",
             ),
         ),
         beyond=True,
