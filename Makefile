@@ -30,7 +30,7 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test chaos kills simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,11 @@ simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or S
 
 guards: $(STAMPS)/dev  ## leave out each guard in turn: the simulation must notice within 400 seeds; GUARD=suspend
 	$(BIN)/python -m tests.simulation.guards $(GUARD)
+
+adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an adversary's repository, under strace
+	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] || SUDO=sudo; \
+		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends strace; }
+	$(BIN)/pytest -n 2 --no-skips $(PYTEST_FLAGS) tests/test_adversary.py
 
 model: $(STAMPS)/dev  ## check the model of the submission protocol in its large worlds too: minutes
 	MODEL=large $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/test_protocol_model.py

@@ -235,6 +235,9 @@ class _TooMuchError(Exception):
     """A file has more values with secret names than the search looks at."""
 
 
+_SEARCHED = {str, list, dict}
+
+
 class _Named:
     """The search of one file's values for secrets that only their names give away.
 
@@ -276,21 +279,17 @@ class _Named:
         todo: list[tuple[Any, Any]] = [(None, root)]
         while todo:
             way, around = todo.pop()
-            if id(around) in seen:
-                continue
-            seen.add(id(around))
-            has_text = False
             below = []
             for key, part in enumerate(around) if around.__class__ is list else around.items():
                 kind = part.__class__
-                if kind is str:
-                    has_text = has_text or len(part) >= _LEAST_LENGTH
-                elif (kind is list or kind is dict) and part:
-                    below.append(((way, key), part))
-            if below:
-                todo += reversed(below)
-            if has_text:
-                yield from ((_keys(way, key), name) for key, name in self._in_collection(around))
+                if kind is list or kind is dict:
+                    # Most collections hold neither text nor collections, and are done with here.
+                    kinds = {*map(type, part if kind is list else part.values())}
+                    if not kinds.isdisjoint(_SEARCHED) and id(part) not in seen:
+                        seen.add(id(part))
+                        below.append(((way, key), part))
+            todo += reversed(below)
+            yield from ((_keys(way, key), name) for key, name in self._in_collection(around))
 
     def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
         """Yield the key of each text that is a secret or contains one, and the name that says so."""
