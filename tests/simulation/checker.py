@@ -16,10 +16,9 @@ from reconciler.naming import label_of
 from reconciler.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.planning.outcome import Outcome
 from reconciler.ports import Versioned
-from reconciler.reporters.contexts import ROLL_UP
 
 from .github import Statuses
-from .model import OURS, TIMEOUT, Job, Request, ours, short_slot
+from .model import OURS, TIMEOUT, Job, Place, Request, ours, short_slot
 from .scenario import Commit, Repository
 from .store import Claims
 from .world import World
@@ -62,7 +61,7 @@ class Checker:
 
     The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
-    request).
+    request); and "instance": environments with one project and location take nothing of each other's.
 
     Attributes:
         violations: What it found; a run stops at the first.
@@ -70,7 +69,14 @@ class Checker:
     """
 
     def __init__(
-        self, world: World, claims: Claims, repository: Repository, statuses: Statuses, *, beyond: bool
+        self,
+        world: World,
+        claims: Claims,
+        repository: Repository,
+        statuses: Statuses,
+        place: Place,
+        *,
+        beyond: bool,
     ) -> None:
         self.violations: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -78,6 +84,8 @@ class Checker:
         self._claims = claims
         self._repository = repository
         self._statuses = statuses
+        self._place = place
+        self._begun: set[tuple[str, str]] = set()
         self._beyond = beyond
         self._marks: set[str] = set()
         self._cancelled: dict[str, Job] = {}
@@ -132,9 +140,25 @@ class Checker:
         if not mark or mark in self._marks:
             self._wrong("I1", f"{request.sender} sent a create whose mark {mark!r} isn't new")
         self._marks.add(mark)
+        if request.instance != self._place.instance:
+            self._wrong("instance", f"{request.sender} sent a create for {request.instance or 'no instance'}")
+        self._moved(request)
         self._wanted(request)
         self._sees(f"sent a create of {short_slot(request.slot)}", request.sender)
         self._looked(request)
+
+    def _moved(self, request: Request) -> None:
+        """No content is submitted for the first time beside a live run from before the instance was prepared.
+
+        Such a run may be the environment's own. A listing that began later shows it, unless it may lack it.
+        """
+        is_first, began = request.slot not in self._begun, self._passes[request.sender].began
+        self._begun.add(request.slot)
+        elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
+        older = [job for job in elsewhere if job.made <= self._place.prepared and job.live]
+        for job in older if is_first else []:
+            if job.slot[0] == request.slot[0] and job.made + job.hidden < began:
+                self._wrong("instance", f"{request.sender} sent a create beside {job.name}")
 
     def _wanted(self, request: Request) -> None:
         """A create is of a job that its sender's commit wants, neither suspended nor out of attempts."""
@@ -164,7 +188,7 @@ class Checker:
     def _looked(self, request: Request) -> None:
         """A second request for one attempt doesn't rest on a search that can be known to be blind."""
         one_pass, world = self._passes[request.sender], self._world
-        there = [job for job in ours(world.jobs) if job.slot == request.slot and world.is_blind_to(job)]
+        there = [job for job in self._ours() if job.slot == request.slot and world.is_blind_to(job)]
         witnesses = [job for job in one_pass.blind_looks.get(request.slot[0], ()) if not job.gone]
         if there and any(world.is_blind_to(job) for job in witnesses):
             said = f"{there[0].name} is there, and listings also leave out {witnesses[0].name}"
@@ -187,7 +211,7 @@ class Checker:
             return
         self.seen["jobs made"] += 1
         key, attempt = job.slot
-        slot = [other for other in ours(self._world.jobs) if other.slot == job.slot]
+        slot = [other for other in self._ours() if other.slot == job.slot]
         if len(slot) > 1 and not self._beyond:
             names = " and ".join(other.name for other in slot)
             self._wrong("I1", f"two jobs of key {key[:6]}, attempt {attempt}: {names}")
@@ -205,7 +229,7 @@ class Checker:
             return
         self._sees(f"cancelled {job.name}", who)
         one_pass = self._passes[who]
-        slot = [other for other in ours(self._world.jobs) if other.slot == job.slot]
+        slot = [other for other in self._ours() if other.slot == job.slot]
         self.seen["repairs"] += len(slot) > 1
         # The older one may have failed since this pass looked.
         older = slot[: slot.index(job)] if job in slot else slot
@@ -243,7 +267,12 @@ class Checker:
         return next((one.manifest.name for one in asked if label_of(one.identity) == job.slot[0]), "")
 
     def _is_ours(self, job: Job) -> bool:
-        return job.origin == "create" or job.name in self._adopted
+        is_here = job.instance == self._place.instance
+        return (job.origin == "create" and is_here) or job.name in self._adopted
+
+    def _ours(self) -> list[Job]:
+        """Return the jobs that requests of this environment's reconcilers made."""
+        return [job for job in ours(self._world.jobs) if job.instance == self._place.instance]
 
     def written(self, before: Claim | None, claim: Claim) -> None:
         """A claim was written."""
@@ -257,6 +286,8 @@ class Checker:
 
     def _bound(self, before: Claim | None, claim: Claim) -> None:
         job = next((job for job in self._world.jobs if job.name == claim.resource), None)
+        if job is not None and job.origin == "create" and job.instance != self._place.instance:
+            self._wrong("instance", f"{claim.owner} bound {claim.job_name} to {job.name} of another one")
         if job is None or job.slot != (claim.id.key, str(claim.id.attempt)):
             self._wrong("I2", f"the claim of {claim.job_name} names {claim.resource}, which isn't its job")
             return
@@ -292,7 +323,7 @@ class Checker:
             old, new = _MARK.search(there["description"]), _MARK.search(status["description"])
             if old and new and old[1] == new[1]:
                 self._wrong("I3", f"{who} posted {status['description']!r} over {there['description']!r}")
-        if status["state"] != "success" or "/" not in status["context"]:
+        if status["state"] != "success" or not self._is_of_job(status):
             return
         mark = _MARK.search(status["description"])
         runs = [job for job in self._world.jobs if mark and job.job_name.endswith("_" + mark[1])]
@@ -313,7 +344,7 @@ class Checker:
         """A pass without a fault is over: of what it could see, nothing runs twice and nothing waits."""
         self._ripe(since)
         by_slot: dict[tuple[str, str], list[Job]] = defaultdict(list)
-        for job in ours(self._world.jobs):
+        for job in self._ours():
             if job.live and job.made + job.hidden < since:
                 by_slot[job.slot].append(job)
         for (key, attempt), jobs in by_slot.items():
@@ -388,7 +419,7 @@ class Checker:
         if bound is None or bound.gone or bound.origin != "create":
             return
         first = min(claims, key=lambda claim: claim.id.attempt)
-        context = f"reconciler/prod/{job.manifest.name}"
+        context = self._place.contexts.of_job(job.manifest.name)
         shown = self._statuses.last(first.commit, context)
         blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
         expected = "error" if blocked or self._twice(claims) else _SHOWN.get(bound.state, "pending")
@@ -397,18 +428,30 @@ class Checker:
 
     def _verdict(self, commit: Commit) -> None:
         """A commit that anything was told of has a verdict, and none that says that it is still to come."""
-        shown = self._statuses.last(commit.sha, ROLL_UP)
+        shown = self._statuses.last(commit.sha, self._place.roll_up)
         if shown is None:
-            if any(self._statuses.newest_first(later.sha) for later in self._before(commit)):
+            if any(self._is_told(later) for later in self._before(commit)):
                 self._wrong("I3", f"commit {commit.sha[:7]} was applied or passed over, and has no verdict")
             return
         if shown["state"] == "pending":
             self._wrong("I3", f"nothing runs, and commit {commit.sha[:7]} shows {shown['description']!r}")
         wanted = [job for job in commit.jobs if not job.manifest.reconcile.suspend]
-        succeeded = {job.slot[0] for job in self._world.jobs if job.state is State.SUCCEEDED}
+        done = [job for job in self._world.jobs if job.state is State.SUCCEEDED]
+        succeeded = {job.slot[0] for job in done if self._is_ours(job) or not self._place.instance}
         missing = [job.job_name for job in wanted if label_of(job.identity) not in succeeded]
         if shown["state"] == "success" and missing:
             self._wrong("I3", f"commit {commit.sha[:7]} is green, and {missing[0]} has not succeeded")
+
+    def _is_told(self, commit: Commit) -> bool:
+        """Return whether a commit has a status of this environment."""
+        own = (self._place.roll_up, self._place.contexts.drift)
+        statuses = self._statuses.newest_first(commit.sha)
+        return any(self._is_of_job(status) or status["context"] in own for status in statuses)
+
+    def _is_of_job(self, status: dict[str, Any]) -> bool:
+        """Return whether a status is of one of this environment's jobs."""
+        context: str = status["context"]
+        return context.startswith(self._place.contexts.of_job(""))
 
     def _before(self, commit: Commit) -> list[Commit]:
         history = self._repository.history
@@ -417,7 +460,7 @@ class Checker:
     def _twice(self, claims: Iterable[Claim]) -> bool:
         """Whether an attempt of theirs has two jobs that can still be seen."""
         marks = {mark for claim in claims for mark in claim.tries}
-        made = [job for job in ours(self._world.jobs) if not job.gone and job.labels.get(TRY) in marks]
+        made = [job for job in self._ours() if not job.gone and job.labels.get(TRY) in marks]
         return len({job.slot for job in made}) < len(made)
 
     def _findings(self, plan: Plan) -> None:
@@ -431,7 +474,7 @@ class Checker:
         for finding in plan.drift:
             caused = any(counts[cause] for cause in causes.get(finding.kind, []))
             if finding.kind is DriftKind.DELETED_OUTSIDE:
-                known = [job for job in self._world.jobs if job.told > _TOLD and job.origin == "create"]
+                known = [job for job in self._ours() if job.told > _TOLD]
                 caused &= all(job.job_name != finding.job_name for job in known)
             if finding.kind is DriftKind.CANCELLED_OUTSIDE:
                 caused |= any(
@@ -448,7 +491,7 @@ class Checker:
         """A claim names the job that stays, where there were two."""
         for id, found in self._claims.all().items():
             slot = (id.key, str(id.attempt))
-            jobs = [job for job in ours(self._world.jobs) if job.slot == slot and not job.gone]
+            jobs = [job for job in self._ours() if job.slot == slot and not job.gone]
             stay = [job.name for job in jobs if job.state not in (State.FAILED, State.CANCELLED)]
             claim = found.claim
             if len(jobs) > 1 and stay and claim.state is ClaimState.BOUND and claim.resource not in stay:
@@ -475,3 +518,70 @@ class Checker:
     def _wrong(self, invariant: str, what: str) -> None:
         self.violations.append(f"{invariant}: {what}")
         self._world.trace("checker", f"VIOLATION {invariant}: {what}")
+
+
+class Checkers:
+    """The checkers of all places: each learns what concerns its own."""
+
+    def __init__(self, by_instance: Mapping[str, Checker]) -> None:
+        self._by_instance = by_instance
+        self._of: dict[str, Checker] = {}
+
+    def enters(self, who: str, instance: str) -> None:
+        """Note that a reconciler works for an instance."""
+        self._of[who] = self._by_instance[instance]
+
+    @property
+    def violations(self) -> list[str]:
+        """The violations that any of them found."""
+        return [said for checker in self._by_instance.values() for said in checker.violations]
+
+    @property
+    def seen(self) -> Counter[str]:
+        """The sums of what they saw."""
+        return sum((checker.seen for checker in self._by_instance.values()), Counter[str]())
+
+    def began(self, commit: Commit, who: str) -> None:
+        self._of[who].began(commit, who)
+
+    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
+        self._of[who].listed_claims(found, who)
+
+    def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
+        self._of[who].listed(found, kind, key, who)
+
+    def handed_over(self, name: str, seconds: float, who: str) -> None:
+        self._of[who].handed_over(name, seconds, who)
+
+    def sent(self, request: Request) -> None:
+        self._of[request.sender].sent(request)
+
+    def accepted(self, request: Request) -> None:
+        self._of[request.sender].accepted(request)
+
+    def whole(self, request: Request, seconds: float) -> None:
+        self._of[request.sender].whole(request, seconds)
+
+    def made(self, job: Job) -> None:
+        self._by_instance.get(job.instance, self._by_instance[""]).made(job)
+
+    def cancelled(self, job: Job, who: str) -> None:
+        self._of[who].cancelled(job, who)
+
+    def told(self, outcome: Outcome, who: str) -> None:
+        self._of[who].told(outcome, who)
+
+    def saw(self, runs: Iterable[ActualJob]) -> None:
+        self._by_instance[""].saw(runs)
+
+    def posted(self, sha: str, status: dict[str, Any], who: str, there: dict[str, Any] | None) -> None:
+        self._of[who].posted(sha, status, who, there)
+
+    def known_try(self, job: Job) -> str | None:
+        return self._by_instance.get(job.instance, self._by_instance[""]).known_try(job)
+
+    def fell(self, who: str, error: str) -> None:
+        self._of[who].fell(who, error)
+
+    def endless(self, steps: int) -> None:
+        self._by_instance[""].endless(steps)

@@ -149,6 +149,22 @@ GUARDS: Mapping[str, Guard] = {
         beyond=True,
         slow=True,
     ),
+    "instance-search": Guard(
+        "I2",
+        (Patch(_SUBMITTER, 'and job.labels.get(INSTANCE, "") == self._instance', ""),),
+    ),
+    "instance-listing": Guard(
+        "instance",
+        (
+            Patch(
+                "submission.observation",
+                "if is_of_other_instance(run, ports.source, ports.instance)]",
+                "if False]",
+            ),
+        ),
+        slow=True,
+    ),
+    "before-instance": Guard("instance", (Patch(_DECISION, "if self._doubtful:", "if False:"),), slow=True),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),

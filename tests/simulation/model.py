@@ -7,14 +7,39 @@ from dataclasses import dataclass
 
 from reconciler.answers import Answer
 from reconciler.job import State
-from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY
+from reconciler.labels import ATTEMPT, INSTANCE, KEY, SOURCE, TRY
 from reconciler.manifest import JsonObject
+from reconciler.reporters.contexts import ROLL_UP, Contexts
 
 OURS = "acme-models"
 """The source of the repository under test."""
 PARENT = "projects/acme-ml/locations/us-central1"
 TIMEOUT = 60.0
 """Seconds that a client gives one request, as the product's transport does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One environment of the repository; all of them share one project and location.
+
+    Attributes:
+        environment: Its name.
+        instance: As in `Ports`.
+        neighbours: As in `Ports`.
+        prepared: When its claims were prepared, in seconds of the world.
+        roll_up: The context of its verdicts.
+    """
+
+    environment: str = "prod"
+    instance: str = ""
+    neighbours: frozenset[str] = frozenset()
+    prepared: float = 0.0
+    roll_up: str = ROLL_UP
+
+    @property
+    def contexts(self) -> Contexts:
+        """The contexts of its statuses."""
+        return Contexts(self.environment, self.roll_up)
 
 
 @dataclass(slots=True)
@@ -60,6 +85,11 @@ class Job:
         """Its key and attempt, by its labels."""
         return self.labels.get(KEY, ""), self.labels.get(ATTEMPT, "")
 
+    @property
+    def instance(self) -> str:
+        """The instance that it belongs to, by its labels; "" for none."""
+        return self.labels.get(INSTANCE, "")
+
     def counted(self, moment: float) -> bool:
         """Return whether it hadn't ended in vain at a moment."""
         in_vain = self.state in (State.FAILED, State.CANCELLED)
@@ -92,6 +122,12 @@ class Request:
     def slot(self) -> tuple[str, str]:
         """Return the key and attempt that its labels name."""
         return self.body["labels"][KEY], self.body["labels"][ATTEMPT]
+
+    @property
+    def instance(self) -> str:
+        """The instance that its labels name; "" for none."""
+        instance: str = self.body["labels"].get(INSTANCE, "")
+        return instance
 
 
 def ours(jobs: Iterable[Job]) -> list[Job]:

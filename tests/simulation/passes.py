@@ -22,7 +22,6 @@ from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
 from reconciler.ports import Bounds, Ports
 from reconciler.report import open_record, report
-from reconciler.reporters.contexts import Contexts
 from reconciler.reporters.github import GitHubReporter
 from reconciler.reporters.settings import GitHubSettings
 from reconciler.submission.observation import Observed, observe
@@ -30,14 +29,12 @@ from reconciler.verdicts import View
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import FencePort, JobsPort
-from .model import OURS
+from .model import OURS, Place
 from .process import Process
 from .scenario import Commit, Repository
 from .store import Claims, Records, RecordsPort, StorePort
 from .world import World
 
-TARGET = Target("prod", "local", "acme-ml", "us-central1")
-CONTEXTS = Contexts("prod")
 LIMITS = Limits(submissions=20)
 PAUSE = 15.0
 _ENDS = (Action.NONE, Action.BLOCKED)
@@ -51,6 +48,7 @@ class Outside:
     """What all reconcilers share.
 
     Attributes:
+        place: The environment that they are of.
         bounds: What they believe the services to keep to.
         repairs: Whether a duplicate's cancel is carried out.
         draining: Whether nobody begins another pass.
@@ -61,6 +59,7 @@ class Outside:
     repository: Repository
     statuses: Statuses
     records: Records
+    place: Place
     bounds: Bounds
     repairs: bool = True
     draining: bool = False
@@ -107,12 +106,13 @@ class Outside:
             run.resource: ports.jobs.read(run.api_version, run.kind, run.resource).spec for run in before
         }
         plan = make_plan(
-            TARGET,
+            Target(self.place.environment, "local", "acme-ml", "us-central1"),
             commit.jobs,
             [replace(run, spec=specs.get(run.resource, run.spec)) for run in observed.runs],
             observed.known,
             lambda job: body_of(job, job.job_name, {}),
             source=OURS,
+            doubtful=observed.doubtful,
         )
         if self.repairs:
             return plan
@@ -128,7 +128,7 @@ class Outside:
             if o.change.desired and o.error and o.status is not Status.APPLIED
         }
         plan = self._plan_of(commit, self._ports(process), observed)
-        view = View(CONTEXTS, commit.sha, observed, plan, problems)
+        view = View(self.place.contexts, commit.sha, observed, plan, problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
         reporter = GitHubReporter(transport, settings, sleep=process.sleep, chance=self.world.rng.random)
@@ -137,13 +137,15 @@ class Outside:
     def _ports(self, process: Process) -> Ports:
         return Ports(
             source=OURS,
-            claims=StorePort(process, self.world, self.claims),
+            claims=StorePort(process, self.world, self.claims, self.place.prepared),
             jobs=JobsPort(process, self.world),
             fence=FencePort(process, self.world),
             clock=process,
             chance=self.world.rng.randbytes,
             bounds=self.bounds,
             owner=process.name,
+            instance=self.place.instance,
+            neighbours=self.place.neighbours,
         )
 
 

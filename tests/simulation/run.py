@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from reconciler.ports import GOOGLE_BOUNDS
 
-from .checker import Checker
+from .checker import Checker, Checkers
 from .faults import Faults
 from .github import Statuses
+from .model import Place
 from .nemesis import BEFORE_A_LOOK, Nemesis
 from .passes import Outside, is_busy, reconcile
 from .process import Process
@@ -33,6 +34,8 @@ _MOST_STEPS = 100_000
 _QUIET_PASSES = 64
 """More than four attempts of the longest jobs take."""
 _BETWEEN = 1800.0
+_SHARED = 1 / 3
+"""The part of the runs in which two environments share a project and location."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
@@ -73,26 +76,36 @@ class Simulation:
             expires=without != "fence",
             every_try=without == "try",
         )
-        self._claims = Claims(compares=without != "claim", marked=without != "genesis")
-        self._repository = Repository(rng, rng.choice((1, 2, 3, 4, 10)))
+        places = _places(seed)
+        self._repository = Repository(rng, rng.choice((1, 2, 3, 4, 10)), legacy=len(places) == 1)
         self._statuses = Statuses()
-        world.checker = self._checker = Checker(
-            world, self._claims, self._repository, self._statuses, beyond=beyond
-        )
-        self._nemesis = Nemesis(world, self._claims, self._repository, self._statuses)
-        self._outside = Outside(
-            world,
-            self._claims,
-            self._repository,
-            self._statuses,
-            Records(),
-            bounds=unsettled if without == "settle" else bounds,
-            repairs=without != "audit",
-        )
+        self._outsides = [
+            Outside(
+                world,
+                Claims(compares=without != "claim", marked=without != "genesis"),
+                self._repository,
+                self._statuses,
+                Records(),
+                place,
+                bounds=unsettled if without == "settle" else bounds,
+                repairs=without != "audit",
+            )
+            for place in places
+        ]
+        self._checkers = {
+            outside.place.instance: Checker(
+                world, outside.claims, self._repository, self._statuses, outside.place, beyond=beyond
+            )
+            for outside in self._outsides
+        }
+        world.checker = self._checker = Checkers(self._checkers)
+        self._nemesis = Nemesis(world, self._outsides[0].claims, self._repository, self._statuses)
         self._haste = rng.choice((0.01, 0.05, 0.2))
         self._steps = 0
         self._started = 0
-        self._processes = [self._start() for _ in range(rng.choice((1, 2, 2, 3)))]
+        self._outside_of: dict[str, Outside] = {}
+        self._processes = [self._start(self._outsides[0]) for _ in range(rng.choice((1, 2, 2, 3)))]
+        self._processes += [self._start(outside) for outside in self._outsides[1:]]
 
     def run(self) -> Result:
         """Trouble, quiet, and what was found."""
@@ -124,7 +137,7 @@ class Simulation:
             if faults.happens("crash", times):
                 world.trace(process.name, f"killed at: {process.doing}")
                 process.kill()
-                self._processes[index] = self._start()
+                self._processes[index] = self._start(self._outside_of[process.name])
             elif faults.happens("pause", times):
                 self._pause(process, clock_stands=faults.happens("machine suspended"))
             elif faults.happens("clock jumped"):
@@ -135,7 +148,8 @@ class Simulation:
     def _quiet(self) -> None:
         """Faults stop. Who slept wakes and ends its pass; one more reconciler brings all in order."""
         self._faults.on = False
-        self._outside.draining = True
+        for outside in self._outsides:
+            outside.draining = True
         if self._nemesis.lost:
             # Claims are restored while nothing writes any, and when nothing is under way any more.
             for process in self._processes:
@@ -144,29 +158,32 @@ class Simulation:
             self._world.advance((bounds.lifetime + bounds.executes + bounds.visible).total_seconds())
         self._nemesis.make_good()
         self._world.trace("world", "all faults stop")
-        last = Process("last", self._world, lambda process: self._last(process))
-        self._processes.append(last)
+        for outside in self._outsides:
+            name = f"last {outside.place.instance}".strip()
+            self._checker.enters(name, outside.place.instance)
+            self._processes.append(Process(name, self._world, partial(self._last, outside)))
         while not all(process.ended for process in self._processes) and not self._checker.violations:
             self._resume(self._processes[self._next()])
             if self._steps > _MOST_STEPS:
                 self._checker.endless(self._steps)
 
-    def _last(self, process: Process) -> None:
+    def _last(self, outside: Outside, process: Process) -> None:
         """Whole passes until there is nothing to do, and two more."""
-        plan, still = None, 0
+        plan, still, checker = None, 0, self._checkers[outside.place.instance]
+        lasts = {f"last {other.place.instance}".strip() for other in self._outsides}
         for _ in range(_QUIET_PASSES):
             since = self._world.now
-            plan = self._outside.one_pass(process)
-            alone = all(other.ended or other is process for other in self._processes)
+            plan = outside.one_pass(process)
+            alone = all(other.ended or other.name in lasts for other in self._processes)
             if plan:
-                self._checker.passed(since)
+                checker.passed(since)
             calm = alone and all(job.gone or job.state.ended for job in self._world.jobs)
             still = still + 1 if plan and calm and not is_busy(plan) else 0
             if plan and still > 2:
-                self._checker.at_the_end(plan)
+                checker.at_the_end(plan)
                 return
             process.sleep(_BETWEEN)
-        self._checker.never_still(_QUIET_PASSES, plan)
+        checker.never_still(_QUIET_PASSES, plan)
 
     def _next(self) -> int:
         """Whose turn it is; time passes until somebody can go on."""
@@ -193,9 +210,26 @@ class Simulation:
             process.ended = True
             self._checker.fell(process.name, traceback.format_exc())
 
-    def _start(self) -> Process:
+    def _start(self, outside: Outside) -> Process:
         self._started += 1
-        return Process(f"r{self._started}", self._world, self._body())
+        name = f"r{self._started}"
+        self._outside_of[name] = outside
+        self._checker.enters(name, outside.place.instance)
+        process = Process(name, self._world, lambda process: reconcile(process, outside, self._rng))
+        process.wakes = max(process.wakes, outside.place.prepared)
+        return process
 
-    def _body(self) -> Callable[[Process], None]:
-        return lambda process: reconcile(process, self._outside, self._rng)
+
+def _places(seed: int) -> list[Place]:
+    """Return the environments of one run: in every third a second one, which begins at once or later.
+
+    Chance of its own decides, so that the runs with one environment are what they were.
+    """
+    rng = random.Random(f"places of {seed}")
+    if rng.random() > _SHARED:
+        return [Place()]
+    prepared = rng.choice((0.0, 60.0, 600.0, 3600.0)) * rng.random()
+    return [
+        Place(neighbours=frozenset({"blue"}), roll_up="reconciler/prod"),
+        Place("test", "blue", frozenset({""}), prepared, "reconciler/test"),
+    ]

@@ -33,19 +33,24 @@ class Commit:
 class Repository:
     """The repository's branch.
 
+    Args:
+        manifests: How many it begins with, at most.
+        legacy: Whether some are of AI Platform, whose names are unique in a project.
+
     Attributes:
         head: Its newest commit.
         asked: The identity of each content that a commit ever asked for.
         history: All of its commits, the oldest first.
     """
 
-    def __init__(self, rng: random.Random, manifests: int) -> None:
+    def __init__(self, rng: random.Random, manifests: int, *, legacy: bool) -> None:
         self._rng = rng
+        self._names = [name for name in NAMES if legacy or name not in _LEGACY]
         self._number = 0
         self.history: list[Commit] = []
         self._jobs: dict[str, DesiredJob] = {}
         self._older: dict[str, list[DesiredJob]] = {}
-        for name in rng.sample(NAMES, manifests):
+        for name in rng.sample(self._names, min(manifests, len(self._names))):
             self._put(name, "0", self._reconcile())
         self.head = self._commit()
 
@@ -95,7 +100,7 @@ class Repository:
         return self._rng.choice(sorted(self._jobs)) if self._jobs else None
 
     def _add(self) -> str:
-        absent = [name for name in NAMES if name not in self._jobs]
+        absent = [name for name in self._names if name not in self._jobs]
         if not absent:
             return "nothing"
         name = self._rng.choice(absent)

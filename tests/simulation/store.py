@@ -72,10 +72,11 @@ class Claims:
 class StorePort:
     """The store as one reconciler reaches it."""
 
-    def __init__(self, process: Process, world: World, claims: Claims) -> None:
+    def __init__(self, process: Process, world: World, claims: Claims, prepared: float) -> None:
         self._process = process
         self._world = world
         self._claims = claims
+        self._prepared = world.time(prepared)
 
     def check(self, runs: int) -> datetime | None:
         """Refuse a store that isn't the one that the repository began with."""
@@ -84,7 +85,7 @@ class StorePort:
         self._process.turn("checked the claim store")
         if not genesis:
             raise ServiceError("the claims bucket has no genesis")
-        return None
+        return self._prepared
 
     def found(self) -> None:
         """Nothing: only a person makes a store in the cloud the repository's."""

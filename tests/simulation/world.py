@@ -19,7 +19,7 @@ from .faults import Faults
 from .model import PARENT, Job, Request, filled, short, spec_of
 
 if TYPE_CHECKING:
-    from .checker import Checker
+    from .checker import Checkers
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _COLLECTIONS = {
@@ -63,7 +63,7 @@ class World:
     _number: int = 0
     _tokens: float = 5.0
     _counted: float = 0.0
-    checker: Checker = field(init=False)
+    checker: Checkers = field(init=False)
 
     def trace(self, who: str, what: str) -> None:
         """Note what happens."""
