@@ -85,7 +85,7 @@ class Checker:
         self._repository = repository
         self._statuses = statuses
         self._place = place
-        self._begun: set[tuple[str, str]] = set()
+        self._begun: set[str] = set()
         self._beyond = beyond
         self._marks: set[str] = set()
         self._cancelled: dict[str, Job] = {}
@@ -152,12 +152,13 @@ class Checker:
 
         Such a run may be the environment's own. A listing that began later shows it, unless it may lack it.
         """
-        is_first, began = request.slot not in self._begun, self._passes[request.sender].began
-        self._begun.add(request.slot)
+        key, began = request.slot[0], self._passes[request.sender].began
+        is_first = key not in self._begun
+        self._begun.add(key)
         elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
         older = [job for job in elsewhere if job.made <= self._place.prepared and job.live]
         for job in older if is_first else []:
-            if job.slot[0] == request.slot[0] and job.made + job.hidden < began:
+            if job.slot[0] == key and job.made + job.hidden < began:
                 self._wrong("instance", f"{request.sender} sent a create beside {job.name}")
 
     def _wanted(self, request: Request) -> None:
