@@ -97,10 +97,7 @@ _ENVIRONMENT = _mapping(
                 "use 6 to 30 lower-case letters, digits and '-', a letter first",
             ),
         ),
-        "location": _text(
-            "The region, such as us-central1.",
-            shaped("[a-z][a-z0-9-]*", "not a region", 'write for example "us-central1"'),
-        ),
+        "location": _text("The region, such as us-central1.", *REGION),
         "instance": _text(
             "Tells this environment from others with the same project and location: part of the place of its "
             "claims, of its jobs' labels and of the output folders that `defaults` give, not of the name. "

@@ -81,7 +81,7 @@ class Repository:
     """
 
     _environments: Path | None = None
-    _is_ready_for_jobs = False
+    has_jobs = False
 
     def __init__(self, root: Path, environments: Path | None = None) -> None:
         self.root = root
@@ -110,7 +110,7 @@ class Repository:
             hold=self.hold,
             reconcile=f"reconcile: {reconcile}" if reconcile else "",
         )
-        self._is_ready_for_jobs = True
+        self.has_jobs = True
         return self.write(f"jobs/{name}.yaml", text)
 
     def git(self, *arguments: str) -> str:
@@ -146,7 +146,7 @@ class Repository:
 
     def _share_environments(self) -> None:
         link = self.home / "environments"
-        if self._environments and self._is_ready_for_jobs and not link.exists():
+        if self._environments and self.has_jobs and not link.exists():
             prepare_home(*home_of(self.root, os.environ))
             link.symlink_to(self._environments)
 

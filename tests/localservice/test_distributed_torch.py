@@ -26,9 +26,8 @@ def spirals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reposit
     monkeypatch.setenv("PIP_FIND_LINKS", str(TORCH / "wheels"))
     # Kept from one run of the tests to the next: it takes most of a minute to install.
     (TORCH / "environments").mkdir(exist_ok=True)
-    made = Repository(tmp_path / "repository")
-    made.home.mkdir(parents=True, exist_ok=True)
-    (made.home / "environments").symlink_to(TORCH / "environments")
+    made = Repository(tmp_path / "repository", TORCH / "environments")
+    made.has_jobs = True
     shutil.copytree(
         ROOT / "jobs" / "trainers" / "spirals", made.root / "spirals", ignore=shutil.ignore_patterns("__*")
     )
