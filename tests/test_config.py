@@ -162,9 +162,17 @@ environments:
             '"dev" and "test" share the project "jobs-1"',
             '"project: local-test"',
         ),
+        (
+            'environments:\n  local: {defaults: {baseOutputDirectory: "gs://models/out"}}\n'
+            "  dev:\n    engine: local\n    project: dev-jobs\n    defaults:\n"
+            "      baseOutputDirectory: gs://models/out/",
+            (7, 28),
+            '"local" and "dev" share this folder',
+            "gs://models/out/dev",
+        ),
     ],
 )
-def test_environments_that_share_their_claims_are_refused_with_the_remedy(
+def test_environments_that_share_their_claims_or_folder_are_refused_with_the_remedy(
     tmp_path: Path, text: str, place: tuple[int, int], message: str, hint: str
 ) -> None:
     (tmp_path / "reconciler.yaml").write_text(text)

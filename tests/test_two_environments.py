@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from github_server import GitHubServer
 from held_service import HeldService
 from repository import Repository
 from tls import behind_tls
@@ -190,6 +191,65 @@ def test_each_instance_trains_its_own_job_with_one_claim_and_its_own_output(trai
     }
     labels = {environment: body["labels"].get("reconciler-instance") for environment, body in bodies.items()}
     assert labels == {"staging": None, "production": "production"}
+
+
+def test_statuses_of_a_commit_tell_instances_apart(cloud: Cloud) -> None:
+    repository = cloud.repository
+    with GitHubServer(tokens={"ghs_a-token": "write"}).running() as github:
+        cloud.has(staging="", production="instance: production")
+        repository.job("first")
+        repository.git("init", "-q", "-b", "main")
+        repository.git("add", "-A")
+        repository.git("commit", "-q", "-m", "one")
+        sha = repository.git("rev-parse", "HEAD")
+        github.commits.add(sha)
+        cloud.variables |= {
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_REPOSITORY": github.repository,
+            "GITHUB_API_URL": github.url,
+            "GITHUB_TOKEN": "ghs_a-token",
+        }
+        cloud.prepare("staging", "production")
+        assert cloud.run("staging", "apply").code == 0
+        assert cloud.run("production", "apply").code == 0
+        assert cloud.run("staging", "cancel", "first").code == 0
+        assert cloud.run("staging", "report").code == 0
+        newest: dict[str, str] = {}
+        for status in github.statuses[sha]:
+            newest.setdefault(status["context"], status["state"])
+        assert github.violations == []
+    assert {context: state for context, state in newest.items() if not context.endswith("drift")} == {
+        "reconciler/staging": "error",
+        "reconciler/staging/first": "error",
+        "reconciler/production": "pending",
+        "reconciler/production/first": "pending",
+    }
+
+
+def test_local_environments_with_projects_of_their_own_train_their_own_job(repository: Repository) -> None:
+    images = (repository.root / "reconciler.yaml").read_text()
+    folders = {"local": "gs://models/out", "dev": "gs://models/dev"}
+    settings = "".join(
+        f"  {name}:\n    engine: local\n    defaults: {{baseOutputDirectory: {folder}}}\n"
+        for name, folder in folders.items()
+    )
+    repository.write("reconciler.yaml", f"environments:\n{settings}    project: dev-jobs\n{images}")
+    repository.job("first")
+    for number, environment in enumerate(folders, start=1):
+        assert repository.run("apply", "--wait", RECONCILER_ENV=environment).code == 0
+        assert len(repository.starts.read_text().splitlines()) == number
+        (job,) = repository.run("status", "--format", "json", RECONCILER_ENV=environment).json["jobs"]
+        assert (job["state"], job["claim"]) == ("SUCCEEDED", "bound")
+        body = repository.run("render", "first", RECONCILER_ENV=environment).json
+        assert (
+            body["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
+            == f"{folders[environment]}/{job['jobName']}"
+        )
+    claims = repository.home / "gcs" / "reconciler-staging" / "reconciler" / "claims" / "local"
+    assert sorted(file.relative_to(claims).parts[0] for file in claims.glob("*/*/*/1")) == [
+        "dev-jobs",
+        "local",
+    ]
 
 
 def test_failed_run_of_one_instance_does_not_block_the_other(cloud: Cloud) -> None:

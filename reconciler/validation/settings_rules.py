@@ -16,13 +16,14 @@ _Place = tuple[str, ...]
 
 
 def shared_environments(settings: Any) -> Iterator[Finding]:
-    """Yield a finding for each environment that shares its claims with an earlier one.
+    """Yield a finding for each environment that shares its claims or its output folder with an earlier one.
 
     Neither an environment nor its defaults are part of a job's name. Environments that share their claims
     take each other's jobs for their own: a job that ran in one would never run in the other.
     """
     written = _mapping(_mapping(settings).get("environments"))
     first: dict[_Place, str] = {}
+    first_of_folder: dict[str, str] = {}
     if _LOCAL not in written:
         first[_place_on_training_service({})] = _LOCAL
     for name, value in written.items():
@@ -37,6 +38,17 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
         other = first.setdefault(place, name)
         if other != name:
             yield Finding(("environments", name), *explain(name, other, place), of_key=True)
+        folder = _mapping(environment.get("defaults")).get("baseOutputDirectory")
+        if place[0] == "local" and isinstance(folder, str):
+            # On Google the instance is part of the folder; here a job has one name in every project.
+            other = first_of_folder.setdefault(folder.rstrip("/"), name)
+            if other != name:
+                keys = ("environments", name, "defaults", "baseOutputDirectory")
+                message = (
+                    f"the environments {quote(other)} and {quote(name)} share this folder: a model of one "
+                    "would overwrite the model of the other"
+                )
+                yield Finding(keys, message, f"write another folder, such as {folder.rstrip('/')}/{name}")
 
 
 def _place_at_google(environment: Mapping[Any, Any]) -> _Place:
