@@ -6,6 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c '$(WILL_DO)' 2>/dev/null && echo $$python && break; done)
 PYTEST_FLAGS ?=
 KILLS ?= 200
+MINUTES ?= 10
 UV_FLAGS ?=
 SEEDS ?= 2000
 SEED ?=
@@ -30,7 +31,7 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test explore chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +50,10 @@ demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker
 
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
+
+explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
+	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
+		$(BIN)/pytest -q -m hypothesis --hypothesis-profile=explore $(PYTEST_FLAGS) || exit 1; done
 
 chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments; KILLS=200 SEED=1
 	CHAOS_KILLS=$(KILLS) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/test_chaos.py

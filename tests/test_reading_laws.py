@@ -228,7 +228,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=1000, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_pyyaml_reads_each_accepted_document_alike(text: str) -> None:
     check_reading(text.encode())
