@@ -23,7 +23,7 @@ from pathlib import Path
 import reconciler
 from reconciler import schemas
 from reconciler.errors import ReconcilerError
-from reconciler.home import check_mark, checkout_of, locate, prepare_home
+from reconciler.home import Home, check_mark, checkout_of, locate, prepare_home
 from reconciler.userkey import user_key
 
 MOST_BYTES = 256 * 1024 * 1024
@@ -116,7 +116,7 @@ class CacheFile:
             return opened.read(most)
 
     def _write(self, data: bytes) -> bool:
-        prepare_home(self._home, self._checkout, self._environ)
+        prepare_home(Home(self._home, self._checkout), self._environ)
         with self._opened_home() as home:
             with suppress(FileExistsError):
                 os.mkdir(_FOLDER, mode=0o700, dir_fd=home)

@@ -94,9 +94,10 @@ def check_mark(home: Home, environ: Mapping[str, str]) -> None:
     if descriptor is None:
         return
     try:
+        # First of all: the owner of an empty folder can exchange what is written into it later.
+        _refuse_others(home, os.fstat(descriptor))
         if home.checkout is not None and _is_fresh(descriptor):
             return
-        _refuse_others(home, os.fstat(descriptor))
         if home.checkout is not None and not _is_marked(home, descriptor, environ):
             raise _not_marked(home, home.checkout, environ)
     finally:
@@ -114,26 +115,25 @@ def is_empty(home: Home) -> bool:
         os.close(descriptor)
 
 
-def prepare_home(path: Path, checkout: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
+def prepare_home(home: Home, environ: Mapping[str, str]) -> None:
     """Make a home with its mark, and have git ignore it: its files must not make a work tree count as dirty.
 
     Args:
-        path: The home's folder.
-        checkout: As in `Home`.
-        environ: The environment variables, by default the process's.
+        home: The home.
+        environ: The environment variables.
 
     Raises:
         HomeError: The home exists without a mark, or no key can be kept to mark it.
         ServiceError: The folder can't be made or written to.
     """
-    home = Home(path, checkout)
+    path = home.path
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = opened(home)
         if descriptor is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         try:
-            _prepare(home, descriptor, os.environ if environ is None else environ)
+            _prepare(home, descriptor, environ)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -142,9 +142,11 @@ def prepare_home(path: Path, checkout: Path | None = None, environ: Mapping[str,
 
 
 def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
+    refuse_other_owner(home, os.fstat(folder))
     is_fresh = _is_fresh(folder)
-    if not is_fresh:
-        check_mark(home, environ)
+    if is_fresh:
+        _close_to_others(home, folder)
+    check_mark(home, environ)
     _close_to_others(home, folder)
     # Before the mark: git must not see it, not even for a moment, as a commit would count as changed.
     with (
@@ -185,8 +187,12 @@ def opened(home: Home) -> int | None:
                 hint=f"set RECONCILER_HOME to the folder that it leads to, {os.path.realpath(home.path)}",
             )
         return os.open(home.path, _OPEN_FOLDER)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise HomeError(
+            f"{home.path} isn't used: it is not a folder", hint=f"remove it, or {OUTSIDE}"
+        ) from None
     except OSError as error:
         raise HomeError(f"{home.path} can't be opened: {error.strerror}", hint=OUTSIDE) from None
 
@@ -260,9 +266,8 @@ def set_mark(home: Home, checkout: Path, folder: int, environ: Mapping[str, str]
     key = user_key(checkout, environ, make=True)
     if key is None:
         raise _no_key(home, environ)
-    new = f"{MARK}.{os.getpid()}"
-    with suppress(FileNotFoundError):
-        os.unlink(new, dir_fd=folder)
+    # A name by chance: processes of two containers that share the folder may have the same id.
+    new = f"{MARK}.{os.urandom(8).hex()}"
     with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
         file.write(_mark_of(home, folder, key))
     os.replace(new, MARK, src_dir_fd=folder, dst_dir_fd=folder)

@@ -120,8 +120,10 @@ def origin_of(
             comparison = _Comparison(commit, config, desired, jobs)
             found = {job.job_name: comparison.difference(job) for job in jobs}
             elsewhere = comparison.elsewhere(whole=whole)
-    except ReconcilerError as error:
-        return Origin(reason=f"commit {head.checked_out[:7]} can't be compared: {error.message}")
+    except (ReconcilerError, OSError) as error:
+        # A disk without room for the commit's files must not keep jobs from being submitted.
+        why = error.message if isinstance(error, ReconcilerError) else error.strerror
+        return Origin(reason=f"commit {head.checked_out[:7]} can't be compared: {why}")
     return Origin(
         head.carried,
         frozenset(name for name, difference in found.items() if not difference),

@@ -74,6 +74,8 @@ class TokenHosts(Struct, frozen=True):
                 f"{quote(url)} is plain http: the {rule.owner} token is sent by https only",
                 'write "https://…"',
             )
+        if to.host.endswith("."):
+            return f"{quote(to.netloc)} ends with a dot", "remove the dot at the host's end"
         place = to.netloc.lower().removesuffix(f":{HTTPS_PORT}")
         message = (
             f"the host {quote(place)} may not get the {rule.owner} token: only {rule.described} may, and the "
@@ -122,7 +124,7 @@ def _file(environ: Mapping[str, str]) -> Path:
     # The XDG specification has relative paths ignored.
     named = environ.get("XDG_CONFIG_HOME", "")
     home = environ.get("HOME", "")
-    base = Path(named) if named.startswith("/") else (Path(home) if home else Path.home()) / ".config"
+    base = Path(named) if named.startswith("/") else Path(home, ".config")
     return base.absolute() / _FOLDER / _FILE
 
 

@@ -37,7 +37,7 @@ def user_key(checkout: Path, environ: Mapping[str, str], *, make: bool) -> bytes
     """
     folders = _folders(environ)
     with suppress(OSError):
-        if not folders or folders[-1].resolve().is_relative_to(checkout):
+        if not folders or Path(os.path.realpath(folders[-1])).is_relative_to(checkout):
             return None
         for folder in folders if make else ():
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -74,9 +74,8 @@ def _read(folder: int) -> bytes | None:
 def _make(folder: int) -> bytes | None:
     """Make the key under another name first, so that no command reads half of it."""
     key = os.urandom(_BYTES)
-    new = f"{_FILE}.{os.getpid()}"
-    with suppress(FileNotFoundError):
-        os.unlink(new, dir_fd=folder)
+    # A name by chance: processes of two containers that share the folder may have the same id.
+    new = f"{_FILE}.{os.urandom(8).hex()}"
     with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
         file.write(key)
     try:

@@ -81,7 +81,7 @@ def demo() -> int:
     base = os.environ.get("BASE") or base_of_this_machine(engine)
     print(f"Building {image} by {engine.name}" + (f" on {base}" if base else ""), flush=True)
     build(engine, image, CONTEXT, *(("--build-arg", f"BASE={base}") if base else ()))
-    prepare_home(*home_of(ROOT, os.environ))  # COPY may lie in it, and must not be there first
+    prepare_home(home_of(ROOT, os.environ), os.environ)  # COPY may lie in it, and must not be there first
     COPY.parent.mkdir(parents=True, exist_ok=True)
     COPY.write_text(text.replace("suspend: true", "suspend: false"), "utf-8")
     code = reconciler("apply", "--wait", str(COPY.relative_to(ROOT)))

@@ -19,7 +19,7 @@ from typing import Any
 
 import urllib3
 
-from reconciler.home import prepare_home
+from reconciler.home import Home, prepare_home
 from reconciler.localservice import database
 from reconciler.localservice.activity import Activity
 from reconciler.localservice.address import Address, lock_home, write_address
@@ -45,7 +45,7 @@ class HeldService:
 
     def __init__(self, home: Path, *, rate: float = 1.0) -> None:
         if not home.exists():
-            prepare_home(home, home.parent)
+            prepare_home(Home(home, home.parent), os.environ)
         self.home = home
         self.token = secrets.token_urlsafe(16)
         self.ahead = timedelta()

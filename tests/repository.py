@@ -147,7 +147,7 @@ class Repository:
     def _share_environments(self) -> None:
         link = self.home / "environments"
         if self._environments and self.has_jobs and not link.exists():
-            prepare_home(*home_of(self.root, os.environ))
+            prepare_home(home_of(self.root, os.environ), os.environ)
             link.symlink_to(self._environments)
 
     def run(self, *arguments: str, **environ: str) -> Result:

@@ -43,7 +43,7 @@ def repository(tmp_path: Path, environments: Path, monkeypatch: pytest.MonkeyPat
     """A copy of the examples with their settings; the service that serves it ends with the test."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "reconciler.yaml", tmp_path)
-    prepare_home(*home_of(tmp_path, os.environ))
+    prepare_home(home_of(tmp_path, os.environ), os.environ)
     (tmp_path / ".reconciler" / "environments").symlink_to(environments)
     monkeypatch.chdir(tmp_path)
     yield tmp_path

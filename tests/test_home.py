@@ -251,7 +251,7 @@ def assert_refused_address(home: Path) -> None:
     with pytest.raises(UntrustedAddressError):
         read_address(home)
     with (
-        EmbeddedService(home, start=False) as service,
+        EmbeddedService(home, start=False, checkout=None) as service,
         pytest.raises(ServiceError, match=r"service\.json isn't used: it"),
     ):
         service.send(HttpRequest("GET", f"{ROOT}v1/projects"))
@@ -284,7 +284,7 @@ def made(tmp_path: Path) -> Path:
     git(root, "init", "-q")
     git(root, "add", "README")
     git(root, "commit", "-qm", "one")
-    prepare_home(*home_of(root, os.environ))
+    prepare_home(home_of(root, os.environ), os.environ)
     (root / ".reconciler" / "state.db").write_text("")
     return root
 
@@ -349,7 +349,8 @@ def test_home_of_another_user_is_refused(made: Path, monkeypatch: pytest.MonkeyP
 def test_home_is_used_when_several_commands_make_it_at_once(made: Path) -> None:
     shutil.rmtree(made / ".reconciler")
     code = "import os; from pathlib import Path; from reconciler.home import prepare_home; "
-    code += "from reconciler.trustedhome import home_of; prepare_home(*home_of(Path.cwd(), os.environ))"
+    code += "from reconciler.trustedhome import home_of; "
+    code += "prepare_home(home_of(Path.cwd(), os.environ), os.environ)"
     command = [sys.executable, "-c", code]
     started = [subprocess.Popen(command, cwd=made, stderr=subprocess.PIPE, text=True) for _ in range(6)]
     ends = [(process.communicate()[1], process.returncode) for process in started]
@@ -363,7 +364,7 @@ def test_preparing_home_writes_through_no_link(made: Path, tmp_path: Path) -> No
     (made / ".reconciler").mkdir()
     (made / ".reconciler" / ".gitignore").symlink_to(tmp_path / "victim")
     with pytest.raises(HomeError):
-        prepare_home(*locate(made, os.environ))
+        prepare_home(locate(made, os.environ), os.environ)
     assert not (tmp_path / "victim").exists()
 
 
@@ -421,7 +422,7 @@ def test_home_is_refused_when_git_tracks_it_below_folder_of_sparse_index(made: P
     assert b".reconciler" not in (made / ".git" / "index").read_bytes()
     (made / "ml").mkdir()
     (made / "ml" / "reconciler.yaml").touch()
-    prepare_home(*locate(made / "ml", os.environ))
+    prepare_home(locate(made / "ml", os.environ), os.environ)
     (made / "ml" / ".reconciler" / "state.db").touch()
     assert_refused(made / "ml", "git tracks")
 
@@ -436,7 +437,7 @@ def test_empty_home_is_refused_when_git_tracks_it_as_submodule(made: Path, tmp_p
 
 def test_home_in_linked_work_tree_is_refused_only_when_git_tracks_it(made: Path, tmp_path: Path) -> None:
     git(made, "worktree", "add", "-q", str(tmp_path / "linked"))
-    prepare_home(*home_of(tmp_path / "linked", os.environ))
+    prepare_home(home_of(tmp_path / "linked", os.environ), os.environ)
     home_of(tmp_path / "linked", os.environ)
     add_home(tmp_path / "linked")
     assert_refused(tmp_path / "linked", "git tracks")
@@ -446,7 +447,7 @@ def test_home_in_linked_work_tree_is_refused_only_when_git_tracks_it(made: Path,
 def test_home_below_top_of_repository_is_refused_when_git_tracks_it(made: Path) -> None:
     (made / "ml").mkdir()
     (made / "ml" / "reconciler.yaml").write_text("")
-    prepare_home(*home_of(made / "ml", os.environ))
+    prepare_home(home_of(made / "ml", os.environ), os.environ)
     home_of(made / "ml", os.environ)
     add_home(made, "ml/.reconciler/state.db")
     assert_refused(made / "ml", "git tracks")
@@ -467,7 +468,7 @@ def test_home_is_refused_when_git_can_not_answer(made: Path, monkeypatch: pytest
 
 
 def test_mark_alone_decides_without_repository(tmp_path: Path) -> None:
-    prepare_home(*home_of(tmp_path, os.environ))
+    prepare_home(home_of(tmp_path, os.environ), os.environ)
     (tmp_path / ".reconciler" / "state.db").touch()
     home_of(tmp_path, os.environ)
     (tmp_path / ".reconciler" / MARK).unlink()
@@ -547,6 +548,32 @@ def test_named_home_outside_needs_owner_and_mode_and_no_mark(
 
 
 # --- The key ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [".reconciler", "../outside"])
+def test_empty_home_of_another_user_or_open_to_others_is_refused(
+    made: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner can exchange what is written into it later."""
+    shutil.rmtree(made / ".reconciler")
+    empty = (made / place).resolve()
+    empty.mkdir()
+    named = {} if place == ".reconciler" else {"RECONCILER_HOME": str(empty)}
+    empty.chmod(0o777)
+    with pytest.raises(HomeError, match="other users can write"):
+        home_of(made, {**os.environ, **named})
+    empty.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert_refused(made, "another user", **named)
+    with pytest.raises(HomeError, match="another user"):
+        prepare_home(locate(made, {**os.environ, **named}), {**os.environ, **named})
+    assert [*empty.iterdir()] == []
+
+
+def test_home_that_is_a_file_is_refused(made: Path) -> None:
+    shutil.rmtree(made / ".reconciler")
+    (made / ".reconciler").write_text("")
+    assert_refused(made, "not a folder")
 
 
 @pytest.mark.parametrize("home", ["", "/nowhere/at/all", "REPOSITORY"])
@@ -679,6 +706,10 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
         [f"CREATE VIEW jobs AS {ENDLESS}"],
         ["CREATE VIEW jobs AS SELECT zeroblob(900000000) AS state"],
         ["CREATE VIEW jobs AS SELECT load_extension('/tmp/x.so') AS state"],
+        [
+            f"CREATE VIEW jobs AS SELECT group_concat(printf('%0900d', state)) OVER () AS state "
+            f"FROM ({ENDLESS})"
+        ],
     ],
 )
 def test_hostile_database_is_shown_as_unreadable(
@@ -689,6 +720,20 @@ def test_hostile_database_is_shown_as_unreadable(
     found = contents_of(tmp_path)
     assert found.jobs == {}
     assert "it can't be read" in found.problem
+
+
+def test_showing_hostile_database_takes_little_memory(tmp_path: Path) -> None:
+    view = f"SELECT group_concat(printf('%0900d', state)) OVER (ORDER BY state) AS state FROM ({ENDLESS})"
+    database(tmp_path, f"CREATE VIEW jobs AS {view}")
+    code = (
+        "import resource, sys; from pathlib import Path; "
+        "from reconciler.localservice.contents import contents_of; "
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)); "
+        "print(contents_of(Path(sys.argv[1])).problem)"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "it can't be read" in done.stdout
 
 
 def test_damaged_or_foreign_file_as_database_is_shown_as_unreadable(

@@ -27,7 +27,7 @@ from reconciler.cachefile import CacheFile
 from reconciler.config import load_config
 from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError
-from reconciler.home import HomeError, locate, prepare_home
+from reconciler.home import Home, HomeError, locate, prepare_home
 from reconciler.manifestcache import ManifestCache, remembering
 from reconciler.trustedhome import accept
 from reconciler.validation import filecontent, known, reading, workers
@@ -402,22 +402,18 @@ def test_the_key_lies_in_the_users_state_folder(root: Path, environ: dict[str, s
 # --- What stands in its way -----------------------------------------------------------------------------
 
 
-def a_file_is_the_home(root: Path) -> None:
-    (root / ".reconciler").write_text("")
-
-
 def a_file_is_the_folder(root: Path) -> None:
-    prepare_home(root / ".reconciler", root, {"HOME": str(root.parent / "home")})
+    prepare_home(Home(root / ".reconciler", root), {"HOME": str(root.parent / "home")})
     write(root, ".reconciler/cache", "")
 
 
 def a_link_is_the_folder(root: Path) -> None:
     (root.parent / "elsewhere").mkdir()
-    prepare_home(root / ".reconciler", root, {"HOME": str(root.parent / "home")})
+    prepare_home(Home(root / ".reconciler", root), {"HOME": str(root.parent / "home")})
     (root / ".reconciler" / "cache").symlink_to(root.parent / "elsewhere")
 
 
-@pytest.mark.parametrize("obstacle", [a_file_is_the_home, a_file_is_the_folder, a_link_is_the_folder])
+@pytest.mark.parametrize("obstacle", [a_file_is_the_folder, a_link_is_the_folder])
 def test_where_no_cache_can_be_there_is_none(
     root: Path, environ: dict[str, str], obstacle: Callable[[Path], None]
 ) -> None:
@@ -809,7 +805,7 @@ def test_settings_are_kept_by_their_content_and_where_there_is_a_cache(
     kept = root / ".reconciler" / "cache" / "settings.bin"
     assert load_config(root).source == "one"
     assert not kept.exists()
-    prepare_home(root / ".reconciler", root)
+    prepare_home(Home(root / ".reconciler", root), os.environ)
     kept.parent.mkdir()
     assert load_config(root).source == "one"
     assert kept.exists()

@@ -17,10 +17,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Become the embedded training service, or end the one that runs."""
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
-        prepare_home(home.path, home.checkout)
+        prepare_home(home, os.environ)
         command = service_command(home.path, stay=True)
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
-    with EmbeddedService(home.path, start=False) as service:
+    with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
         ran = service.stop()
     print("the embedded service has ended" if ran else "no embedded service runs here")
     return ExitCode.DONE

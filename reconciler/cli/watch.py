@@ -54,10 +54,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 @contextmanager
 def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iterator[Source]:
     root = find_root(Path.cwd())
-    home, checkout = home_of(root, os.environ)
+    home = home_of(root, os.environ)
     if arguments.remote is None:
         _check_local(arguments, root)
-        files = Files([home], wakes.change)
+        files = Files([home.path], wakes.change)
         try:
             yield WorkTree(root, os.environ, arguments.env, files, wakes, teller)
         finally:
@@ -66,8 +66,8 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iter
     # The branch's reconciler.yaml must not say where the operator's token goes; the environment wins over it.
     os.environ["GITHUB_API_URL"] = os.environ.get("GITHUB_API_URL") or DEFAULT_API_URL
     url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
-    prepare_home(home, checkout)
-    clone = Clone(home, url, branch, os.environ)
+    prepare_home(home, os.environ)
+    clone = Clone(home.path, url, branch, os.environ)
     clone.open()
     try:
         # What is checked out lies below the home, and must not have one of its own.

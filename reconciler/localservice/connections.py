@@ -14,6 +14,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,7 +211,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         self._draining = True
         self.admitted = False
         self._deadline = time.monotonic() + _DRAIN_SECONDS
-        self.socket.shutdown(socket.SHUT_WR)
+        # Some systems refuse this once the client has gone.
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
 
     def _open(self, *, admitted: bool) -> list[Channel]:
         """Return the open connections of one kind, the oldest first."""

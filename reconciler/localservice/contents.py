@@ -25,7 +25,6 @@ _SECONDS = 5.0  # for one look at the database
 _STEPS = 10_000  # of SQLite, between two looks at the clock
 _LONGEST = 1_000_000  # bytes of one value
 _PIECE = 1024 * 1024
-_MOST_MEMORY = 64 * 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -140,7 +139,9 @@ def _count(connection: sqlite3.Connection) -> dict[str, int]:
     until = time.monotonic() + _SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
-    connection.execute(f"PRAGMA hard_heap_limit = {_MOST_MEMORY}")
+    # Large intermediate results go to files. SQLite's limit of the heap is no way: it holds for the whole
+    # process, and can't be raised again.
+    connection.execute("PRAGMA temp_store = FILE")
     # Neither functions nor virtual tables run because a schema names them.
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")

@@ -23,7 +23,7 @@ from msgspec import Struct
 from reconciler.config import Environment
 from reconciler.engines.base import Endpoint, api_error
 from reconciler.errors import ServiceError
-from reconciler.home import prepare_home
+from reconciler.home import Home, prepare_home
 from reconciler.localservice.address import (
     ADDRESS,
     Address,
@@ -94,7 +94,7 @@ class EmbeddedService:
         checkout: The checkout that the home lies in, as in `reconciler.home.Home`.
     """
 
-    def __init__(self, home: Path, *, start: bool, checkout: Path | None = None) -> None:
+    def __init__(self, home: Path, *, start: bool, checkout: Path | None) -> None:
         self._home = home
         self._checkout = checkout
         self._start = start
@@ -234,7 +234,7 @@ class EmbeddedService:
         """Start the service in a session of its own; where several start at once, one of them stays."""
         import subprocess
 
-        prepare_home(self._home, self._checkout)
+        prepare_home(Home(self._home, self._checkout), os.environ)
         with (self._home / "service.log").open("ab") as log:
             process = subprocess.Popen(
                 service_command(self._home, stay=False),

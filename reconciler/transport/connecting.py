@@ -21,11 +21,11 @@ _HTTP_PORT = 80
 
 
 def time_since_boot() -> float:
-    """Return seconds that also count while the machine sleeps, where the system can tell.
+    """Return seconds that also count while the machine sleeps.
 
-    Linux stops `time.monotonic` during sleep.
+    On Linux CLOCK_MONOTONIC stops during sleep; on macOS it goes on, and there is no CLOCK_BOOTTIME.
     """
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Connection:

@@ -18,7 +18,7 @@ from reconciler.apply import labels_of
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.config import load_config
 from reconciler.engines.base import Connection, Endpoint
-from reconciler.home import prepare_home
+from reconciler.home import Home, prepare_home
 from reconciler.labels import KEY, TRY
 from reconciler.localservice.application import Application
 from reconciler.localservice.database import Database, prepare
@@ -56,7 +56,7 @@ def fill(root: Path, home: Path) -> int:
     config = load_config(root)
     environment = config.environment(None)
     desired = wanted(config, environment, [])
-    prepare_home(home)
+    prepare_home(Home(home, None), os.environ)
     # What is lost with the machine's power is made again: nobody waits here for the disk.
     database = Database(lambda: _connected(home / "state.db"))
     store = Store(database)
