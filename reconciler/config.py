@@ -48,7 +48,8 @@ class Environment(Struct, frozen=True):
         defaults: What fills a manifest's gaps; no part of a job's identity.
         limits: The brakes on one apply.
         submitter: The service account whose short-lived tokens creates carry; "" where they carry one's own.
-        instance: Tells environments of one Google project and location apart; "" for at most one of them.
+        instance: Name that separates environments with the same Google project and location; "" for at most
+            one of them.
     """
 
     name: str

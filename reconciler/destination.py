@@ -44,8 +44,8 @@ def destination_of(url: str) -> Destination:
     """Return the destination of an absolute http or https URL.
 
     Raises:
-        ValueError: The URL is another one, holds a user name, or isn't in printable ASCII. The message ends a
-            sentence that begins with "the address", and quotes nothing.
+        ValueError: The URL is another one, contains a user name, or isn't in printable ASCII. The message
+            ends a sentence that begins with "the address", and quotes nothing.
     """
     parts = None
     if url.isascii() and url.isprintable() and " " not in url:
@@ -54,12 +54,12 @@ def destination_of(url: str) -> Destination:
         except ValueError:
             parts = None
     if parts is None or parts.scheme not in _PORTS:
-        raise ValueError("is no http or https address")
+        raise ValueError("is not an http or https URL")
     if "@" in parts.netloc:
-        raise ValueError("holds a user name")
+        raise ValueError("contains a user name")
     found = _NETLOC.fullmatch(parts.netloc.lower())
     port = int(found["port"] or _PORTS[parts.scheme]) if found else 0
     if found is None or not 0 < port < 65536:
-        raise ValueError("is no http or https address")
+        raise ValueError("is not an http or https URL")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Destination(parts.scheme, found["host"].strip("[]"), port, parts.netloc, target)

@@ -22,7 +22,7 @@ MARK = "mark"
 """The file in a home that proves that this user made it."""
 
 OUTSIDE = "set RECONCILER_HOME to a folder of yours outside the checkout"
-"""The advice that works for every home that isn't used."""
+"""Hint that fits every refused home."""
 
 _DEFAULT = ".reconciler"
 _SETTINGS = "reconciler.yaml"
@@ -35,7 +35,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HomeError(ReconcilerError):
-    """A home that isn't used, because this user may not have made what lies in it."""
+    """Error for a home that another person may have written."""
 
     exit_code = ExitCode.INVALID
 
@@ -105,7 +105,7 @@ def check_mark(home: Home, environ: Mapping[str, str]) -> None:
 
 
 def is_empty(home: Home) -> bool:
-    """Return whether a home is missing or holds nothing but what preparing it writes."""
+    """Return True if a home is missing or contains only the files that `prepare_home` writes first."""
     descriptor = opened(home)
     if descriptor is None:
         return True
@@ -183,7 +183,7 @@ def opened(home: Home) -> int | None:
     try:
         if home.checkout is not None and home.path.is_symlink():
             raise HomeError(
-                f"{home.path} isn't used: it is a link, which may have come with the checkout",
+                f"{home.path} isn't used: it is a symbolic link, and a branch may contain it",
                 hint=f"set RECONCILER_HOME to the folder that it leads to, {os.path.realpath(home.path)}",
             )
         return os.open(home.path, _OPEN_FOLDER)
@@ -213,7 +213,7 @@ def _refuse_others(home: Home, status: os.stat_result) -> None:
         mode = stat.S_IMODE(status.st_mode)
         raise HomeError(
             f"{home.path} isn't used: other users can write to it (mode {mode:04o})",
-            hint=f"if nobody did, close it: chmod 700 {home.path}",
+            hint=f"if its content is yours, run: chmod 700 {home.path}",
         )
 
 

@@ -144,7 +144,7 @@ def untold(session: Session, origin: Origin) -> list[str]:
         return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
     first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
     more = f" (and {len(others)} more)" if others else ""
-    return [f"{first}{more}: the commit gets no verdict over all of its jobs, and no drift"]
+    return [f"{first}{more}: the commit gets no overall status and no drift report"]
 
 
 def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:

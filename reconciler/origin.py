@@ -1,4 +1,4 @@
-"""The commit that the files of jobs came from, found by comparing what was read with what the commit holds.
+"""Comparison of the files that were read with the files of the checked-out commit.
 
 A job is made of
 

@@ -17,6 +17,7 @@ from reconciler.config import FILE_NAME, setting_problem
 from reconciler.destination import HTTPS_PORT, destination_of
 from reconciler.diagnostics import quote
 from reconciler.errors import InvalidError
+from reconciler.home import checkout_of
 from reconciler.recipients import GITHUB, GOOGLE, OwnerHosts, Place, place_of
 
 VARIABLE = "RECONCILER_TOKEN_HOSTS"
@@ -34,7 +35,7 @@ class TokenHosts(Struct, frozen=True):
     Attributes:
         google, github: The rules of the two owners' tokens.
         file: The user's file of further hosts, which need not exist.
-        unused: Why the file doesn't count, as a sentence; "" where it counts or doesn't exist.
+        unused: The reason for ignoring the file, as a sentence; "" if it is used or missing.
     """
 
     google: OwnerHosts
@@ -51,10 +52,10 @@ class TokenHosts(Struct, frozen=True):
             url: The address.
             keys: The way to the setting in `reconciler.yaml`.
         """
-        said = self.refusal(rule, url)
-        if said is None:
+        refused = self.refusal(rule, url)
+        if refused is None:
             return
-        message, hint = said
+        message, hint = refused
         problem = setting_problem(root, keys, message, hint)
         raise InvalidError(
             f"{FILE_NAME} leads the {rule.owner} token to a host that may not get it; nothing was sent",
@@ -94,7 +95,7 @@ def token_hosts(root: Path, environ: Mapping[str, str]) -> TokenHosts:
         environ: RECONCILER_TOKEN_HOSTS, XDG_CONFIG_HOME and HOME count.
 
     Raises:
-        InvalidError: The variable or the file names what is no host.
+        InvalidError: The variable or the file contains an invalid host.
     """
     named = environ.get(VARIABLE, "").split(",")
     places = {_place(text.strip(), VARIABLE) for text in named if text.strip()}
@@ -129,7 +130,7 @@ def _file(environ: Mapping[str, str]) -> Path:
 
 
 def _read(file: Path, root: Path) -> tuple[str, str]:
-    """Return the file's text and why it doesn't count; both "" where there is no file."""
+    """Return the file's text and the reason for ignoring it; both "" if the file is missing."""
     try:
         descriptor = os.open(file, _OPEN)
     except (FileNotFoundError, NotADirectoryError):
@@ -146,24 +147,19 @@ def _read(file: Path, root: Path) -> tuple[str, str]:
 
 
 def _distrust(file: Path, status: os.stat_result, root: Path) -> str:
-    """Return why somebody other than the user may have written the file; "" where no one can have."""
+    """Return the reason for distrusting the file; "" if only the user can have written it."""
     if not stat.S_ISREG(status.st_mode):
-        return "it is no regular file"
+        return "it is not a regular file"
     if status.st_size > _MAX_BYTES:
         return f"it is larger than {_MAX_BYTES // 1024} KiB"
-    checkout = _checkout(root)
+    checkout = checkout_of(root)
     # Each folder on the way counts: a link in the checkout may lead out of it.
-    if any(place.resolve().is_relative_to(checkout) for place in (file, *file.parents)):
+    places = [Path(os.path.realpath(place)) for place in (file, *file.parents)]
+    if checkout is not None and any(place.is_relative_to(checkout) for place in places):
         return f"it lies in the checkout {checkout}, where a branch may have brought it"
     for state, name in ((status, "it"), (file.parent.stat(), "its folder")):
         if state.st_uid != os.geteuid():
             return f"{name} belongs to another user"
         if state.st_mode & _OTHERS_WRITE:
-            return f"others may write to {name}; run `chmod go-w`"
+            return f"other users can write to {name}; run: chmod go-w {file if name == 'it' else file.parent}"
     return ""
-
-
-def _checkout(root: Path) -> Path:
-    """Return the top of the checkout that holds the root; the root itself where git has none."""
-    start = root.resolve()
-    return next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)

@@ -495,8 +495,8 @@ def test_own_home_is_refused_while_branch_with_a_home_is_checked_out(made: Path)
 def test_link_as_home_is_refused(made: Path, tmp_path: Path) -> None:
     (made / ".reconciler").rename(tmp_path / "elsewhere")
     (made / ".reconciler").symlink_to(tmp_path / "elsewhere")
-    assert_refused(made, "it is a link")
-    with pytest.raises(HomeError, match="it is a link"):
+    assert_refused(made, "it is a symbolic link")
+    with pytest.raises(HomeError, match="it is a symbolic link"):
         accept(locate(made, os.environ), os.environ)
     assert home_of(made, {**os.environ, "RECONCILER_HOME": str(tmp_path / "elsewhere")}).checkout is None
 
@@ -668,7 +668,7 @@ def test_home_of_version_before_goes_on_with_one_command_while_its_job_runs(repo
     accepted = repository.run("trust", "--yes")
     assert (accepted.code, accepted.err) == (0, "")
     assert "jobs: 1 RUNNING" in accepted.out
-    assert "service.json: there is one" in accepted.out
+    assert "service.json: present" in accepted.out
     repository.hold.unlink()
     assert repository.run("apply", "--wait").code == 0
     assert list(repository.states().values()) == ["SUCCEEDED"]
@@ -746,7 +746,7 @@ def test_damaged_or_foreign_file_as_database_is_shown_as_unreadable(
     assert "larger than" in contents_of(tmp_path).problem
     file.unlink()
     os.mkfifo(file)
-    assert "no regular file" in contents_of(tmp_path).problem
+    assert "not a regular file" in contents_of(tmp_path).problem
     file.unlink()
     file.symlink_to("/etc/passwd")
     assert contents_of(tmp_path).problem

@@ -305,6 +305,7 @@ def in_checkout(root: Path) -> dict[str, str]:
 def in_checkout_above(root: Path) -> dict[str, str]:
     """The settings' root is a folder of the checkout."""
     (root.parent / ".git").mkdir()
+    (root.parent / ".git" / "HEAD").touch()
     return allow_by_file(root.parent / "cfg", "evil.example")
 
 
@@ -351,9 +352,9 @@ def too_large(root: Path) -> dict[str, str]:
         (in_checkout_above, "it lies in the checkout"),
         (by_link_into_checkout, "it lies in the checkout"),
         (by_link_out_of_checkout, "it lies in the checkout"),
-        (writable_by_others, "others may write to it"),
-        (writable_folder, "others may write to its folder"),
-        (pipe, "no regular file"),
+        (writable_by_others, "other users can write to it"),
+        (writable_folder, "other users can write to its folder"),
+        (pipe, "not a regular file"),
         (too_large, "larger than"),
     ],
 )
@@ -362,6 +363,7 @@ def test_a_file_that_others_may_have_written_allows_nothing(
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
+    (root / "reconciler.yaml").touch()
     hosts = token_hosts(root, made(root))
     assert not hosts.google.allowed
     refused = hosts.refusal(hosts.google, "https://evil.example/")

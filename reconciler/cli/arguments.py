@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _STDOUT = 1
 _COLUMNS = 80
-_WITHOUT_HOME = frozenset({"schema", "trust"})  # the second one decides about it
+_WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 

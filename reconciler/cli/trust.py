@@ -31,17 +31,17 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.DONE
     refuse_tracked(home, os.environ)
     if is_empty(home):
-        print(f"{name} is empty: the first command that needs it makes it")
+        print(f"{name} is empty or missing: nothing to accept")
         return ExitCode.DONE
     if is_trusted(home, os.environ):
         print(f"{name} is trusted already")
         return ExitCode.DONE
-    print(f"{name} holds:")
+    print(f"{name} contains:")
     for line in _lines(contents_of(home.path)):
         print(f"  {one_line(line)}")
     sys.stdout.flush()
     if not arguments.yes and not _agreed(name):
-        print("it is left as it was")
+        print(f"{name} was not accepted; nothing was changed")
         return ExitCode.FAILED
     accept(home, os.environ)
     print(f"{name} is trusted now")
@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _agreed(name: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "there is no terminal to ask at", hint="run `reconciler trust --yes` to accept the home"
+            "`reconciler trust` asks for confirmation and needs a terminal",
+            hint="run `reconciler trust --yes` to accept the home",
         )
     print("Its jobs and its service act as yours. Accept it only if you made it.", file=sys.stderr)
     print(f"Trust {name}? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -67,15 +68,15 @@ def _lines(contents: Contents) -> list[str]:
     if not contents.buckets:
         lines.append("buckets: none")
     lines.append(f"environments: {contents.environments or 'none'}")
-    lines.append(f"service.json: {'there is one' if contents.has_address else 'none'}")
+    lines.append(f"service.json: {'present' if contents.has_address else 'none'}")
     if not contents.complete:
-        lines.append("and more files than were counted")
+        lines.append("more files exist; counting stopped at the limit")
     return lines
 
 
 def _jobs(contents: Contents) -> str:
     if contents.problem:
-        return f"unknown, there is a database, but {contents.problem[:200]}"
+        return f"unknown: state.db exists, but {contents.problem[:200]}"
     counts = sorted(contents.jobs.items())
     return ", ".join(f"{count} {state[:40]}" for state, count in counts[:_MOST_SHOWN]) or "none"
 

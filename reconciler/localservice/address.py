@@ -75,7 +75,7 @@ def read_address(home: Path) -> Address | None:
 
 def _check_own(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise UntrustedAddressError("it is no regular file")
+        raise UntrustedAddressError("it is not a regular file")
     if status.st_uid != os.geteuid():
         raise UntrustedAddressError(f"it belongs to another user (uid {status.st_uid})")
     if stat.S_IMODE(status.st_mode) != 0o600:

@@ -153,7 +153,7 @@ def _copy(source: Path, target: Path) -> None:
     with os.fdopen(os.open(source, _OPEN), "rb") as file, target.open("wb") as copy:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{source.name} is no regular file")
+            raise OSError(f"{source.name} is not a regular file")
         if status.st_size > MOST_DATABASE:
             raise OSError(f"{source.name} is larger than {MOST_DATABASE >> 20} MiB")
         size = 0

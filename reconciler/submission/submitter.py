@@ -244,7 +244,7 @@ class Submitter:
                 return
         raise ServiceError(
             f"attempt {id.attempt} is not made: attempt {id.attempt - 1} isn't known to have failed",
-            hint="look at the plan again: something changed since it was made",
+            hint="run `reconciler plan` again: jobs changed since the last plan",
         )
 
     def _again(self, order: Order, found: Versioned, now: datetime) -> Settlement | None:
@@ -293,7 +293,7 @@ class Submitter:
         if order.attempts is not None and number > order.attempts:
             raise ServiceError(
                 f'attempt {number} is not sent: its job is gone, and "attempts" is {order.attempts}',
-                hint="look at the plan again: something changed since it was made",
+                hint="run `reconciler plan` again: jobs changed since the last plan",
             )
         self._quota.begin()
         started = self._clock.monotonic()

@@ -353,7 +353,7 @@ class _Reader:
         return (*above, text if key is _NO_KEY else _name(key))
 
     def _note(self, event: Any, way: Keys, message: str, hint: str) -> None:
-        # To tell the place of each one would take time by the square of their number.
+        # Locating every flaw would take quadratic time.
         if len(self.reading.flaws) < MAX_COUNTED_PER_FILE:
             self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
 

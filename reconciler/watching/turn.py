@@ -131,7 +131,7 @@ class Turn:
         """Whether a pass that decides by this would, like this one, do nothing, and leave the same behind."""
         as_left = self.settled is not None and self.settled.observed == seen.observed
         # What isn't known yet may be found out by waiting alone.
-        # Nor is why the commit couldn't be read.
+        # The reason for a missing commit may be temporary: compare again.
         is_known = not self._is_pending and not self.origin.reason
         return self._is_done and is_known and as_left and self.seen == seen
 
