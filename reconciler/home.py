@@ -190,9 +190,7 @@ def opened(home: Home) -> int | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise HomeError(
-            f"{home.path} isn't used: it is not a folder", hint=f"remove it, or {OUTSIDE}"
-        ) from None
+        raise HomeError(f"{home.path} isn't used: it is not a folder", hint=OUTSIDE) from None
     except OSError as error:
         raise HomeError(f"{home.path} can't be opened: {error.strerror}", hint=OUTSIDE) from None
 

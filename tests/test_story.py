@@ -405,7 +405,7 @@ def test_what_was_submitted_is_told_even_if_commit_statuses_cannot_be(repository
 def test_a_home_that_cannot_be_is_told(repository: Repository) -> None:
     repository.job("census")
     refused = repository.run("apply", RECONCILER_HOME=str(repository.root / "reconciler.yaml"))
-    assert refused.code == 1
+    assert refused.code == 3
     assert "RECONCILER_HOME" in refused.err
 
 

@@ -71,7 +71,7 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iter
     clone.open()
     try:
         # What is checked out lies below the home, and must not have one of its own.
-        environ = {**os.environ, "RECONCILER_HOME": str(home)}
+        environ = {**os.environ, "RECONCILER_HOME": str(home.path)}
         interval = arguments.interval or DEFAULT_INTERVAL
         yield RemoteBranch(clone, environ, arguments.env, interval, wakes, teller, random.random)
     finally:
