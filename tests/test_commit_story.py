@@ -212,7 +212,7 @@ def test_from_a_dirty_tree_nothing_is_posted(story: Story) -> None:
     assert applied.code == 0
     assert "jobs/census.yaml differs from commit" in applied.err
     assert "census carries no commit" in applied.err
-    assert "the commit gets no verdict" in applied.err
+    assert "the commit gets no overall status" in applied.err
     assert story.run("report").code == 0
     assert story.github.statuses == {}
 
@@ -244,7 +244,7 @@ def test_a_commit_gets_no_verdict_from_a_work_tree_that_lacks_one_of_its_manifes
     story.repository.write("notes.txt", "a file that no job is made of")
     applied = story.run("apply", "--wait")
     assert applied.code == 0
-    assert f"jobs/trees.yaml is only in commit {sha[:7]}: the commit gets no verdict" in applied.err
+    assert f"jobs/trees.yaml is only in commit {sha[:7]}: the commit gets no overall status" in applied.err
     assert "carries no commit" not in applied.err
     assert story.shown(sha) == {f"{JOB}census": "success"}
 
