@@ -125,7 +125,10 @@ def _file(environ: Mapping[str, str]) -> Path:
     # The XDG specification has relative paths ignored.
     named = environ.get("XDG_CONFIG_HOME", "")
     home = environ.get("HOME", "")
-    base = Path(named) if named.startswith("/") else Path(home, ".config")
+    # Never relative to the working directory, which may be a checkout.
+    base = (
+        Path(named) if named.startswith("/") else Path("/", home if home.startswith("/") else "~", ".config")
+    )
     return base.absolute() / _FOLDER / _FILE
 
 
