@@ -357,6 +357,29 @@ def test_an_environment_to_add_to_ones_own_settings_is_shown(empty: Empty) -> No
     assert "Add to it" not in empty.init("-q", *GOOGLE).out
 
 
+def test_second_environment_with_the_same_project_and_location_is_shown_with_an_instance(
+    empty: Empty,
+) -> None:
+    empty.init(*GOOGLE)
+    done = empty.init("-q", *GOOGLE, "--env", "trial")
+    shown = done.out.partition("Add to it:")[2].partition("\n    environments:\n")[2].partition("\n\n")[0]
+    settings = empty.root / "reconciler.yaml"
+    entry = shown.replace("\n    ", "\n").removeprefix("    ")
+    settings.write_text(settings.read_text().replace("environments:\n", f"environments:\n{entry}\n", 1))
+    config = load_config(empty.root)
+    assert config.environment("trial").instance == "trial"
+    assert config.environment("production").instance == ""
+    assert empty.run("validate").code == 0
+    assert "Add to it" not in empty.init("-q", *GOOGLE, "--env", "trial").out
+
+
+def test_second_environment_in_another_location_is_shown_without_an_instance(empty: Empty) -> None:
+    empty.init(*GOOGLE)
+    shown = empty.init("-q", *GOOGLE, "--env", "trial", "--location", "us-central1").out
+    assert "trial:" in shown
+    assert "instance:" not in shown
+
+
 def test_an_environment_that_is_there_is_not_another_one(empty: Empty) -> None:
     empty.init(*GOOGLE)
     before = empty.files()

@@ -63,8 +63,8 @@ def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None
         InvalidError: `reconciler.yaml` is there and not valid.
     """
     action = action_of(asked.action) if asked.action is not None else Action()
-    google = _google(asked)
     config = load_config(root)
+    google = _google(asked, config)
     git = Git(root)
     repository = github_repository((git.ask("remote", "get-url", "origin") or "").strip())
     source = config.source
@@ -84,8 +84,8 @@ def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None
     return wanted, environment
 
 
-def _google(asked: Asked) -> Google | None:
-    """The environment that the flags describe."""
+def _google(asked: Asked, config: Config) -> Google | None:
+    """The environment that the flags describe; beside others that have their own, with an instance."""
     given = {name: getattr(asked, name) for name in _OF_GOOGLE.values()}
     if asked.engine != "google":
         for name, value in given.items():
@@ -111,7 +111,21 @@ def _google(asked: Asked) -> Google | None:
         claims_bucket=_bucket(given["claims_bucket"] or f"{staging}-claims"),
         submitter=service_account(SUBMITTER, project),
         trainer=service_account(TRAINER, project),
+        instance=_instance(config, name, project, given["location"]),
     )
+
+
+def _instance(config: Config, name: str, project: str, location: str) -> str:
+    """Return what keeps an environment apart from others with its project and location; "" for nothing."""
+    there = config.environments.get(name)
+    if there is not None:
+        return there.instance
+    used = {
+        other.instance
+        for other in config.environments.values()
+        if (other.engine, other.project, other.location) == ("google", project, location)
+    }
+    return name if used else ""
 
 
 def _bucket(text: str) -> str:
@@ -135,6 +149,7 @@ def _as_google(environment: Environment) -> Google:
         claims_bucket=environment.claims_bucket,
         submitter=environment.submitter or service_account(SUBMITTER, project),
         trainer=str(environment.defaults.get("serviceAccount") or ""),
+        instance=environment.instance,
     )
 
 

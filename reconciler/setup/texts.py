@@ -32,7 +32,11 @@ def settings(wanted: Wanted) -> str:
 
 def environment(google: Google) -> str:
     """An entry of `environments` in `reconciler.yaml`."""
-    return _with_names(template("environment.yaml"), google)
+    text = template("environment.yaml")
+    if google.instance:
+        location = '    location: "my-location"\n'
+        text = text.replace(location, f"{location}    instance: {json.dumps(google.instance)}\n")
+    return _with_names(text, google)
 
 
 def plan_workflow(wanted: Wanted) -> str:

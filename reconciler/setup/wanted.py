@@ -55,6 +55,7 @@ class Google:
         claims_bucket: Where claims are kept.
         submitter: The service account that the workflow acts as, and whose tokens carry each create.
         trainer: The service account that jobs run as; "" where it is the project's default.
+        instance: Keeps it apart from another environment with its project and location; "" for none.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Google:
     claims_bucket: str
     submitter: str
     trainer: str
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
