@@ -40,15 +40,12 @@ class ClaimRead(Struct, frozen=True):
 class ClaimStore(Protocol):
     """Durable claims, changed only by whoever knows what is there: linearizable, says Cloud Storage."""
 
-    def check(self, runs: int) -> datetime | None:
+    def check(self, runs: int) -> None:
         """Check that this is the store that this repository began with; write nothing.
 
         Args:
             runs: How many runs of this repository the service has: with none, an empty store may be new
                 where nobody has to prepare it.
-
-        Returns:
-            When the store was prepared, by its own clock; None where it is not prepared yet.
 
         Raises:
             ServiceError: It is another store, or it was emptied.

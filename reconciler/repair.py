@@ -48,15 +48,16 @@ def made(claim: Claim, run: ActualJob) -> bool:
     """Whether the run is a job of this claim: the one it names, or one that a recorded request made."""
     if (run.api_version, run.kind) != (claim.api_version, claim.kind):
         return False
-    return run.resource == claim.resource or _marked(claim, run)
+    return run.resource == claim.resource or marked(claim, run)
 
 
 def may_cancel(claim: Claim | None, run: ActualJob) -> bool:
     """Whether a run may be cancelled at all: it is live, and ours by its labels and by its claim."""
     live = not run.state.ended and run.state is not State.CANCELLING
-    return live and claim is not None and SOURCE in run.labels and made(claim, run) and _marked(claim, run)
+    return live and claim is not None and SOURCE in run.labels and made(claim, run) and marked(claim, run)
 
 
-def _marked(claim: Claim, run: ActualJob) -> bool:
+def marked(claim: Claim, run: ActualJob) -> bool:
+    """Return whether the run's labels name this claim and the mark of one of its requests."""
     labelled = (run.labels.get(KEY), attempt_of(run)) == (claim.id.key, claim.id.attempt)
     return labelled and run.labels.get(TRY) in claim.tries

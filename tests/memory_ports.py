@@ -55,13 +55,11 @@ class Claims:
     history: list[Claim] = field(default_factory=list)
     before_write: Callable[[Claim], None] = lambda claim: None
     genesis: bool = True
-    prepared: datetime = datetime(2025, 1, 1, tzinfo=UTC)
     _generations: Any = field(default_factory=lambda: itertools.count(1))
 
-    def check(self, runs: int) -> datetime | None:
+    def check(self, runs: int) -> None:
         if not self.genesis:
             raise ServiceError("no genesis")
-        return self.prepared
 
     def found(self) -> None:
         self.genesis = True

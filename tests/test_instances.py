@@ -12,22 +12,22 @@ from held_service import HeldService
 from memory_ports import Outside
 from msgspec.structs import replace as replaced
 from opened import opened
-from planning import GOOGLE, only, run_of, wanted
+from planning import GOOGLE, bound_to, claim_on, only, run_of, wanted
 from test_claimstore import BUCKET, CLAIM
 from test_submission import ORDER, settle
 
 from reconciler.claim import ClaimId, ClaimState
 from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
-from reconciler.labels import INSTANCE, SOURCE
+from reconciler.labels import INSTANCE, SOURCE, TRY
 from reconciler.plan import Action, Plan
 from reconciler.planning.planner import make_plan
-from reconciler.ports import Ports
+from reconciler.ports import Ports, Versioned
 from reconciler.services.claimstore import ObjectClaims
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Submitter
 
-PREPARED = datetime(2026, 1, 1, tzinfo=UTC)
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -51,16 +51,27 @@ class Environment:
 
 @pytest.fixture
 def outside() -> Outside:
-    made = Outside()
-    made.claims.prepared = PREPARED
-    return made
+    return Outside()
 
 
 def run(instance: str, age: timedelta = timedelta(0), state: State = State.RUNNING) -> ActualJob:
-    """Return a run of an instance, created this long after the own instance was prepared."""
+    """Return a run of an instance, created this long after `FIRST`."""
     made = run_of(wanted(), state)
     labels = {**made.labels, **({INSTANCE: instance} if instance else {})}
-    return replaced(made, labels=labels, create_time=(PREPARED + age).isoformat())
+    return replaced(made, labels=labels, create_time=at(age))
+
+
+OTHER = wanted(content="b")
+
+
+def other(instance: str, age: timedelta = timedelta(0), **labels: str) -> ActualJob:
+    """Return a run of other content, `OTHER`."""
+    made = run_of(OTHER, State.SUCCEEDED, number=2)
+    return replaced(made, labels={**run(instance).labels, **made.labels, **labels}, create_time=at(age))
+
+
+def at(age: timedelta) -> str:
+    return (FIRST + age).isoformat()
 
 
 LATER, EARLIER = timedelta(seconds=1), timedelta(seconds=-1)
@@ -71,22 +82,63 @@ LATER, EARLIER = timedelta(seconds=1), timedelta(seconds=-1)
     [
         ("blue", {""}, run("blue"), True, False),
         ("", {"blue"}, run(""), True, False),
-        ("blue", {""}, run("", EARLIER), False, True),
-        ("blue", {""}, run("", timedelta(0)), False, True),
-        ("blue", {""}, run("", LATER), False, False),
-        ("", {"blue"}, run("blue", LATER), False, False),
-        ("blue", {"green"}, run("", LATER), False, True),
-        ("", {"green"}, run("blue", LATER), False, True),
-        ("blue", {""}, run("", EARLIER, State.SUCCEEDED), False, False),
-        ("blue", {"green"}, run("", LATER, State.CANCELLED), False, False),
-        ("blue", {""}, replaced(run(""), create_time="yesterday"), False, True),
+        ("blue", {""}, run(""), False, True),
+        ("", {"blue"}, run("blue"), False, True),
+        ("blue", {"green"}, run(""), False, True),
+        ("blue", {""}, run("", state=State.SUCCEEDED), False, False),
+        ("blue", {"green"}, run("", state=State.CANCELLED), False, False),
     ],
 )
-def test_run_of_another_instance_is_doubtful_while_it_may_be_the_environments_own(
+def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_run(
     outside: Outside, own: str, neighbours: set[str], seen: ActualJob, is_own: bool, is_doubtful: bool
 ) -> None:
     found = Environment(own, frozenset(neighbours), outside).sees(seen)
     assert found == ([seen.resource] * is_own, [seen.resource] * is_doubtful)
+
+
+@pytest.mark.parametrize(
+    ("own", "neighbours", "firsts", "seen", "is_doubtful"),
+    [
+        ("blue", {""}, [other("blue")], run("", EARLIER), True),
+        ("blue", {""}, [other("blue")], run(""), True),
+        ("blue", {""}, [other("blue")], run("", LATER), False),
+        ("", {"blue"}, [other("")], run("blue", EARLIER), True),
+        ("", {"blue"}, [other("")], run("blue", LATER), False),
+        # The oldest own run counts.
+        ("blue", {""}, [other("blue", 2 * LATER), other("blue")], run("", LATER), False),
+        # No environment has the label: an environment that gave up its instance, or a removed one.
+        ("", {"green"}, [other("")], run("blue", LATER), True),
+        ("blue", {"green"}, [other("blue")], run("", LATER), True),
+        # A time that can't be read, of the run or of the own one.
+        ("blue", {""}, [other("blue")], replaced(run(""), create_time="yesterday"), True),
+        ("blue", {""}, [other("blue")], replaced(run(""), create_time="2027-01-01T00:00:00"), True),
+        ("blue", {""}, [replaced(other("blue"), create_time="")], run("", LATER), True),
+        # A run with the label of another repository, or without the mark of a request, is no own one.
+        ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
+        ("blue", {""}, [other("blue", **{TRY: "copied"})], run("", LATER), True),
+    ],
+)
+def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run(
+    outside: Outside,
+    own: str,
+    neighbours: set[str],
+    firsts: list[ActualJob],
+    seen: ActualJob,
+    is_doubtful: bool,
+) -> None:
+    claim = bound_to(OTHER, firsts[0])
+    outside.claims.held[claim.id] = Versioned(claim, 1)
+    _, doubtful = Environment(own, frozenset(neighbours), outside).sees(*firsts, seen)
+    assert doubtful == [seen.resource] * is_doubtful
+
+
+def test_run_that_only_its_claim_binds_is_no_own_run_that_others_are_compared_with(outside: Outside) -> None:
+    settle(outside)
+    (bound,) = outside.jobs.jobs
+    mislabelled = replaced(bound, labels={**bound.labels, INSTANCE: "green"}, create_time=at(timedelta(0)))
+    neighbours = replaced(run("", LATER), resource=f"{bound.resource}9")
+    found = Environment("blue", frozenset({"", "green"}), outside).sees(mislabelled, neighbours)
+    assert found == ([mislabelled.resource], [neighbours.resource])
 
 
 def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(outside: Outside) -> None:
@@ -108,6 +160,25 @@ def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content()
     assert change.reason.startswith(f"{doubtful.resource} (running) has this content")
     assert "submitted under no instance" in change.reason
     assert "wait until it has ended, or cancel it, and apply again" in change.reason
+
+
+def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
+    job, doubtful = wanted(attempts=2), run("")
+    failed = run_of(job, State.FAILED, number=2)
+    claim = bound_to(job, failed)
+    change = only(make_plan(GOOGLE, [job], [failed], {claim.id: claim}, lambda job: {}, doubtful=[doubtful]))
+    assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, doubtful)
+    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+
+
+@pytest.mark.parametrize(
+    ("state", "action"), [(ClaimState.REJECTED, Action.BLOCKED), (ClaimState.PENDING, Action.SUBMIT)]
+)
+def test_attempt_that_made_no_job_is_blocked_beside_a_doubtful_run(state: ClaimState, action: Action) -> None:
+    job = wanted()
+    claim = claim_on(job, state)
+    plan = make_plan(GOOGLE, [job], [], {claim.id: claim}, lambda job: {}, doubtful=[run("")])
+    assert only(plan).action is action
 
 
 def test_first_submission_goes_on_beside_a_doubtful_run_of_other_content() -> None:
@@ -155,9 +226,7 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
         with pytest.raises(ServiceError, match="has no claims"):
             elsewhere.check(0)
         for name, claims in stores.items():
-            prepared = claims.check(0)
-            assert prepared is not None
-            assert abs(prepared - claims.now()) < timedelta(minutes=5)
+            claims.check(0)
             assert [id.attempt for id in claims.listed().read()] == [len(name) + 1]
 
 

@@ -211,8 +211,8 @@ def test_statuses_of_a_commit_tell_instances_apart(cloud: Cloud) -> None:
         }
         cloud.prepare("staging", "production")
         assert cloud.run("staging", "apply").code == 0
-        assert cloud.run("production", "apply").code == 0
         assert cloud.run("staging", "cancel", "first").code == 0
+        assert cloud.run("production", "apply").code == 0
         assert cloud.run("staging", "report").code == 0
         newest: dict[str, str] = {}
         for status in github.statuses[sha]:
@@ -310,9 +310,33 @@ def test_job_is_blocked_while_its_run_from_before_the_move_is_live(
     }
 
 
-def test_live_job_of_a_neighbour_that_is_younger_than_the_instance_blocks_nothing(cloud: Cloud) -> None:
+def test_live_job_of_a_neighbour_that_is_younger_than_the_first_own_run_blocks_nothing(cloud: Cloud) -> None:
     cloud.has(staging="", production="instance: production")
-    cloud.repository.job("first")
     cloud.prepare("staging", "production")
-    assert cloud.run("staging", "apply").code == 0
-    assert cloud.change("production")["action"] == "submit"
+    cloud.repository.job("own")
+    assert cloud.run("production", "apply").code == 0
+    cloud.repository.job("first")
+    assert cloud.run("staging", "apply", "jobs/first.yaml").code == 0
+    changes = cloud.run("production", "plan", "--format", "json").json["changes"]
+    assert {change["baseName"]: change["action"] for change in changes} == {"first": "submit", "own": "none"}
+
+
+def test_job_is_blocked_beside_a_run_that_was_made_after_the_claims_were_prepared(cloud: Cloud) -> None:
+    """The claims of an instance are prepared while the settings with it are still to be merged."""
+    cloud.has(production="")
+    cloud.repository.job("first")
+    cloud.prepare("production")
+    cloud.has(production="instance: blue", staging="")
+    cloud.prepare("production")
+
+    cloud.has(production="")
+    assert cloud.run("production", "apply").code == 0
+    (live,) = cloud.jobs("production")
+
+    cloud.has(production="instance: blue", staging="")
+    change = cloud.change("production")
+    assert change["action"] == "blocked"
+    assert live["resource"] in change["reason"]
+    assert cloud.run("production", "apply").code == 1
+    assert [job["resource"] for job in cloud.jobs("staging")] == [live["resource"]]
+    assert not any(job["state"] for job in cloud.jobs("production"))

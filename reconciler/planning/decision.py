@@ -76,9 +76,6 @@ class _Decision:
 
     def _first(self) -> Change:
         """Return the change of a content that this environment never submitted."""
-        if self._doubtful:
-            run, key = self._doubtful[0], label_of(self._job.identity)
-            return self._about(Action.BLOCKED, _before_instance(run), key, 1, actual=run)
         beside = self._beside()
         if beside:
             return self._about(
@@ -122,15 +119,16 @@ class _Decision:
             case ClaimState.PENDING:
                 return self._again(attempt, _found(attempt) or self._why_pending(claim))
             case ClaimState.REJECTED:
-                return self._again(attempt, _found(attempt) or _why_rejected(claim))
+                why = _found(attempt) or _why_rejected(claim)
+                return self._again(attempt, why, fresh=not attempt.run)
             case ClaimState.HELD:
                 return self._held(attempt, claim)
             case _:
                 assert_never(claim.state)
 
-    def _again(self, attempt: Attempt, reason: str) -> Change:
+    def _again(self, attempt: Attempt, reason: str, *, fresh: bool = False) -> Change:
         """The submission of an attempt that has begun."""
-        return self._submission(attempt.id.key, attempt.id.attempt, reason, actual=attempt.run, fresh=False)
+        return self._submission(attempt.id.key, attempt.id.attempt, reason, actual=attempt.run, fresh=fresh)
 
     def _why_pending(self, claim: Claim) -> str:
         when = ""
@@ -185,10 +183,14 @@ class _Decision:
         actual: ActualJob | None = None,
         fresh: bool = True,
     ) -> Change:
-        """A submission, unless something forbids every one of this job; `fresh` where none has begun."""
+        """A submission, unless something forbids it; `fresh` where no request of it can make a job."""
         action = Action.SUBMIT if number == 1 else Action.RETRY
         if self._target.engine == "google" and self._job.manifest.api_version == ML_V1:
             return self._about(Action.BLOCKED, _ML_IS_GONE, key, number, actual=actual)
+        # An attempt whose request may have left goes on: its claim is settled, whatever runs beside it.
+        if fresh and self._doubtful:
+            run = self._doubtful[0]
+            return self._about(Action.BLOCKED, _before_instance(run), key, number, actual=run)
         clash = self._clash(job_name(self._job.manifest.base_name, self._identities[key], number))
         if fresh and clash:
             return self._about(Action.BLOCKED, clash, key, number)

@@ -43,7 +43,7 @@ def make_plan(
         source: The repository's id: runs with another one are told of, and else left out; None where all are
             its own.
         doubtful: Live runs that may be the environment's own, as `Observed.doubtful` has them: nothing of
-            their content is submitted for the first time.
+            their content is sent beside them.
     """
     parted = split(sides_of(desired, actual, claims, source))
     return plan_from(target, parted, body_of, whole=whole, source=source, doubtful=doubtful)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, TypeVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from reconciler.claim import Claim, ClaimId, checked, claim_json
 from reconciler.engines.base import (
@@ -52,7 +52,7 @@ _GENESIS = "genesis"
 _CHANGED = 412
 _PAGE_SIZE = 1000
 _DIGITS = 19  # of a generation, which is an int64
-_FIELDS = "name,generation,metadata,timeCreated"
+_FIELDS = "name,generation,metadata"
 _LIST = "storage.objects.list"
 
 Made = TypeVar("Made")
@@ -69,14 +69,13 @@ class _Object(Struct, frozen=True, gc=False):
     name: Annotated[str, Meta(min_length=1)]
     generation: str = ""
     metadata: _Metadata = _Metadata()
-    time_created: str = field(default="", name="timeCreated")
 
 
 def _object(item: JsonObject) -> _Object:
     """An object as far as its fields are what they should be."""
     metadata = part_of(item, "metadata")
     said = _Metadata(text_of(metadata, ENTRY), text_of(metadata, _GENESIS))
-    return _Object(text_of(item, "name"), text_of(item, "generation"), said, text_of(item, "timeCreated"))
+    return _Object(text_of(item, "name"), text_of(item, "generation"), said)
 
 
 _PAGES = Pages("items", _Object, ("name", "name"), _object)
@@ -126,12 +125,8 @@ class ObjectClaims:
         self._genesis = f"{folder}_{_GENESIS}/{place}" if instance else f"{folder}{_GENESIS}"
         self._prefix = f"{folder}{place}/"
 
-    def check(self, runs: int) -> datetime | None:
+    def check(self, runs: int) -> None:
         """Check that this is the store that this repository began with; write nothing.
-
-        Returns:
-            When it was prepared, by Cloud Storage's clock; None where it is not prepared yet, or where Cloud
-            Storage doesn't say.
 
         Raises:
             ServiceError: It is another store, it was emptied, or nobody has prepared it.
@@ -140,10 +135,8 @@ class ObjectClaims:
             found = self._genesis_there()
             if found is not None:
                 self._check_genesis(found)
-                return _time(found.time_created)
-            if self._founds and runs == 0:
-                return None
-            raise self._no_genesis(runs)
+            elif not self._founds or runs:
+                raise self._no_genesis(runs)
 
     def _no_genesis(self, runs: int) -> ServiceError:
         if self._instance:
@@ -411,13 +404,6 @@ def answered_at(response: HttpResponse) -> datetime:
             hint="check any proxy between: the Date header of answers must come through",
         )
     return time
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        return checked(datetime.fromisoformat(text))
-    except ValueError:
-        return None
 
 
 def _first(listed: JsonObject) -> JsonObject | None:

@@ -9,11 +9,12 @@ from itertools import islice
 
 from msgspec import Struct
 
-from reconciler.claim import Claim, ClaimId, ClaimState
+from reconciler.claim import Claim, ClaimId, ClaimState, checked
 from reconciler.errors import NotFoundError
 from reconciler.job import ActualJob
-from reconciler.labels import INSTANCE, KEY, SOURCE, is_of_other_instance
+from reconciler.labels import INSTANCE, KEY, SOURCE, attempt_of, is_of_other_instance
 from reconciler.ports import Ports, Versioned
+from reconciler.repair import marked
 from reconciler.submission.listings import blind, is_old
 from reconciler.unread import Unread, digest_of
 
@@ -30,7 +31,7 @@ class Observed(Struct, frozen=True, dict=True):
         digest: The same for looks that saw the same, to the letter; b"" where nothing tells so: where a job
             was asked for by itself, for one.
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
-            time when it had another `instance`, or none.
+            time when it had another `instance`, or none; as `_doubtful` has them.
     """
 
     claims: Mapping[ClaimId, Versioned]
@@ -84,11 +85,11 @@ def observed(ports: Ports, found: Listed) -> Observed:
     """
     claims, listed = found.claims.read(), found.runs.read()
     own, others = _by_instance(ports, claims, listed)
-    prepared = ports.claims.check(len(own))
+    ports.claims.check(len(own))
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
-    doubtful = tuple(run for run in others if _is_doubtful(ports, run, prepared))
     digest = b"" if missing else found.digest
-    return Observed(claims, (*own, *_unlisted(ports, missing)), digest, doubtful)
+    runs = (*own, *_unlisted(ports, missing))
+    return Observed(claims, runs, digest, _doubtful(ports, claims, runs, others))
 
 
 def _by_instance(
@@ -107,20 +108,56 @@ def _by_instance(
     return tuple(run for run in runs if run.resource not in left_out), others
 
 
-def _is_doubtful(ports: Ports, run: ActualJob, prepared: datetime | None) -> bool:
-    """Return whether a run of another instance is live and may have been submitted for this one.
+def _doubtful(
+    ports: Ports,
+    claims: Mapping[ClaimId, Versioned],
+    runs: Iterable[ActualJob],
+    others: Iterable[ActualJob],
+) -> tuple[ActualJob, ...]:
+    """Return the live runs of other instances that may have been submitted for this one.
 
-    An instance that no environment has now was this environment's, or a removed one's. And until this
-    instance was prepared, its environment may have submitted under a neighbour's.
+    Until its first run with its present label, an environment may have submitted under any other: when its
+    claims were prepared says nothing, as its settings may have been merged later. What was created after that
+    run and carries the label of a neighbour is the neighbour's. This holds for an environment without
+    `instance` too: its own runs are those without the label.
+
+    An instance that no environment has now was this environment's, or a removed one's: its runs are doubtful
+    at any age, as an environment that gave up its `instance` has older runs from before it had one.
     """
-    if run.state.ended:
+    live = [run for run in others if not run.state.ended]
+    if not live:
+        return ()
+    # Where the time of an own run can't be read, or the service has it no more, the oldest of the rest is
+    # younger, and more is doubtful.
+    own = (run for run in runs if _is_submitted(ports, claims, run))
+    first = min((time for time in map(_created, own) if time), default=None)
+
+    def is_later(run: ActualJob) -> bool:
+        time = _created(run)
+        return first is not None and time is not None and time > first
+
+    return tuple(
+        run for run in live if run.labels.get(INSTANCE, "") not in ports.neighbours or not is_later(run)
+    )
+
+
+def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: ActualJob) -> bool:
+    """Return whether a run has the environment's label and the mark of one of its requests.
+
+    A run without the label that a claim binds may be from before the label, and anybody can copy a job.
+    """
+    if run.labels.get(SOURCE) != ports.source or run.labels.get(INSTANCE, "") != ports.instance:
         return False
-    if run.labels.get(INSTANCE, "") not in ports.neighbours:
-        return True
+    found = claims.get(ClaimId(run.labels.get(KEY, ""), attempt_of(run)))
+    return found is not None and marked(found.claim, run)
+
+
+def _created(run: ActualJob) -> datetime | None:
+    """Return when a run was created; None where its time can't be read."""
     try:
-        return prepared is None or datetime.fromisoformat(run.create_time) <= prepared
-    except (ValueError, TypeError):
-        return True
+        return checked(datetime.fromisoformat(run.create_time))
+    except ValueError:
+        return None
 
 
 def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:

@@ -85,7 +85,7 @@ class Checker:
         self._repository = repository
         self._statuses = statuses
         self._place = place
-        self._begun: set[str] = set()
+        self._begun: dict[tuple[str, str], float] = {}
         self._beyond = beyond
         self._marks: set[str] = set()
         self._cancelled: dict[str, Job] = {}
@@ -148,17 +148,18 @@ class Checker:
         self._looked(request)
 
     def _moved(self, request: Request) -> None:
-        """No content is submitted for the first time beside a live run from before the instance was prepared.
+        """No attempt begins beside a live run of its content from before the environment's first own run.
 
         Such a run may be the environment's own. A listing that began later shows it, unless it may lack it.
         """
         key, began = request.slot[0], self._passes[request.sender].began
-        is_first = key not in self._begun
-        self._begun.add(key)
+        # What was claimed before this pass goes on: its request may have left.
+        if self._begun.get(request.slot, began) < began:
+            return
+        first = min((job.made for job in self._ours()), default=self._world.now)
         elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
-        older = [job for job in elsewhere if job.made <= self._place.prepared and job.live]
-        for job in older if is_first else []:
-            if job.slot[0] == key and job.made + job.hidden < began:
+        for job in elsewhere:
+            if job.slot[0] == key and job.live and job.made <= first and job.made + job.hidden < began:
                 self._wrong("instance", f"{request.sender} sent a create beside {job.name}")
 
     def _wanted(self, request: Request) -> None:
@@ -280,6 +281,8 @@ class Checker:
         self.seen[f"claims {claim.state}"] += 1
         if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
             self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
+        if claim.state is ClaimState.PENDING:
+            self._begun.setdefault((claim.id.key, str(claim.id.attempt)), self._world.now)
         if claim.state is ClaimState.PENDING and before is not None and before.state is ClaimState.PENDING:
             self.seen["takeovers"] += 1
         if claim.state is ClaimState.BOUND:

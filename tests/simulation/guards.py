@@ -164,7 +164,9 @@ GUARDS: Mapping[str, Guard] = {
         ),
         slow=True,
     ),
-    "before-instance": Guard("instance", (Patch(_DECISION, "if self._doubtful:", "if False:"),), slow=True),
+    "before-instance": Guard(
+        "instance", (Patch(_DECISION, "if fresh and self._doubtful:", "if False:"),), slow=True
+    ),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),

@@ -26,14 +26,14 @@ class Place:
         environment: Its name.
         instance: As in `Ports`.
         neighbours: As in `Ports`.
-        prepared: When its claims were prepared, in seconds of the world.
+        begins: When its reconcilers begin, in seconds of the world.
         roll_up: The context of its verdicts.
     """
 
     environment: str = "prod"
     instance: str = ""
     neighbours: frozenset[str] = frozenset()
-    prepared: float = 0.0
+    begins: float = 0.0
     roll_up: str = ROLL_UP
 
     @property

@@ -137,7 +137,7 @@ class Outside:
     def _ports(self, process: Process) -> Ports:
         return Ports(
             source=OURS,
-            claims=StorePort(process, self.world, self.claims, self.place.prepared),
+            claims=StorePort(process, self.world, self.claims),
             jobs=JobsPort(process, self.world),
             fence=FencePort(process, self.world),
             clock=process,

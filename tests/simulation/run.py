@@ -216,7 +216,7 @@ class Simulation:
         self._outside_of[name] = outside
         self._checker.enters(name, outside.place.instance)
         process = Process(name, self._world, lambda process: reconcile(process, outside, self._rng))
-        process.wakes = max(process.wakes, outside.place.prepared)
+        process.wakes = max(process.wakes, outside.place.begins)
         return process
 
 
@@ -228,8 +228,8 @@ def _places(seed: int) -> list[Place]:
     rng = random.Random(f"places of {seed}")
     if rng.random() > _SHARED:
         return [Place()]
-    prepared = rng.choice((0.0, 60.0, 600.0, 3600.0)) * rng.random()
+    begins = rng.choice((0.0, 60.0, 600.0, 3600.0)) * rng.random()
     return [
         Place(neighbours=frozenset({"blue"}), roll_up="reconciler/prod"),
-        Place("test", "blue", frozenset({""}), prepared, "reconciler/test"),
+        Place("test", "blue", frozenset({""}), begins, "reconciler/test"),
     ]

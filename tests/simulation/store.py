@@ -72,20 +72,18 @@ class Claims:
 class StorePort:
     """The store as one reconciler reaches it."""
 
-    def __init__(self, process: Process, world: World, claims: Claims, prepared: float) -> None:
+    def __init__(self, process: Process, world: World, claims: Claims) -> None:
         self._process = process
         self._world = world
         self._claims = claims
-        self._prepared = world.time(prepared)
 
-    def check(self, runs: int) -> datetime | None:
+    def check(self, runs: int) -> None:
         """Refuse a store that isn't the one that the repository began with."""
         self._reached("check the claim store")
         genesis = self._claims.genesis
         self._process.turn("checked the claim store")
         if not genesis:
             raise ServiceError("the claims bucket has no genesis")
-        return self._prepared
 
     def found(self) -> None:
         """Nothing: only a person makes a store in the cloud the repository's."""
