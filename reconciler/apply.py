@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.desired import Desired
 from reconciler.errors import ReconcilerError
 from reconciler.job import ActualJob
@@ -24,7 +25,6 @@ from reconciler.reconcile import request_body
 from reconciler.repair import age
 from reconciler.services.storage import Staging
 from reconciler.session import Session
-from reconciler.sidebyside import SideBySide, Together, in_order
 from reconciler.sources.sdist import Sdist
 from reconciler.submission import cancel
 from reconciler.submission.observation import Observed
@@ -75,7 +75,7 @@ class Applier:
     pause: float = 2.0
     tell: Callable[[str], None] = lambda line: None
     go_on: Callable[[], bool] = lambda: True
-    together: Together = in_order
+    together: RunTasks = run_in_order
     listener: Listener = lambda standing: None
 
     def run(self, plan: Plan) -> Generator[Outcome]:
@@ -242,7 +242,7 @@ def applier_of(
         pause=session.pause,
         tell=tell,
         go_on=go_on,
-        together=SideBySide(),
+        together=run_concurrently,
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from planning import LOCAL, wanted
 from reconciler.answers import NotSent, Refused, Unknown
 from reconciler.apply import Applier, said_of
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.concurrency import run_concurrently
 from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.labels import ATTEMPT, TRY, labels_digest
@@ -24,7 +26,6 @@ from reconciler.naming import label_of
 from reconciler.plan import DesiredJob, DriftKind, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
-from reconciler.sidebyside import SideBySide
 from reconciler.submission.observation import observe
 from reconciler.submissions import Standing
 
@@ -533,7 +534,7 @@ class TestUpkeep:
                 raise ServiceError("the store is away")
 
         outside.claims.before_write = before_write
-        acts = applier(outside, together=SideBySide(3))
+        acts = applier(outside, together=partial(run_concurrently, most=3))
         failed = acts.upkeep(jobs, observe(outside.ports))
         assert failed == [
             f"the claim of {jobs[number].job_name} is not up to date: the store is away" for number in (3, 17)

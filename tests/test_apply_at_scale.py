@@ -20,6 +20,7 @@ from fault_proxy import Fault, FaultProxy, Request, Rule
 from held_service import HeldService
 
 from reconciler.apply import Applier, applier_of
+from reconciler.concurrency import MOST
 from reconciler.config import load_config
 from reconciler.desired import Desired
 from reconciler.errors import ServiceError
@@ -29,7 +30,6 @@ from reconciler.plan import DesiredJob, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import plan_of
 from reconciler.session import Session, open_session
-from reconciler.sidebyside import MOST
 from reconciler.submission.observation import observe
 from reconciler.wanting import wanted
 

@@ -15,6 +15,7 @@ from test_apply import applier, apply, body_of, claim_of_job, plan_of, told
 
 from reconciler.apply import Applier, applier_of, said_of
 from reconciler.claim import Claim, ClaimId, ClaimState
+from reconciler.concurrency import run_concurrently
 from reconciler.config import Config, Environment
 from reconciler.desired import Desired
 from reconciler.engines.base import Connection, Endpoint
@@ -26,7 +27,6 @@ from reconciler.origin import NO_ORIGIN
 from reconciler.plan import DesiredJob
 from reconciler.planning.outcome import Outcome
 from reconciler.session import Session
-from reconciler.sidebyside import MOST, SideBySide
 from reconciler.sources.sdist import Sdist
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Settlement
@@ -317,7 +317,7 @@ class TestApplierOfASession:
 
     def test_it_submits_side_by_side(self, outside: Outside) -> None:
         session, _ = self.session(outside)
-        assert applier_of(session, Desired((), {}), NO_ORIGIN.commit_of).together == SideBySide(MOST)
+        assert applier_of(session, Desired((), {}), NO_ORIGIN.commit_of).together is run_concurrently
 
     def test_it_waits_as_it_is_told(self, outside: Outside) -> None:
         lines: list[str] = []

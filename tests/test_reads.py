@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from noted_locks import Meeting
 
 from reconciler.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
+from reconciler.concurrency import call_all
 from reconciler.engines import aiplatform, base, ml
 from reconciler.engines.addresses import address
 from reconciler.engines.base import ApiError, Connection, Endpoint, NotFoundAtServiceError, object_of
 from reconciler.engines.listing import Pages
-from reconciler.engines.together import together
 from reconciler.errors import ServiceError
 from reconciler.job import State
 from reconciler.services import claimstore
@@ -396,12 +396,12 @@ def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() 
 
         return made
 
-    assert together([call(1), call(2), call(3)], threads=True) == [1, 2, 3]
+    assert call_all([call(1), call(2), call(3)], threads=True) == [1, 2, 3]
     with pytest.raises(ServiceError, match="second"):
-        together([call(1), call(2, "second"), call(3, "third")], threads=True)
-    assert together([], threads=True) == []
+        call_all([call(1), call(2, "second"), call(3, "third")], threads=True)
+    assert call_all([], threads=True) == []
     meet = threading.Barrier(1)
-    assert together([call(1), call(2)], threads=False) == [1, 2]
+    assert call_all([call(1), call(2)], threads=False) == [1, 2]
 
 
 @dataclass
@@ -486,7 +486,7 @@ def test_threads_share_a_collection() -> None:
         }
         return [base.execute(request)["said"] == body for request, body in zip(requests, bodies, strict=True)]
 
-    found = together([partial(create, number) for number in range(count)], threads=True)
+    found = call_all([partial(create, number) for number in range(count)], threads=True)
     assert found == [[True] * 5] * count
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from reconciler import schemas
+from reconciler.concurrency import call_all
 from reconciler.engines.accelerators import accelerators_of
 from reconciler.engines.base import (
     DEFAULT_TIMEOUT,
@@ -28,7 +29,6 @@ from reconciler.engines.base import (
     with_headers,
 )
 from reconciler.engines.listing import Pages, listing
-from reconciler.engines.together import together
 from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
@@ -178,7 +178,7 @@ class AiPlatformEngine:
     def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
         """The same, not read yet; `since`: those created then or later (RFC 3339)."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
-        return joined(together(listings, threads=self._connection.endpoint.distant))
+        return joined(call_all(listings, threads=self._connection.endpoint.distant))
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs of this kind with this key label."""
