@@ -25,7 +25,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, field
 
-from reconciler.claim import Claim, ClaimId, checked, claim_json
+from reconciler.claim import Claim, ClaimId, checked, claim_json, claim_of
 from reconciler.engines.base import (
     ApiError,
     Connection,
@@ -39,7 +39,6 @@ from reconciler.engines.listing import Pages, listing
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
 from reconciler.ports import ClaimRead, Versioned
-from reconciler.services.claimtext import ENTRY, claim_in, object_in
 from reconciler.services.known import KnownClaim, KnownClaims
 from reconciler.transport import HttpResponse
 from reconciler.unread import Unread, already_read
@@ -48,6 +47,7 @@ PREFIX = "reconciler/claims/"
 """What the name of every object begins with that claims are kept in."""
 
 _FORMAT_VERSION = 1
+_CLAIM = "claim"
 _GENESIS = "genesis"
 _CHANGED = 412
 _PAGE_SIZE = 1000
@@ -75,7 +75,7 @@ class _Object(Struct, frozen=True, gc=False):
 def _object(item: JsonObject) -> _Object:
     """An object as far as its fields are what they should be."""
     metadata = part_of(item, "metadata")
-    said = _Metadata(text_of(metadata, ENTRY), text_of(metadata, _GENESIS))
+    said = _Metadata(text_of(metadata, _CLAIM), text_of(metadata, _GENESIS))
     return _Object(text_of(item, "name"), text_of(item, "generation"), said, text_of(item, "timeCreated"))
 
 
@@ -221,7 +221,7 @@ class ObjectClaims:
         Sent once. Where it raises ServiceError, it may have been written all the same.
         """
         with self._told():
-            written = self._insert(self._name(claim.id), ENTRY, claim_json(claim), generation)
+            written = self._insert(self._name(claim.id), _CLAIM, claim_json(claim), generation)
         return Versioned(claim, written) if written is not None else None
 
     def now(self) -> datetime:
@@ -312,7 +312,7 @@ class ObjectClaims:
 
     def _versioned(self, found: _Object) -> Versioned:
         try:
-            claim = claim_in(found.metadata.claim or self._content(found))
+            claim = claim_of(_object_in(found.metadata.claim or self._content(found), _CLAIM))
             if self._name(claim.id) != found.name:
                 raise ValueError(f"it is the claim of {claim.id.key}/{claim.id.attempt}")
         except ValueError as error:
@@ -336,7 +336,7 @@ class ObjectClaims:
     def _check_genesis(self, found: _Object) -> None:
         place = f"gs://{self._bucket}/{self._genesis}"
         try:
-            said = object_in(found.metadata.genesis or self._content(found), _GENESIS)
+            said = _object_in(found.metadata.genesis or self._content(found), _GENESIS)
             version = said.get("formatVersion")
             if version != _FORMAT_VERSION:
                 raise ValueError(f"it has format version {version!r}, not {_FORMAT_VERSION}")
@@ -430,6 +430,17 @@ def _first(listed: JsonObject) -> JsonObject | None:
             hint='check "endpoints" in reconciler.yaml, and any proxy between',
         )
     return items[0] if items else None
+
+
+def _object_in(text: str, entry: str) -> JsonObject:
+    """Return the JSON object in an entry of an object's metadata, or in its content; raise ValueError."""
+    try:
+        said = json.loads(text)
+    except RecursionError:
+        said = None
+    if not isinstance(said, dict):
+        raise ValueError(f'neither the entry "{entry}" of its metadata nor its content is a JSON object')
+    return said
 
 
 def _counted(runs: int) -> str:
