@@ -252,8 +252,10 @@ def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytes
     }
     answer = {"customJobs": [job], "nextPageToken": "x", "unreachable": []}
     found, token = quickly(aiplatform._PAGES["CustomJob"], json.dumps(answer).encode())
-    assert (found["n"], token) == (aiplatform._job(job), "x")
-    assert quickly(ml._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == ml._job({"jobId": "j"})
+    assert (found["n"], token) == (base.typed_record(aiplatform._Job, job), "x")
+    assert quickly(ml._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == base.typed_record(
+        ml._Job, {"jobId": "j"}
+    )
     assert quickly(claimstore._PAGES, b"{}") == ({}, "")
 
 

@@ -19,12 +19,13 @@ from reconciler.engines.base import (
     about,
     count_of,
     execute,
+    filter_of,
     hours,
-    labels_of,
     object_of,
     part_of,
     parts_of,
     text_of,
+    typed_record,
     unknown,
     with_headers,
 )
@@ -79,21 +80,10 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error: _Error = _Error()
 
 
-def _job(resource: JsonObject) -> _Job:
-    """A job as far as its fields are what they should be."""
-    return _Job(
-        name=resource["name"],
-        display_name=text_of(resource, "displayName"),
-        state=text_of(resource, "state"),
-        labels=labels_of(resource),
-        create_time=text_of(resource, "createTime"),
-        start_time=text_of(resource, "startTime"),
-        end_time=text_of(resource, "endTime"),
-        error=_Error(text_of(part_of(resource, "error"), "message")),
-    )
-
-
-_PAGES = {kind: Pages(items, _Job, ("name", "name"), _job) for kind, items in _COLLECTIONS.items()}
+_PAGES = {
+    kind: Pages(items, _Job, ("name", "name"), partial(typed_record, _Job))
+    for kind, items in _COLLECTIONS.items()
+}
 
 
 class AiPlatformEngine:
@@ -216,14 +206,11 @@ class AiPlatformEngine:
 
     def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> Unread[Sequence[ActualJob]]:
         items = _items(kind)
-        terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
-        if since:
-            terms.append(f'create_time>="{since}"')
         ask = partial(
             self._connection.get,
             f"{_METHODS}.{items}.list",
             parent=self._parent,
-            filter=" AND ".join(terms),
+            filter=filter_of(labels, since),
             pageSize=_PAGE_SIZE,
             fields=f"{items}({_LISTED}),nextPageToken",
         )
@@ -239,7 +226,7 @@ class AiPlatformEngine:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")
 
     def _read(self, kind: str, resource: JsonObject) -> ActualJob:
-        return self._actual(kind, _job(resource), _spec_of(kind, resource), resource)
+        return self._actual(kind, typed_record(_Job, resource), _spec_of(kind, resource), resource)
 
     def _actual(self, kind: str, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
         return ActualJob(

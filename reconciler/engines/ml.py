@@ -20,12 +20,13 @@ from reconciler.engines.base import (
     about,
     count_of,
     execute,
+    filter_of,
     hours,
-    labels_of,
     object_of,
     part_of,
     parts_of,
     text_of,
+    typed_record,
     unknown,
     with_headers,
 )
@@ -79,20 +80,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error_message: str = ""
 
 
-def _job(resource: JsonObject) -> _Job:
-    """A job as far as its fields are what they should be."""
-    return _Job(
-        job_id=resource["jobId"],
-        state=text_of(resource, "state"),
-        labels=labels_of(resource),
-        create_time=text_of(resource, "createTime"),
-        start_time=text_of(resource, "startTime"),
-        end_time=text_of(resource, "endTime"),
-        error_message=text_of(resource, "errorMessage"),
-    )
-
-
-_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), _job)
+_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), partial(typed_record, _Job))
 
 
 class MlEngine:
@@ -186,14 +174,11 @@ class MlEngine:
 
     def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
         """The same, not read yet; `since`: those created then or later (RFC 3339)."""
-        terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
-        if since:
-            terms.append(f'create_time>="{since}"')
         ask = partial(
             self._connection.get,
             f"{_METHODS}.list",
             parent=self._parent,
-            filter=" AND ".join(terms),
+            filter=filter_of(labels, since),
             pageSize=_PAGE_SIZE,
             fields=f"jobs({_LISTED}),nextPageToken",
         )
@@ -241,7 +226,7 @@ class MlEngine:
     def _read(self, resource: JsonObject) -> ActualJob:
         training = part_of(resource, "trainingInput")
         spec = {"trainingInput": without_staged(training)} if training else {}
-        return self._actual(_job(resource), spec, resource)
+        return self._actual(typed_record(_Job, resource), spec, resource)
 
     def _actual(self, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
         return ActualJob(

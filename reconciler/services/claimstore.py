@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, field
@@ -32,8 +33,8 @@ from reconciler.engines.base import (
     NotFoundAtServiceError,
     execute,
     object_of,
-    part_of,
     text_of,
+    typed_record,
 )
 from reconciler.engines.listing import Pages, listing
 from reconciler.errors import ServiceError
@@ -72,14 +73,7 @@ class _Object(Struct, frozen=True, gc=False):
     time_created: str = field(default="", name="timeCreated")
 
 
-def _object(item: JsonObject) -> _Object:
-    """An object as far as its fields are what they should be."""
-    metadata = part_of(item, "metadata")
-    said = _Metadata(text_of(metadata, _CLAIM), text_of(metadata, _GENESIS))
-    return _Object(text_of(item, "name"), text_of(item, "generation"), said, text_of(item, "timeCreated"))
-
-
-_PAGES = Pages("items", _Object, ("name", "name"), _object)
+_PAGES = Pages("items", _Object, ("name", "name"), partial(typed_record, _Object))
 
 
 class ObjectClaims:
@@ -283,7 +277,9 @@ class ObjectClaims:
             fields=f"kind,items({_FIELDS})",
         )
         first = _first(object_of(response.body))
-        return (_object(first) if first is not None and first.get("name") == name else None), response
+        return (
+            typed_record(_Object, first) if first is not None and first.get("name") == name else None
+        ), response
 
     def _insert(self, name: str, entry: str, said: JsonObject, generation: int) -> int | None:
         """Write an object in one request; its new generation, None where another one is there."""
