@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.cli.context import Context, context_of
-from reconciler.errors import ExitCode, UsageError
+from reconciler.config import FILE_NAME, find_root
+from reconciler.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.meanwhile import Meanwhile
 from reconciler.plancache import KeptPlan, PlanCache
 from reconciler.submission.observation import Listed, Observed, listed, observed
@@ -21,9 +24,7 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print what apply would do; starts no service and changes nothing."""
     if arguments.base is not None:
-        from reconciler.cli import planbase
-
-        return planbase.run(arguments)
+        return _run_against_base(arguments)
     if arguments.output_dir is not None:
         raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
     context = context_of(arguments)
@@ -64,6 +65,42 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
 
 
+def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
+    """Print the changes since a commit; asks no service, and reads no credentials."""
+    from reconciler.plan import Action
+    from reconciler.proposed import proposal_of
+
+    if not arguments.base:
+        raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
+    root = find_root(Path.cwd())
+    plan = proposal_of(root, arguments.env, arguments.base, arguments.paths, os.environ)
+    print(_text(plan, arguments))
+    if arguments.output_dir:
+        _write(plan, arguments.output_dir)
+    if plan.comparison and plan.comparison.problems:
+        sys.stdout.flush()
+        of_settings = {problem.path for problem in plan.comparison.problems} == {FILE_NAME}
+        what = f"{FILE_NAME} is" if of_settings else "some manifests are"
+        raise InvalidError(f"{what} not valid", problems=plan.comparison.problems)
+    pending = any(change.action is not Action.NONE for change in plan.changes)
+    return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
+
+
+def _write(plan: Plan, folder: Path) -> None:
+    """Write the plan as Markdown: for a comment, for a job summary, and in full."""
+    from reconciler.markdown import COMMENT_LIMIT, SUMMARY_LIMIT
+    from reconciler.planmarkdown import plan_markdown
+
+    limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, limit in limits.items():
+            (folder / name).write_text(plan_markdown(plan, limit) + "\n", encoding="utf-8")
+    except OSError as error:
+        message = f"can't write to {folder}: {error.strerror}"
+        raise ReconcilerError(message, hint="--output-dir names a folder that is made if need be") from None
+
+
 def _look(ports: Ports, kept: KeptPlan | None) -> Listed | Observed:
     """What there is: only listed where that is what it was for the plan that is kept."""
     found = listed(ports)
@@ -92,7 +129,11 @@ def _text(plan: Plan, arguments: argparse.Namespace) -> str:
         from reconciler.jsonforms import plan_json
 
         return json_text(plan_json(plan))
-    from reconciler.render import plan_markdown, plan_text
+    if arguments.format == "markdown":
+        from reconciler.markdown import SUMMARY_LIMIT
+        from reconciler.planmarkdown import plan_markdown
 
-    as_text = arguments.format != "markdown"
-    return plan_text(plan, verbose=arguments.verbose) if as_text else plan_markdown(plan)
+        return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT)
+    from reconciler.render import plan_text
+
+    return plan_text(plan, verbose=arguments.verbose)
