@@ -15,10 +15,8 @@ import pytest
 import urllib3
 from googleapiclient.http import MediaInMemoryUpload
 from held_service import HeldService
-from hypothesis import given
 from in_memory import MANIFEST
 from msgspec.structs import replace
-from test_settled import Tidy, tidy
 
 from reconciler import session
 from reconciler.claim import ClaimState, claim_json
@@ -31,7 +29,6 @@ from reconciler.localservice.records import JobState
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.plan import Action, Change, Plan, Stuck, Target
 from reconciler.plancache import PlanCache, rests_on_lists
-from reconciler.planning.comparison import predecessors
 from reconciler.session import open_session
 from reconciler.submission.observation import Observed, listed, observe
 from reconciler.transport import DirectTransport, HttpRequest, HttpResponse
@@ -317,12 +314,6 @@ def test_only_what_is_known_and_short_is_kept(place: Place) -> None:
     assert kept is not None
     assert (kept.wanted, kept.listed, kept.runs, kept.text) == (b"wanted", seen.digest, 3, "text")
     assert PlanCache(place.root, os.environ, ("other",)).load() is None
-
-
-@given(tidy())
-def test_what_rests_on_lists_compares_with_no_run(world: Tidy) -> None:
-    claims = {claim.id: claim for claim in world.claims}
-    assert not rests_on_lists(world.plan()) or not predecessors(world.desired, world.runs, claims)
 
 
 def test_a_suspended_job_may_be_compared_with_what_ran_before() -> None:
