@@ -1,4 +1,4 @@
-"""A plan that found nothing to do is told again while all that it rests on is as it was, and no longer."""
+"""A plan sees every change of manifests, of settings and of the service, also when caches are warm."""
 
 from __future__ import annotations
 
@@ -13,25 +13,21 @@ from typing import Any
 
 import pytest
 import urllib3
-from googleapiclient.http import MediaInMemoryUpload
 from held_service import HeldService
 from in_memory import MANIFEST
 from msgspec.structs import replace
 
 from reconciler import session
-from reconciler.claim import ClaimState, claim_json
+from reconciler.claim import ClaimState
 from reconciler.cli import run
 from reconciler.config import load_config
-from reconciler.engines.listing import Pages
+from reconciler.errors import ExitCode
 from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, SOURCE
 from reconciler.localservice.records import JobState
 from reconciler.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.plan import Action, Change, Plan, Stuck, Target
-from reconciler.plancache import PlanCache, rests_on_lists
 from reconciler.session import open_session
-from reconciler.submission.observation import Observed, listed, observe
-from reconciler.transport import DirectTransport, HttpRequest, HttpResponse
+from reconciler.transport import DirectTransport
 
 ML_MANIFEST = """
     apiVersion: ml.googleapis.com/v1
@@ -60,17 +56,6 @@ class Place:
         file = self.root / "jobs" / f"{name}.yaml"
         file.write_text(textwrap.dedent(MANIFEST % (name, reconcile, ", ".join(map(json.dumps, args)))))
 
-    def package(self, name: str) -> None:
-        """A job that brings code, submitted."""
-        file = self.root / "jobs" / f"{name}.yaml"
-        container = 'containerSpec: {imageUri: "example.test/plain:1", args: []}'
-        package = 'pythonPackageSpec: {executorImageUri: "example.test/plain:1", pythonModule: task}'
-        text = file.read_text().replace(container, package)
-        file.write_text(text.replace("spec:\n", "package: {path: ../trainer}\nspec:\n", 1))
-        (self.root / "trainer").mkdir()
-        (self.root / "trainer" / "task.py").write_text("")
-        assert self.run("apply")[0] == 0
-
     def run(self, *arguments: str) -> Told:
         code = run([*arguments, "-q"])
         out, err = self.read()
@@ -79,16 +64,9 @@ class Place:
     def plan(self, *arguments: str) -> Told:
         return self.run("plan", "--detailed-exitcode", *arguments)
 
-    def anew(self, *arguments: str) -> Told:
-        """The same where no plan is remembered."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PlanCache, "load", lambda _: None)
-            patch.setattr(PlanCache, "save", lambda *_: None)
-            return self.plan(*arguments)
-
-    @property
-    def kept(self) -> Path:
-        return self.service.home / "cache" / "plan.bin"
+    def plan_without_caches(self) -> Told:
+        shutil.rmtree(self.service.home / "cache", ignore_errors=True)
+        return self.plan()
 
     def session(self) -> Any:
         config = load_config(self.root)
@@ -113,18 +91,6 @@ class Place:
         with self.session() as opened:
             found, *_ = opened.claims.listed().read().values()
             assert opened.claims.write(replace(found.claim, **fields), found.generation)
-
-    def claim_loses_its_metadata(self) -> None:
-        """As an object does that is copied without it: what it says stands in its content too."""
-        with self.session() as opened:
-            found, *_ = opened.claims.listed().read().values()
-            name = f"reconciler/claims/acme/local/local/{found.claim.id.key}/1"
-            content = json.dumps(claim_json(found.claim)).encode()
-            opened.connection.client("storage.objects").insert(
-                bucket="reconciler-staging",
-                body={"name": name},
-                media_body=MediaInMemoryUpload(content, mimetype="application/json"),
-            ).execute()
 
     def store_is_emptied(self) -> None:
         """The claims stay, and what says whose they are is gone."""
@@ -154,11 +120,6 @@ def place(
         (root / "jobs" / "legacy.yaml").write_text(textwrap.dedent(ML_MANIFEST))
         assert made.run("apply")[0] == 0
         yield made
-
-
-def spoil(place: Place) -> None:
-    data = place.kept.read_bytes()
-    place.kept.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 def rewritten(place: Place, old: str, new: str) -> None:
@@ -194,76 +155,32 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "defaults": lambda place: (place.root / "reconciler.yaml").write_text(
         TWO % (", defaults: {network: projects/1/global/networks/n}", "acme")
     ),
-    "damage": spoil,
-    "the cache's end": lambda place: shutil.rmtree(place.service.home / "cache"),
 }
-NO_NEWS = ("a comment", "damage", "defaults", "the cache's end")
+NO_NEWS = ("a comment", "defaults", "running", "succeeded")
+"""Changes that leave the text of a plan as it was."""
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("shown", ["", "-v"], ids=["short", "verbose"])
-def test_whatever_changes_is_seen(place: Place, change: str, shown: str) -> None:
-    arguments = [shown] if shown else []
-    before = place.anew(*arguments)
-    assert [place.plan(*arguments) for _ in range(3)] == [before] * 3
-    assert place.kept.exists()
+def test_plan_shows_every_change_with_warm_caches(place: Place, change: str) -> None:
+    before = place.plan_without_caches()
+    assert place.plan() == before
     CHANGES[change](place)
-    after = place.anew(*arguments)
-    assert [place.plan(*arguments) for _ in range(3)] == [after] * 3
-    no_news = NO_NEWS if shown else (*NO_NEWS, "running", "succeeded")
-    assert (after == before) == (change in no_news)
+    after = place.plan()
+    assert after == place.plan() == place.plan_without_caches()
+    assert (after == before) == (change in NO_NEWS)
 
 
-def test_what_is_as_it_was_is_not_read_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.plan()
-    asked: list[str] = []
-    send = DirectTransport.send
-
-    def noted(transport: DirectTransport, request: HttpRequest) -> HttpResponse:
-        asked.append(request.method)
-        return send(transport, request)
-
-    monkeypatch.setattr(DirectTransport, "send", noted)
-    anew, at_first = place.anew(), len(asked)
-    monkeypatch.setattr(Pages, "read", lambda *_: pytest.fail("a page was read"))
-    monkeypatch.setattr("reconciler.desiredcache.DesiredCache.load", lambda *_: pytest.fail("jobs were read"))
-    assert place.plan() == before == anew
-    assert asked == ["GET"] * 2 * at_first, "everything is asked for"
+def test_plan_reports_a_mistake_without_asking_the_service(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job("broken", reconcile="suspend: often")
+    monkeypatch.setattr(DirectTransport, "send", lambda *_: pytest.fail("the service was asked"))
+    code, out, err = place.plan()
+    assert (code, out) == (ExitCode.INVALID, "")
+    assert "jobs/broken.yaml" in err
 
 
-def test_what_is_shown_otherwise_is_another_plan(place: Place) -> None:
-    ways = [
-        [],
-        ["-v"],
-        ["--format", "markdown"],
-        ["--format", "json"],
-        ["--env", "other"],
-        ["jobs/census.yaml"],
-    ]
-    expected = [place.anew(*way) for way in ways]
-    assert len({str(told) for told in expected}) == len(ways)
-    for _ in range(2):
-        for way, told in zip(ways, expected, strict=True):
-            assert [place.plan(*way) for _ in range(2)] == [told] * 2
-
-
-UNKEPT: dict[str, Callable[[Place], object]] = {
-    "something to do": lambda place: place.job("new"),
-    "a suspended job": lambda place: place.job("census", reconcile="suspend: true"),
-    "a job that was asked for": lambda place: place.forgets("census"),
-    "a package": lambda place: place.package("census"),
-    "a claim that was asked for": lambda place: place.claim_loses_its_metadata(),
-}
-
-
-@pytest.mark.parametrize("change", UNKEPT)
-def test_a_plan_that_rests_on_more_than_lists_is_not_kept(place: Place, change: str) -> None:
-    UNKEPT[change](place)
-    assert place.plan() == place.anew()
-    assert not place.kept.exists()
-
-
-def test_where_an_engine_of_another_package_lists_too_no_plan_is_kept(
+def test_plan_shows_runs_of_an_engine_from_another_package(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[ActualJob] = []
@@ -279,46 +196,9 @@ def test_where_an_engine_of_another_package_lists_too_no_plan_is_kept(
     monkeypatch.setattr(session, "api_versions", lambda: [AIPLATFORM_V1, "batch/v1", ML_V1])
     monkeypatch.setattr(session, "engine_class", lambda name: Batch if name == "batch/v1" else own(name))
     before = place.plan()
-    assert not place.kept.exists()
     labels = {SOURCE: "acme", KEY: "a" * 52}
     name = "night_0123456789abcdef"
     runs.append(ActualJob("jobs/1", name, "batch/v1", "Batch", State.RUNNING, "RUNNING", labels))
     after = place.plan()
-    assert after == place.anew() != before
+    assert after != before
     assert name in after[1]
-
-
-@pytest.mark.parametrize("arguments", [["jobs"], ["--format", "json"]], ids=["paths", "json"])
-def test_a_part_and_a_document_are_not_kept(place: Place, arguments: list[str]) -> None:
-    assert place.plan(*arguments) == place.anew(*arguments)
-    assert not place.kept.exists()
-
-
-def a_plan(place: Place) -> tuple[Plan, Observed]:
-    with place.session() as opened:
-        seen = observe(opened.ports)
-        assert seen.digest == listed(opened.ports).digest != b""
-    return Plan(Target("local", "local", "local", "local"), (), (), None), seen
-
-
-def test_only_what_is_known_and_short_is_kept(place: Place) -> None:
-    plan, seen = a_plan(place)
-    cache = PlanCache(place.root, os.environ, ("local",))
-    cache.save(plan, b"", seen, "text")
-    cache.save(plan, b"wanted", replace(seen, digest=b""), "text")
-    cache.save(plan, b"wanted", seen, "x" * 70_000)
-    cache.save(plan, b"wanted", seen, "half of a pair: \ud800")
-    assert cache.load() is None
-    cache.save(plan, b"wanted", seen, "text")
-    kept = cache.load()
-    assert kept is not None
-    assert (kept.wanted, kept.listed, kept.runs, kept.text) == (b"wanted", seen.digest, 3, "text")
-    assert PlanCache(place.root, os.environ, ("other",)).load() is None
-
-
-def test_a_suspended_job_may_be_compared_with_what_ran_before() -> None:
-    change = Change(Action.NONE, "", "", "", "CustomJob")
-    plan = Plan(Target("local", "local", "local", "local"), (change,), (), None)
-    assert rests_on_lists(plan)
-    for other in (replace(change, stuck=Stuck.SUSPENDED), replace(change, action=Action.BLOCKED)):
-        assert not rests_on_lists(replace(plan, changes=(change, other)))
