@@ -23,6 +23,7 @@ from reconciler.apply import Applier, applier_of
 from reconciler.config import load_config
 from reconciler.desired import Desired
 from reconciler.errors import ServiceError
+from reconciler.load_desired import load_desired
 from reconciler.onepass import carry_out, settle
 from reconciler.origin import NO_ORIGIN
 from reconciler.plan import DesiredJob, Plan
@@ -31,7 +32,6 @@ from reconciler.reconcile import plan_of
 from reconciler.session import Session, open_session
 from reconciler.sidebyside import MOST
 from reconciler.submission.observation import observe
-from reconciler.wanting import wanted
 
 MANIFEST = """
 apiVersion: aiplatform.googleapis.com/v1
@@ -54,7 +54,7 @@ class Place:
         self.service = service
         self.config = load_config(root)
         self.environment = self.config.environment("local")
-        self.desired = wanted(self.config, self.environment, [])
+        self.desired = load_desired(self.config, self.environment, [])
 
     @contextmanager
     def session(self) -> Iterator[Session]:

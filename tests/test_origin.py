@@ -16,9 +16,10 @@ from repository import Repository, switching_git
 from reconciler.config import Config, load_config
 from reconciler.desired import Desired
 from reconciler.git import Git
+from reconciler.load_desired import load_desired
 from reconciler.manifestcache import ManifestCache
 from reconciler.origin import MAX_LINES, Origin, exported, origin_of, uncarried
-from reconciler.wanting import PassMemory, wanted
+from reconciler.validation.remembered import Memory
 from reconciler.watching.remote import Clone
 from reconciler.watching.turn import Checkout, Remembered, one_turn
 
@@ -59,9 +60,9 @@ def commit(tree: Repository, *options: str) -> str:
     return tree.git("rev-parse", "HEAD")
 
 
-def read(tree: Repository, memory: PassMemory | None = None) -> tuple[Config, Desired]:
+def read(tree: Repository, memory: Memory | None = None) -> tuple[Config, Desired]:
     config = load_config(tree.root)
-    return config, wanted(config, config.environment(None), [], memory)
+    return config, load_desired(config, config.environment(None), [], memory)
 
 
 def origin(tree: Repository, seen: tuple[Config, Desired] | None = None, *, whole: bool = True) -> Origin:
@@ -322,7 +323,7 @@ def test_files_that_a_cache_gave_count_as_when_they_were_read(
     tree.job("trees", args=["--depth=2"])
     second = commit(tree)
     tree.git("switch", "-q", "main")
-    memory = PassMemory()
+    memory = Memory()
     for _ in range(2):
         assert set(carried(tree, read(tree, memory)).values()) == {first}
         assert set(carried(tree).values()) == {first}
@@ -332,24 +333,6 @@ def test_files_that_a_cache_gave_count_as_when_they_were_read(
     assert carried(tree) == expected
     cached = ManifestCache(tree.root, frozenset(), os.environ).load()
     assert len(cached.places) == 3, "the files were remembered on disk"
-
-
-def test_jobs_kept_for_a_whole_repository_keep_their_manifests_digests(
-    tree: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
-    for name in ("census", "trees"):
-        (tree.root / "jobs" / f"{name}.yaml").unlink()
-    tree.write("jobs/second.yaml", PLAIN.replace("plain", "second"))
-    head = commit(tree)
-    read(tree)
-    with monkeypatch.context() as patched:
-        patched.setattr("reconciler.validation.validate.Validating.result", None)
-        kept = read(tree)  # nothing is put together again
-    assert set(carried(tree, kept).values()) == {head}
-    tree.write("jobs/second.yaml", PLAIN.replace("plain", "third"))
-    commit(tree)
-    assert carried(tree, kept) == {"plain": tree.git("rev-parse", "HEAD"), "second": ""}
 
 
 def test_a_job_whose_digest_is_not_known_carries_no_commit(tree: Repository) -> None:
@@ -417,7 +400,7 @@ def test_jobs_of_a_fetched_branch_carry_its_commit_whatever_its_attributes_conve
         assert clone.refresh()
         assert clone.commit == head
         config = load_config(clone.tree)
-        desired = wanted(config, config.environment(None), [])
+        desired = load_desired(config, config.environment(None), [])
         found = exported(clone.commit, desired)
         assert {found.commit_of(job) for job in desired.jobs} == {head}
         assert found.exact == head

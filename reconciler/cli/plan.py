@@ -6,10 +6,10 @@ import argparse
 
 from reconciler.cli.context import context_of
 from reconciler.errors import ExitCode, UsageError
+from reconciler.load_desired import load_desired
 from reconciler.plan import Action, Plan
 from reconciler.reconcile import plan_of
 from reconciler.submission.observation import observe
-from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
     context = context_of(arguments)
     # First, so that a mistake in a manifest is reported before any service is asked.
-    desired = wanted(context.config, context.environment, arguments.paths)
+    desired = load_desired(context.config, context.environment, arguments.paths)
     with context.session(start=False) as session:
         plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
     print(_text(plan, arguments))

@@ -12,6 +12,7 @@ from reconciler.cli.context import context_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
 from reconciler.inert import one_line
+from reconciler.load_desired import load_desired
 from reconciler.origin import origin_of, uncarried
 from reconciler.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
@@ -20,7 +21,6 @@ from reconciler.reconcile import hours_of
 from reconciler.session import Session
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Submitter
-from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         claim = _unsettled(arguments.name, list(observe(session.ports).known.values()))
         if arguments.give_up:
             return _give_up(session, claim)
-        desired = wanted(context.config, context.environment, [])
+        desired = load_desired(context.config, context.environment, [])
         return _resubmit(session, desired, claim)
 
 
