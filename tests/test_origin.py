@@ -316,8 +316,7 @@ def test_files_that_a_cache_gave_count_as_when_they_were_read(
     tree: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HEAD moves, as when a branch is switched, and no file's times change: all of it is remembered."""
-    for remembering in ("validation.filecontent", "sources.remembered"):
-        monkeypatch.setattr(f"reconciler.{remembering}._COARSEST_TICK", 0)
+    monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
     first = tree.git("rev-parse", "HEAD")
     tree.git("switch", "-q", "-c", "other")
     tree.job("trees", args=["--depth=2"])
