@@ -89,7 +89,7 @@ class Place:
 
     def claim_becomes(self, **fields: Any) -> None:
         with self.session() as opened:
-            found, *_ = opened.claims.listed().read().values()
+            found, *_ = opened.claims.listed().values()
             assert opened.claims.write(replace(found.claim, **fields), found.generation)
 
     def store_is_emptied(self) -> None:
