@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from reconciler.config import Environment
+from reconciler.config import Config, Environment
 from reconciler.desired import Desired
 from reconciler.engines import engine_class
 from reconciler.errors import NotFoundError
@@ -22,9 +22,10 @@ from reconciler.staged import staged_uri
 from reconciler.submission.observation import Observed
 
 
-def target_of(environment: Environment) -> Target:
+def target_of(config: Config, environment: Environment) -> Target:
     """Where the plans of an environment are for."""
-    return Target(environment.name, environment.engine, environment.project, environment.location)
+    sharing = config.sharing(environment)
+    return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
 
 
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
@@ -32,7 +33,7 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bo
     environment, source = session.environment, session.config.source
     settled, left = split(sides_of(desired.jobs, observed.runs, observed.known, source))
     return plan_from(
-        target_of(environment),
+        target_of(session.config, environment),
         Split(settled, _with_specs(session.ports.jobs, left)),
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
         whole=whole,
