@@ -577,6 +577,7 @@ def test_queued_job_never_runs_the_package_of_a_branch(waiting: Repository) -> N
     assert package.read_bytes() != own
     with serving(waiting):
         until(lambda: "no job begins" in service_log(waiting) or trace.exists())
+        assert not trace.exists()
         assert not (waiting.home / MARK).exists()
         # git keeps the stranger's file, and tracks it no more: the home has no mark that stands for it.
         waiting.git("symbolic-ref", "HEAD", "refs/heads/main")
