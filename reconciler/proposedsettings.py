@@ -61,7 +61,7 @@ def proposed_settings(root: Path, commit: Revision, name: str) -> ProposedSettin
     if not problems:
         problems = [*_gone(root, commit.root, after, name if was else LOCAL)]
     if problems:
-        target = target_of(was) if was else Target(name, "", "", "")
+        target = target_of(before, was) if was else Target(name, "", "", "")
         return ProposedSettings(target, None, changes, (_NOT_COMPARED,), tuple(problems))
     now = after.environment(name)
     if wrong:
@@ -70,7 +70,7 @@ def proposed_settings(root: Path, commit: Revision, name: str) -> ProposedSettin
         notes = [f"The base has no environment {quote(name)}: its jobs are taken with this one's settings."]
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
-    return ProposedSettings(target_of(now), (was or now, now), changes, tuple(notes), ())
+    return ProposedSettings(target_of(after, now), (was or now, now), changes, tuple(notes), ())
 
 
 def _gone(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]:
@@ -86,8 +86,8 @@ def _gone(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]
 
 def _place(config: Config, environment: Environment) -> tuple[object, ...]:
     """By what runs and the records of them are found."""
-    place = environment.claims_bucket, environment.instance, dict(environment.endpoints)
-    return (config.source, target_of(environment), *place)
+    records = environment.claims_bucket, environment.instance, dict(environment.endpoints)
+    return (config.source, environment.engine, environment.project, environment.location, *records)
 
 
 def _is_settings(name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from reconciler.claim import Claim, ClaimId
-from reconciler.config import Environment
+from reconciler.config import Config, Environment
 from reconciler.desired import Desired
 from reconciler.engines import engine_class
 from reconciler.errors import NotFoundError
@@ -23,9 +23,10 @@ from reconciler.staged import staged_uri
 from reconciler.submission.observation import Observed
 
 
-def target_of(environment: Environment) -> Target:
+def target_of(config: Config, environment: Environment) -> Target:
     """Where the plans of an environment are for."""
-    return Target(environment.name, environment.engine, environment.project, environment.location)
+    sharing = config.sharing(environment)
+    return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
 
 
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
@@ -34,7 +35,7 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bo
     own, foreign = by_owner(observed.runs, observed.known, source)
     own = _with_specs(session.ports.jobs, desired.jobs, own, observed.known)
     return make_plan(
-        target_of(environment),
+        target_of(session.config, environment),
         desired.jobs,
         [*own, *foreign],
         observed.known,

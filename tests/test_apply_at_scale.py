@@ -69,8 +69,9 @@ class Place:
         with self.session() as session:
             plan = self.plan(session)
             applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
-            outcomes = carry_out(session, applier, plan)
-            assert settle(session, applier, self.desired, plan, outcomes).problems == ()
+            outcomes = carry_out(session, applier, plan, NO_ORIGIN)
+            settled = settle(session, applier, self.desired, plan, outcomes, NO_ORIGIN)
+            assert settled.problems == ()
         return outcomes
 
     def is_at_rest(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import textwrap
@@ -367,23 +368,56 @@ def test_a_commit_that_is_not_all_here_gives_none_and_says_why(tree: Repository)
     assert "can't be compared: git has no object" in line
 
 
-def test_in_a_pull_request_the_merge_commits_files_are_compared_and_its_head_is_carried(
-    tree: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merge = tree.git("rev-parse", "HEAD")
+def pull_request(tree: Repository, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """Check out the merge of a pull request that changes census, as its base has changed plain since.
+
+    Returns:
+        The pull request's head, and the event's file.
+    """
+    tree.git("switch", "-q", "-c", "proposed")
+    tree.job("census", args=["--proposed"])
+    head = commit(tree)
+    tree.git("switch", "-q", "main")
+    tree.write("jobs/plain.yaml", PLAIN.replace("plain:1", "plain:2"))
+    commit(tree)
+    tree.git("merge", "-q", "--no-ff", "-m", "merge", "proposed")
     event = tree.root.parent / "event.json"
-    event.write_text('{"pull_request": {"head": {"sha": "%s"}}}' % ("0123456789" * 4))
+    event.write_text(json.dumps({"pull_request": {"head": {"sha": head}}}))
     monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request")
     monkeypatch.setenv("GITHUB_EVENT_PATH", str(event))
-    monkeypatch.setenv("GITHUB_SHA", merge)
-    assert set(carried(tree).values()) == {"0123456789" * 4}
-    tree.write("trainer/task.py", "print()\n")
-    assert lines(tree) == [
-        f"trainer/task.py differs from commit {merge[:7]}: census and 1 more job carry no commit"
-    ]
+    monkeypatch.setenv("GITHUB_SHA", tree.git("rev-parse", "HEAD"))
+    return head, event
+
+
+def test_in_a_pull_request_jobs_carry_its_head_only_if_their_files_are_its_own(
+    tree: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, event = pull_request(tree, monkeypatch)
+    assert carried(tree) == {"census": head, "trees": head, "plain": ""}
+    assert lines(tree) == [f"jobs/plain.yaml differs from commit {head[:7]}: plain carries no commit"]
+    assert origin(tree).exact == ""
     event.write_text("{}")
     assert set(carried(tree).values()) == {""}
     assert "GITHUB_EVENT_PATH" in lines(tree)[0]
+
+
+def test_in_a_checkout_without_the_pull_requests_head_jobs_carry_no_commit(
+    tree: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A depth of 1 is what actions/checkout fetches by default; one of 2 brings the head along."""
+    head, _ = pull_request(tree, monkeypatch)
+    clones = []
+    for depth in (1, 2):
+        clone = Repository.__new__(Repository)
+        clone.root = tree.root.parent / f"clone-{depth}"
+        tree.git("clone", "-q", f"--depth={depth}", f"file://{tree.root}", str(clone.root))
+        clones.append(clone)
+    shallow, deeper = clones
+    assert set(carried(shallow).values()) == {""}
+    (line,) = lines(shallow)
+    assert f"commit {head[:7]}, the pull request's head, is not in this checkout of its merge" in line
+    assert "give actions/checkout a fetch-depth of 2, or check the head out" in line
+    assert carried(deeper) == {"census": head, "trees": head, "plain": ""}
 
 
 def test_jobs_of_a_fetched_branch_carry_its_commit_whatever_its_attributes_convert(
