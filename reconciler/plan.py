@@ -57,12 +57,19 @@ class Edit(StrEnum):
 
 
 class Target(Struct, frozen=True):
-    """Where the plan is for."""
+    """Where the plan is for.
+
+    Attributes:
+        environment: The environment's name.
+        engine, project, location: As the environment has them.
+        sharing: Another environment with the same engine and project, whatever its location; "" for none.
+    """
 
     environment: str
     engine: str
     project: str
     location: str
+    sharing: str = ""
 
 
 class DesiredJob(Struct, frozen=True):

@@ -114,7 +114,7 @@ def _compare_settings(
     changes = () if problems else changed_settings(old, new, name)
     problems = problems or [*_missing(root, commit.root, after, name if was else LOCAL)]
     if problems:
-        target = target_of(was) if was else Target(name, "", "", "")
+        target = target_of(before, was) if was else Target(name, "", "", "")
         comparison = Comparison(commit.sha, tuple(problems), settings=changes, notes=(_NOT_COMPARED,))
         return target, None, comparison
     now = after.environment(name)
@@ -125,7 +125,7 @@ def _compare_settings(
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
     comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes))
-    return target_of(now), (was or now, now), comparison
+    return target_of(after, now), (was or now, now), comparison
 
 
 def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]:
@@ -141,5 +141,5 @@ def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Probl
 
 def _place(config: Config, environment: Environment) -> tuple[object, ...]:
     """Return all settings that decide where runs and their records are found."""
-    place = environment.claims_bucket, environment.instance, dict(environment.endpoints)
-    return (config.source, target_of(environment), *place)
+    records = environment.claims_bucket, environment.instance, dict(environment.endpoints)
+    return (config.source, environment.engine, environment.project, environment.location, *records)
