@@ -7,7 +7,7 @@ import stat
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ _MOST = 200_000
 _GONE = (FileNotFoundError, NotADirectoryError)  # files and folders may go away while one walks
 
 Signature = tuple[int, int, int, int]
-FileSignature = tuple[int, int, int]
 Names = tuple[str, ...]
 """The names in a folder, those of folders with "/" behind, in the order that their files' names have."""
 
@@ -34,45 +33,6 @@ class Lying(NamedTuple):
     signature: Signature
     names: Names
     files: Names
-
-
-class Look:
-    """What a walk looked at: while all of it is as it was, another walk finds the same.
-
-    Attributes:
-        is_sure: Whether no folder has changed so shortly before that it may change again unseen.
-    """
-
-    def __init__(self) -> None:
-        self.is_sure = True
-        self._folders: dict[str, Signature] = {}
-        self._files: dict[str, FileSignature] = {}
-
-    def folder(self, path: str, lying: Lying, *, is_sure: bool) -> None:
-        """Note a folder, "" for the bucket's own; the paths of others end in "/"."""
-        self._folders[path or "."] = lying.signature
-        self.is_sure = self.is_sure and is_sure
-
-    def file(self, found: Found) -> None:
-        """Note a file that was found."""
-        if found.status is not None:
-            self._files[found.name] = _file_signature(found.status)
-
-    def still_holds(self, bucket: int) -> bool:
-        """Whether what was noted is as it was, in the bucket whose open folder this is."""
-        # Most of it is in one folder, and found there in half the time that its whole path takes.
-        base = _folder_of_all(self._files)
-        below = len(base)
-        inner = {path for path in self._folders if path.startswith(base) and path not in (base, ".")}
-        try:
-            with opened(base or ".", bucket) as folder:
-                return (
-                    all(_at(path, bucket) == self._folders[path] for path in self._folders.keys() - inner)
-                    and all(_at(path[below:], folder) == self._folders[path] for path in inner)
-                    and all(_file_at(name[below:], folder) == known for name, known in self._files.items())
-                )
-        except OSError:
-            return False
 
 
 class Folders:
@@ -118,10 +78,6 @@ class Folders:
             self._remember(path, lying)
         return lying
 
-    def holds(self, path: str, lying: Lying) -> bool:
-        """Whether this is what is remembered of a folder."""
-        return self._known.get(path) is lying
-
     def _remember(self, path: str, lying: Lying) -> None:
         with self._lock:
             self._forget(path)
@@ -135,27 +91,23 @@ class Folders:
         self._left += len(found.names) + 1 if found else 0
 
 
-def walk(bucket: str, folder: int, wanted: Wanted, folders: Folders, look: Look) -> Iterator[Found]:
+def walk(bucket: str, folder: int, wanted: Wanted, folders: Folders) -> Iterator[Found]:
     """The wanted files of a bucket, whose folder `folder` is, in the order of their names' UTF-8 bytes.
-
-    What is looked at is noted in `look`.
 
     A status may be that of what has taken the file's place meanwhile, even by a link: it is good for
     comparing it with what was noted, and the file is opened with care where it differs.
     """
-    return _Walk(bucket, folders, look).below(folder, wanted, "")
+    return _Walk(bucket, folders).below(folder, wanted, "")
 
 
 class _Walk:
-    def __init__(self, bucket: str, folders: Folders, look: Look) -> None:
+    def __init__(self, bucket: str, folders: Folders) -> None:
         self.bucket = bucket
         self.folders = folders
-        self.look = look
 
     def below(self, folder: int, wanted: Wanted, path: str) -> Iterator[Found]:
         """The files below an open folder; `path` is what their names begin with."""
         lying = self.folders.read(f"{self.bucket}/{path}", folder)
-        self.noted(path, lying)
         names = lying.names
         inside = path.startswith(wanted.prefix) and not wanted.fold
         for name in _from(names, max(wanted.start, wanted.prefix), path):
@@ -189,16 +141,9 @@ class _Walk:
         if name[-1] != "/":
             return ()
         try:
-            lying = self.folders.below(f"{self.bucket}/{path}", name[:-1], folder)
+            return self.folders.below(f"{self.bucket}/{path}", name[:-1], folder).files
         except _GONE:
             return ()
-        if lying.files:
-            self.noted(path, lying)
-        return lying.files
-
-    def noted(self, path: str, lying: Lying) -> None:
-        is_sure = self.folders.holds(f"{self.bucket}/{path}", lying)
-        self.look.folder(path, lying, is_sure=is_sure)
 
 
 def _from(names: Names, start: str, path: str) -> Names:
@@ -222,27 +167,6 @@ def _file(name: str, folder: int) -> os.stat_result | None:
 
 def _signature(status: os.stat_result) -> Signature:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _folder_of_all(names: Collection[str]) -> str:
-    """The innermost folder that all of the names, which are sorted, are in; "" for the bucket's own."""
-    if not names:
-        return ""
-    first, *_, last = (*names, *names)
-    common = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
-    return first[: first.rfind("/", 0, common) + 1]
-
-
-def _at(path: str, folder: int) -> Signature:
-    return _signature(os.stat(path, dir_fd=folder, follow_symlinks=False))
-
-
-def _file_at(path: str, folder: int) -> FileSignature:
-    return _file_signature(os.stat(path, dir_fd=folder, follow_symlinks=False))
-
-
-def _file_signature(status: os.stat_result) -> FileSignature:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _names(folder: int) -> Names:

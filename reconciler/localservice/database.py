@@ -100,16 +100,6 @@ _SET_OBJECTS_ASIDE = ("ALTER TABLE objects RENAME TO objects_3",)
 _TAKE_OBJECTS_OVER = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
 
 
-AsOf = tuple[sqlite3.Connection, int, int]
-"""A state of the database: while it is the same, nobody has written."""
-
-
-def state_of(connection: sqlite3.Connection) -> AsOf:
-    """The state that a connection reads."""
-    # What this connection has changed, and whether another one has.
-    return connection, connection.total_changes, connection.execute("PRAGMA data_version").fetchone()[0]
-
-
 class DatabaseError(Exception):
     """The database can't be read or written (disk full, locked, damaged …); nothing half-done is left."""
 

@@ -294,7 +294,7 @@ def test_a_walk_gives_the_wanted_names_in_the_order_of_their_bytes(
 
 
 def walked(folder: int, wanted: Wanted, folders: Folders) -> list[str]:
-    return [found.name for found in bucket_walk.walk("bucket", folder, wanted, folders, bucket_walk.Look())]
+    return [found.name for found in bucket_walk.walk("bucket", folder, wanted, folders)]
 
 
 def first_part(name: str, prefix: str) -> str:

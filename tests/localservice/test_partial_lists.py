@@ -24,7 +24,6 @@ from reconciler.localservice.bucket_files import opened
 from reconciler.localservice.bucket_walk import Folders
 from reconciler.localservice.database import Database, prepare
 from reconciler.localservice.message import Request
-from reconciler.localservice.partial_lists import Texts
 from reconciler.localservice.records import UNFINISHED, JobState
 from reconciler.localservice.store import Store
 
@@ -256,13 +255,6 @@ def test_what_is_remembered_of_folders_has_a_bound(tmp_path: Path) -> None:
             with opened(tmp_path / f"{number}") as folder:
                 assert folders.read(f"{number}", folder).names == ("file",)
     assert [*folders._known] == ["3", "4"]
-
-
-def test_what_is_remembered_of_items_has_a_bound() -> None:
-    texts, fields = Texts(most=1000), {"a": lambda item: item}
-    for number in range(10):
-        assert texts.write(number, "x", fields) == b'{"a":"x"}'
-    assert [*texts.known(fields)] == [7, 8, 9]
 
 
 def test_a_job_that_only_json_can_write_is_listed() -> None:
