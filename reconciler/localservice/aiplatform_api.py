@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 
 from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.job_heads import JobHead
 from reconciler.localservice.message import ApiError, invalid, not_found, violations
 from reconciler.localservice.records import (
     CUSTOM_JOBS,
@@ -164,18 +163,18 @@ def _deletion(job: JobRecord, at: str) -> JsonObject:
 
 
 @lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobHead]:
+def _filter(text: str) -> filters.Predicate[JobRecord]:
     return filters.compiled(filters.parse(text), _field)
 
 
-def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
+def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
     match path:
         case ("display_name",):
-            return filters.text_field(lambda job: job.display_name, "=", "!=", ":")
+            return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
         case ("state",):
             return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
         case ("create_time",):
             return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
         case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.labels or {}, ".".join(key))
+            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
     return None

@@ -86,9 +86,9 @@ CREATE TABLE IF NOT EXISTS announced (
 ) WITHOUT ROWID;
 """
 _LISTS = (
-    # A list goes along this index alone, from where its last page ended, for jobs that it remembers.
+    # A list follows this index from the end of its last page.
     "CREATE INDEX IF NOT EXISTS jobs_by_place ON jobs (collection, project_number, location, id, revision)",
-    # What is remembered of a row is good as long as its revision is the same. Nobody can forget to count.
+    # Older versions compare revisions to find changed rows.
     "CREATE TRIGGER IF NOT EXISTS jobs_revised AFTER UPDATE ON jobs WHEN NEW.revision = OLD.revision BEGIN"
     " UPDATE jobs SET revision = OLD.revision + 1 WHERE id = NEW.id; END",
 )

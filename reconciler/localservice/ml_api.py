@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.job_heads import JobHead
 from reconciler.localservice.message import ApiError, invalid, not_found, violations
 from reconciler.localservice.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.localservice.store import AlreadyExistsError
@@ -150,11 +149,11 @@ def _refuse(mistakes: list[required.Mistake]) -> None:
 
 
 @lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobHead]:
+def _filter(text: str) -> filters.Predicate[JobRecord]:
     return filters.compiled(filters.parse(text), _field)
 
 
-def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
+def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
     match path:
         case ("jobId" | "job_id",):
             return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
@@ -163,5 +162,5 @@ def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
         case ("createTime" | "create_time",):
             return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
         case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.labels or {}, ".".join(key))
+            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
     return None

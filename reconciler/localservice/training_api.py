@@ -11,7 +11,6 @@ from reconciler.localservice import run_folder
 from reconciler.localservice.calls import Call
 from reconciler.localservice.codes import Code
 from reconciler.localservice.filters import Predicate
-from reconciler.localservice.job_heads import JobHead
 from reconciler.localservice.message import ApiError, invalid
 from reconciler.localservice.paging import Pages
 from reconciler.localservice.records import JobRecord, JobState, JsonObject
@@ -82,7 +81,7 @@ class Training:
         self,
         call: Call,
         place: tuple[str, str, str],
-        selects: Predicate[JobHead],
+        selects: Predicate[JobRecord],
         size: int,
         resource: Callable[[JobRecord], JsonObject],
     ) -> JsonObject:
@@ -100,8 +99,7 @@ class Training:
         with self.store.database.reading():
             found = self.store.select(place, selects, size + 1, before=before)
             page = found[:size]
-            jobs = self.store.jobs([head.id for head in page])
-            items = [resource(jobs[head.id]) for head in page if head.id in jobs]
+            items = [resource(job) for job in page]
         following = self.pages.token(page[-1].id, query) if len(found) > size else ""
         answer: JsonObject = {place[0]: items, "nextPageToken": following}
         return {name: value for name, value in answer.items() if value}
