@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from reconciler.localservice import bucket_files, bucket_walk, object_index
 from reconciler.localservice.bucket_files import Found, Wanted
-from reconciler.localservice.bucket_walk import Folders
 from reconciler.localservice.database import Database
 from reconciler.localservice.message import ApiError, invalid, not_found
 from reconciler.localservice.object_index import ANY, Conditions, StoredObject
@@ -55,7 +54,6 @@ class Objects:
         self._root = home / "gcs"
         self._database = database
         self._clock = clock
-        self._folders = Folders()
 
     def buckets(self) -> list[str]:
         """The names of all buckets, sorted."""
@@ -196,7 +194,7 @@ class Objects:
             ApiError: NOT_FOUND: no such bucket.
         """
         with self._folder(bucket) as folder:
-            yield from bucket_walk.walk(bucket, folder, wanted, self._folders)
+            yield from bucket_walk.walk(folder, wanted)
 
     def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
         """The objects of found files, but for those that are gone meanwhile."""
