@@ -696,6 +696,30 @@ def test_shown_text_is_inert(repository: Repository) -> None:
     assert "##[" not in shown.out
 
 
+def test_links_in_place_of_folders_are_shown_as_inert_text(repository: Repository) -> None:
+    evil = "\x1b[2J\n##[error]x\u202e"
+    for name in ("gcs", "environments", "state.db", evil):
+        repository.home.mkdir(exist_ok=True)
+        (repository.home / name).symlink_to("/" if name == "gcs" else evil)
+    (repository.home / "runs").mkdir()
+    (repository.home / "runs" / "1").symlink_to("/etc")
+    shown = repository.run("trust")
+    assert shown.code == 64
+    assert 'symbolic link, not followed: "gcs" -> "/"' in shown.out
+    assert 'symbolic link, not followed: "runs/1" -> "/etc"' in shown.out
+    assert "jobs: unknown" in shown.out
+    assert "buckets: unknown" in shown.out
+    assert "environments: unknown" in shown.out
+    assert not any(char in shown.out for char in ("\x1b", "\u202e"))
+    assert "##[" not in shown.out
+    for number in range(30):
+        (repository.home / "runs" / f"more{number}").symlink_to("/etc")
+    shown = repository.run("trust")
+    assert shown.out.count("symbolic link, not followed") == 20
+    assert "and 15 more symbolic links" in shown.out
+    assert repository.run("trust", "--yes").code == 0
+
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS state FROM n"
 
 
@@ -736,6 +760,49 @@ def test_showing_hostile_database_takes_little_memory(tmp_path: Path) -> None:
     assert "it can't be read" in done.stdout
 
 
+MEMORY = """
+import sys
+from pathlib import Path
+from reconciler.localservice.contents import contents_of
+print(contents_of(Path(sys.argv[1])).jobs)
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def test_database_that_asks_for_large_cache_is_shown_in_little_memory(tmp_path: Path) -> None:
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 70000)"
+    database(
+        tmp_path,
+        "PRAGMA default_cache_size = 2000000",
+        "CREATE TABLE jobs (state, rest)",
+        f"{numbers} INSERT INTO jobs SELECT 'QUEUED', zeroblob(1800) FROM n",
+    )
+    # Not ru_maxrss: on Linux it counts the memory of the process that started this one, too.
+    command = [sys.executable, "-P", "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    jobs, peak = done.stdout.splitlines()
+    assert jobs == "{'QUEUED': 70000}"
+    assert int(peak) < 70 * 1024
+
+
+def test_jobs_are_unknown_beside_journal_which_is_left_alone(repository: Repository) -> None:
+    """The file on the disk is a write that was cut short: SQLite would undo it."""
+    repository.home.mkdir()
+    code = (
+        "import os, sqlite3; c = sqlite3.connect('state.db', isolation_level=None); "
+        "c.execute('CREATE TABLE jobs (state, rest)'); c.execute('PRAGMA cache_size = 1'); "
+        "c.execute('INSERT INTO jobs VALUES (1, 2)'); c.execute('BEGIN'); c.execute('DELETE FROM jobs'); "
+        "c.execute('CREATE TABLE more (a)'); "
+        "[c.execute('INSERT INTO more VALUES (zeroblob(9000))') for _ in range(50)]; os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=repository.home, check=True)
+    assert (repository.home / "state.db-journal").stat().st_size
+    before = files_below(repository.home)
+    shown = repository.run("trust")
+    assert "jobs: unknown: state.db exists, but state.db-journal may change what it says" in shown.out
+    assert files_below(repository.home) == before
+
+
 def test_damaged_or_foreign_file_as_database_is_shown_as_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -763,6 +830,10 @@ def test_links_are_not_followed_and_counting_is_bounded(
     found = contents_of(tmp_path)
     assert [(one.name, one.files, one.size) for one in found.buckets] == [("bucket", 1, 5)]
     assert found.environments == 0
+    assert {(link.name, link.target) for link in found.links} == {
+        ("gcs/bucket/loop", str(bucket)),
+        ("environments", "/"),
+    }
     assert found.complete
     monkeypatch.setattr("reconciler.localservice.contents.MOST_FILES", 2)
     assert not contents_of(tmp_path).complete
