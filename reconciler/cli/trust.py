@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.DONE
     refuse_tracked(home, os.environ)
     if is_empty(home):
+        check(home, os.environ)
         print(f"{name} is empty or missing: nothing to accept")
         return ExitCode.DONE
     if is_trusted(home, os.environ):
