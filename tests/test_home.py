@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import pwd
@@ -11,6 +12,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -27,9 +29,9 @@ from reconciler.errors import ServiceError
 from reconciler.home import MARK, Home, HomeError, check_mark, locate, prepare_home
 from reconciler.localservice.address import Address, UntrustedAddressError, read_address, write_address
 from reconciler.localservice.contents import contents_of
-from reconciler.services.embedded import ROOT, EmbeddedService
+from reconciler.services.embedded import ROOT, EmbeddedService, service_command
 from reconciler.transport import HttpRequest
-from reconciler.trustedhome import accept, home_of
+from reconciler.trustedhome import accept, home_of, refuse_tracked
 
 GITHUB = {
     "GITHUB_ACTIONS": "true",
@@ -490,6 +492,111 @@ def test_own_home_is_refused_while_branch_with_a_home_is_checked_out(made: Path)
     git(made, "checkout", "-q", "-")
     home_of(made, os.environ)
     assert not (made / ".reconciler" / "state.db").exists()
+
+
+def test_home_loses_its_mark_when_git_tracks_it(made: Path) -> None:
+    home = locate(made, os.environ)
+    add_home(made)
+    assert_refused(made, "git tracks")
+    git(made, "reset", "-q")
+    assert_refused(made, "no mark")
+    accept(home, os.environ)
+    home_of(made, os.environ)
+
+
+def test_home_outside_the_checkout_keeps_its_mark_when_git_tracks_it(made: Path) -> None:
+    add_home(made)
+    with pytest.raises(HomeError, match="git tracks"):
+        refuse_tracked(Home(made / ".reconciler", None), os.environ)
+    assert (made / ".reconciler" / MARK).exists()
+
+
+# --- A branch with a home, checked out while jobs wait --------------------------------------------------
+
+
+STRANGERS = """
+import pathlib
+pathlib.Path({trace!r}).touch()
+"""
+
+
+@pytest.fixture
+def waiting(repository: Repository) -> Repository:
+    """A checkout with a queued job, and a branch `stranger` that tracks another package in its place."""
+    repository.job("census")
+    repository.git("init", "-q", "-b", "main")
+    repository.git("add", "-A")
+    repository.git("commit", "-qm", "one")
+    with HeldService(repository.home).running():
+        assert repository.run("apply").code == 0
+    (package,) = repository.home.glob("gcs/*/**/*.tar.gz")
+    own = package.read_bytes()
+    package.write_bytes(strangers_package(own, repository.root.parent / "stranger-ran"))
+    repository.git("checkout", "-qb", "stranger")
+    repository.git("add", "-f", str(package))
+    repository.git("commit", "-qm", "a package")
+    repository.git("checkout", "-q", "main")
+    package.parent.mkdir(parents=True, exist_ok=True)
+    package.write_bytes(own)
+    return repository
+
+
+def strangers_package(own: bytes, trace: Path) -> bytes:
+    """Return a package with the same files, whose trainer leaves a trace."""
+    changed = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(own)) as found, tarfile.open(fileobj=changed, mode="w:gz") as made:
+        for member in found.getmembers():
+            file = found.extractfile(member)
+            content = file.read() if file else b""
+            if member.name.endswith("/task.py"):
+                content = STRANGERS.format(trace=str(trace)).encode()
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    return changed.getvalue()
+
+
+def service_log(repository: Repository) -> str:
+    log = repository.home / "service.log"
+    return log.read_text() if log.exists() else ""
+
+
+@contextmanager
+def serving(repository: Repository) -> Iterator[None]:
+    """Run the service that commands start, without their check of the home."""
+    command = service_command(locate(repository.root, os.environ), stay=True)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def test_queued_job_never_runs_the_package_of_a_branch(waiting: Repository) -> None:
+    waiting._share_environments()
+    (package,) = waiting.home.glob("gcs/*/**/*.tar.gz")
+    own = package.read_bytes()
+    trace = waiting.root.parent / "stranger-ran"
+    waiting.git("checkout", "-q", "stranger")
+    assert package.read_bytes() != own
+    with serving(waiting):
+        until(lambda: "no job begins" in service_log(waiting) or trace.exists())
+        assert not trace.exists()
+        assert not (waiting.home / MARK).exists()
+        # git keeps the stranger's file, and tracks it no more: the home has no mark that stands for it.
+        waiting.git("symbolic-ref", "HEAD", "refs/heads/main")
+        waiting.git("reset", "-q")
+        until(lambda: "no mark" in service_log(waiting) or trace.exists())
+        assert not trace.exists()
+        assert not waiting.starts.exists()
+        assert waiting.run("status").code == 3
+        package.write_bytes(own)
+        accepted = waiting.run("trust", "--yes")
+        assert (accepted.code, "jobs: 1 QUEUED" in accepted.out) == (0, True)
+        until(waiting.starts.exists)
+        assert waiting.run("apply", "--wait").code == 0
+    assert list(waiting.states().values()) == ["SUCCEEDED"]
+    assert service_log(waiting).count("git tracks") == 1
+    assert not trace.exists()
 
 
 # --- Where the home lies ---------------------------------------------------------------------------------

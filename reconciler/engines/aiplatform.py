@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import prod
 from typing import Annotated, Any
@@ -33,7 +33,6 @@ from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
-from reconciler.unread import Unread, joined
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
@@ -173,16 +172,17 @@ class AiPlatformEngine:
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
         """The jobs of both kinds with these labels."""
-        return self.listed(labels).read()
+        return self.listed(labels)
 
-    def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet; `since`: those created then or later (RFC 3339)."""
+    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
-        return joined(together(listings, threads=self._connection.endpoint.distant))
+        found = together(listings, threads=self._connection.endpoint.distant)
+        return tuple(job for jobs in found for job in jobs)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs of this kind with this key label."""
-        return tuple(self._listed(kind, {KEY: key}).read())
+        return tuple(self._listed(kind, {KEY: key}))
 
     def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
@@ -214,7 +214,7 @@ class AiPlatformEngine:
         project, location = re.escape(endpoint.project), re.escape(endpoint.location)
         return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
 
-    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> Unread[Sequence[ActualJob]]:
+    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
         items = _items(kind)
         terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
         if since:
@@ -233,7 +233,7 @@ class AiPlatformEngine:
             lambda job: self._actual(kind, job, {}, {}),
         )
         wanted = labels.items()
-        return found.then(lambda jobs: [job for job in jobs if wanted <= job.labels.items()])
+        return [job for job in found if wanted <= job.labels.items()]
 
     def _collection(self, kind: str) -> Any:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")

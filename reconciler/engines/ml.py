@@ -34,7 +34,6 @@ from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
-from reconciler.unread import Unread
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100
@@ -182,10 +181,10 @@ class MlEngine:
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
         """The jobs with these labels."""
-        return self.listed(labels).read()
+        return self.listed(labels)
 
-    def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet; `since`: those created then or later (RFC 3339)."""
+    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
         terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
         if since:
             terms.append(f'create_time>="{since}"')
@@ -203,7 +202,7 @@ class MlEngine:
             lambda job: self._actual(job, {}, {}),
         )
         wanted = labels.items()
-        return found.then(lambda jobs: tuple(job for job in jobs if wanted <= job.labels.items()))
+        return tuple(job for job in found if wanted <= job.labels.items())
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs with this key label."""

@@ -18,10 +18,10 @@ all. The object's content is the same JSON: for people, and where an object was 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
@@ -42,7 +42,6 @@ from reconciler.ports import ClaimRead, Versioned
 from reconciler.services.claimtext import ENTRY, claim_in, object_in
 from reconciler.services.known import KnownClaim, KnownClaims
 from reconciler.transport import HttpResponse
-from reconciler.unread import Unread, already_read
 
 PREFIX = "reconciler/claims/"
 """What the name of every object begins with that claims are kept in."""
@@ -54,8 +53,6 @@ _PAGE_SIZE = 1000
 _DIGITS = 19  # of a generation, which is an int64
 _FIELDS = "name,generation,metadata,timeCreated"
 _LIST = "storage.objects.list"
-
-Made = TypeVar("Made")
 
 
 class _Metadata(Struct, frozen=True, gc=False):
@@ -169,32 +166,16 @@ class ObjectClaims:
                 if found is not None:
                     self._check_genesis(found)
 
-    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        """Every claim of this repository in this target; raises ServiceError where it can't have them all.
+    def listed(self) -> Mapping[ClaimId, Versioned]:
+        """Return every claim of this repository in this target; raises ServiceError rather than a part."""
+        # Converted after the listing: an object that is deleted meanwhile is no missing bucket.
+        objects = self._listed()
+        with self._told():
+            if self._known is not None:
+                return self._looked_at(objects, self._known)
+            return _by_id(map(self._versioned, objects))
 
-        Where something is remembered, they are read and remembered at once.
-        """
-        if self._known is not None:
-            return already_read(self._looked_at(self._known))
-        apart: list[str] = []
-
-        def versioned(item: _Object) -> Versioned:
-            if not item.metadata.claim:
-                apart.append(item.name)
-            return self._versioned(item)
-
-        def read() -> Mapping[ClaimId, Versioned]:
-            versions = _by_id(self._read(found))
-            if apart:
-                # What such an object holds is asked for by itself, so that the list alone tells nothing.
-                claims.digest = b""
-            return versions
-
-        found = self._listed(versioned)
-        claims = Unread(read, found.digest)
-        return claims
-
-    def _looked_at(self, before: KnownClaims) -> Mapping[ClaimId, Versioned]:
+    def _looked_at(self, objects: Iterable[_Object], before: KnownClaims) -> Mapping[ClaimId, Versioned]:
         """The claims, of which those that are as they were aren't read again."""
 
         def known(item: _Object) -> tuple[str, KnownClaim]:
@@ -203,7 +184,7 @@ class ObjectClaims:
             same = claim is not None and claim.told == told
             return item.name, claim if claim and same else KnownClaim(told, self._versioned(item))
 
-        now = dict(self._read(self._listed(known)))
+        now = dict(map(known, objects))
         before.replace(now)
         return _by_id(claim.versioned for claim in now.values())
 
@@ -232,8 +213,8 @@ class ObjectClaims:
     def _name(self, id: ClaimId) -> str:
         return f"{self._prefix}{id.key}/{id.attempt}"
 
-    def _listed(self, made: Callable[[_Object], Made]) -> Unread[Sequence[Made]]:
-        """What is made of every claim's object."""
+    def _listed(self) -> list[_Object]:
+        """Return every claim's object."""
 
         def ask(token: str | None) -> HttpResponse:
             return self._connection.get(
@@ -248,16 +229,12 @@ class ObjectClaims:
 
         with self._told():
             try:
-                return listing(ask, _PAGES, made)
+                return listing(ask, _PAGES, lambda found: found)
             except NotFoundAtServiceError:
                 # Where nobody has to prepare a store, there is none before the first claim.
                 if not self._founds:
                     raise
-        return already_read([])
-
-    def _read(self, found: Unread[Sequence[Made]]) -> Sequence[Made]:
-        with self._told():
-            return found.read()
+        return []
 
     def _genesis_there(self) -> _Object | None:
         """The genesis, None where there is none: in no bucket either, where nobody has to prepare one."""

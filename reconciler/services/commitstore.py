@@ -130,7 +130,7 @@ class ObjectCommits:
                 pageToken=token,
             )
 
-        return listing(ask, _PAGES, lambda item: item).read()
+        return listing(ask, _PAGES, lambda item: item)
 
     def _read(self, item: _Object) -> VersionedRecord | None:
         """A record; None where it was changed since it was listed: who changed it tells its commit."""

@@ -15,7 +15,6 @@ from reconciler.job import ActualJob
 from reconciler.labels import INSTANCE, KEY, SOURCE, is_of_other_instance
 from reconciler.ports import Ports, Versioned
 from reconciler.submission.listings import blind, is_old
-from reconciler.unread import Unread, digest_of
 
 _ASKED = 3
 """Ended jobs that are read by name where a listing is empty."""
@@ -27,15 +26,12 @@ class Observed(Struct, frozen=True, dict=True):
     Attributes:
         claims: Every claim of the repository in this target.
         runs: Every run of it, without their specs.
-        digest: The same for looks that saw the same, to the letter; b"" where nothing tells so: where a job
-            was asked for by itself, for one.
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
             time when it had another `instance`, or none.
     """
 
     claims: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
-    digest: bytes = b""
     doubtful: tuple[ActualJob, ...] = ()
 
     @cached_property
@@ -44,35 +40,8 @@ class Observed(Struct, frozen=True, dict=True):
         return {id: found.claim for id, found in self.claims.items()}
 
 
-class Listed(Struct, frozen=True):
-    """The claims and runs of one look, not read yet."""
-
-    claims: Unread[Mapping[ClaimId, Versioned]]
-    runs: Unread[tuple[ActualJob, ...]]
-
-    @property
-    def digest(self) -> bytes:
-        """As `Observed` has it."""
-        digests = self.claims.digest, self.runs.digest
-        return digest_of(digests) if all(digests) else b""
-
-
-def listed(ports: Ports) -> Listed:
-    """The claims, then the runs: what a claim names was there before it was listed.
-
-    Raises:
-        ServiceError: A service can't be asked.
-    """
-    return Listed(ports.claims.listed(), ports.jobs.listed())
-
-
 def observe(ports: Ports) -> Observed:
-    """One look, as `observed` reads it."""
-    return observed(ports, listed(ports))
-
-
-def observed(ports: Ports, found: Listed) -> Observed:
-    """What was listed, read.
+    """Return the claims and runs of one look.
 
     A claim's job that the listing leaves out is asked for by name. Where it is there, with its labels, and
     isn't so young that a listing may still lack it, listings can't be trusted, and a search for jobs that
@@ -82,13 +51,14 @@ def observed(ports: Ports, found: Listed) -> Observed:
     Raises:
         ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
     """
-    claims, listed = found.claims.read(), found.runs.read()
+    # The claims first: a job that a claim names was there before its claim was listed.
+    claims = ports.claims.listed()
+    listed = ports.jobs.runs()
     own, others = _by_instance(ports, claims, listed)
     prepared = ports.claims.check(len(own))
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
     doubtful = tuple(run for run in others if _is_doubtful(ports, run, prepared))
-    digest = b"" if missing else found.digest
-    return Observed(claims, (*own, *_unlisted(ports, missing)), digest, doubtful)
+    return Observed(claims, (*own, *_unlisted(ports, missing)), doubtful)
 
 
 def _by_instance(
