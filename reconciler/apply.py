@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.desired import Desired
 from reconciler.errors import ReconcilerError
 from reconciler.job import ActualJob
@@ -24,7 +25,6 @@ from reconciler.reconcile import request_body
 from reconciler.repair import age
 from reconciler.services.storage import Staging
 from reconciler.session import Session
-from reconciler.sidebyside import SideBySide, Together, in_order
 from reconciler.sources.sdist import Sdist
 from reconciler.submission import cancel
 from reconciler.submission.observation import Observed
@@ -75,7 +75,7 @@ class Applier:
     pause: float = 2.0
     tell: Callable[[str], None] = lambda line: None
     go_on: Callable[[], bool] = lambda: True
-    together: Together = in_order
+    together: RunTasks = run_in_order
     listener: Listener = lambda standing: None
 
     def run(self, plan: Plan) -> Generator[Outcome]:
@@ -137,12 +137,17 @@ class Applier:
         elif claim != found.claim:
             yield partial(self.ports.claims.write, claim, found.generation)
 
-    def resubmit(self, job: DesiredJob, claim: Claim) -> Settlement:
-        """Send a submission again because a person says so; raises ServiceError."""
+    def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> Settlement:
+        """Send a submission again because a person says so; raises ServiceError.
+
+        A search must find the other jobs of its kind among `runs` before.
+        """
         self.stage(job)
         clock = self.ports.clock
         end = clock.monotonic() + self.patience
-        submitter, order = Submitter(self.ports), self._order(job, claim.job_name, claim.id)
+        witnesses = _witnesses(runs).get(claim.kind, ())
+        submitter = Submitter(self.ports)
+        order = replace(self._order(job, claim.job_name, claim.id), witnesses=witnesses)
         is_told = False
         while True:
             settled = submitter.resubmit(order)
@@ -161,7 +166,8 @@ class Applier:
 
     def _each_submission(self, plan: Plan) -> list[Submission]:
         changes = [change for change in plan.changes if change.action in SUBMISSIONS]
-        witnesses = _witnesses(plan) if changes else {}
+        wanted = (change.actual for change in plan.changes if change.desired and change.actual)
+        witnesses = _witnesses(wanted) if changes else {}
         return [self._submission(change, witnesses.get(change.kind, ())) for change in changes]
 
     def _submission(self, change: Change, witnesses: tuple[ActualJob, ...]) -> Submission:
@@ -242,7 +248,7 @@ def applier_of(
         pause=session.pause,
         tell=tell,
         go_on=go_on,
-        together=SideBySide(),
+        together=run_concurrently,
     )
 
 
@@ -265,18 +271,17 @@ class _Staged:
                 self._there.add(archive.sha256)
 
 
-def _witnesses(plan: Plan) -> dict[str, tuple[ActualJob, ...]]:
-    """Return the runs of wanted jobs by kind, live ones first, then by age.
+def _witnesses(runs: Iterable[ActualJob]) -> dict[str, tuple[ActualJob, ...]]:
+    """Return runs by kind, live ones first, then by age.
 
     A listing that leaves out old jobs is noticed by the oldest; what has ended may be deleted sooner.
     """
     by_kind: dict[str, list[ActualJob]] = defaultdict(list)
-    for change in plan.changes:
-        if change.desired and change.actual:
-            by_kind[change.kind].append(change.actual)
+    for run in runs:
+        by_kind[run.kind].append(run)
     return {
-        kind: tuple(sorted(runs, key=lambda run: (run.state.ended, age(run))))
-        for kind, runs in by_kind.items()
+        kind: tuple(sorted(same, key=lambda run: (run.state.ended, age(run))))
+        for kind, same in by_kind.items()
     }
 
 

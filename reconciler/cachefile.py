@@ -37,7 +37,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
 """What decides, beside the tool itself, what a file holds and whether it is valid."""
-_PACKAGES = (".", "cli", "engines", "planning", "services", "submission", "validation")
+_PACKAGES = (".", "validation")
 """The tool's own packages that decide what is kept, each without the packages in it."""
 
 
@@ -63,12 +63,6 @@ class CacheFile:
         with suppress(OSError, LookupError):
             key = user_key(checkout_of(root) or root.resolve(), environ, make=True)
             self._code = None if key is None else blake2b(key + fingerprint() + name.encode()).digest()
-
-    def seems_good(self) -> bool:
-        """Whether there is a file of this version and this key: only that all of it is so is to be seen."""
-        with suppress(OSError):
-            return self._head is not None and self._read(len(self._head)) == self._head
-        return False
 
     def load(self) -> memoryview | None:
         """What was kept; None where there is nothing that can be believed."""
@@ -102,7 +96,7 @@ class CacheFile:
         """What the file begins with: the format, and a code over nothing; None where there is no key."""
         return None if self._code is None else _FORMAT + self._code_of(b"")
 
-    def _read(self, most: int = MOST_BYTES) -> bytes:
+    def _read(self) -> bytes:
         with self._opened_home() as home:
             folder = os.open(_FOLDER, _OPEN_FOLDER, dir_fd=home)
         try:
@@ -113,7 +107,7 @@ class CacheFile:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 return b""
-            return opened.read(most)
+            return opened.read(MOST_BYTES)
 
     def _write(self, data: bytes) -> bool:
         prepare_home(Home(self._home, self._checkout), self._environ)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, get_args
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, force_setattr
 
 from reconciler.job import State
@@ -26,10 +27,12 @@ MAX_ERROR = 1000
 # A claim is one entry of an object's metadata, which may have 8 KiB in all: what has no length of its own is
 # kept up to so many bytes of JSON. 3 KiB are left for the rest.
 _LONGEST = {"path": 2500, "error": 2000, "owner": 400}
-_MOST = 10**9
 _ESCAPE = len(r"\u0000")
 _SURELY_SHORT = min(_LONGEST.values()) // _ESCAPE
 """Characters of a text that is nowhere cut: most are, and a claim is made for every job of every look."""
+_ID = ("key", "attempt")
+_Name = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=0, lt=10**9)]
 _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
 
@@ -54,11 +57,11 @@ class ClaimId(Struct, frozen=True, order=True, cache_hash=True, gc=False):
         attempt: From 1.
     """
 
-    key: str
-    attempt: int = 1
+    key: _Name
+    attempt: Annotated[int, Meta(ge=1, lt=10**9)] = 1
 
 
-class Claim(Struct, frozen=True, gc=False):
+class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What is known of one submission.
 
     Attributes:
@@ -90,10 +93,10 @@ class Claim(Struct, frozen=True, gc=False):
 
     id: ClaimId
     state: ClaimState
-    job_name: str
-    base_name: str
-    api_version: str
-    kind: str
+    job_name: _Name
+    base_name: _Name
+    api_version: _Name
+    kind: _Name
     path: str = ""
     on_delete: OnLiveRun = "keep"
     commit: str = ""
@@ -107,8 +110,8 @@ class Claim(Struct, frozen=True, gc=False):
     odd: str = ""
     error: str = ""
     not_before: datetime | None = None
-    refusals: int = 0
-    unanswered: int = 0
+    refusals: _Count = 0
+    unanswered: _Count = 0
     given_up: bool = False
     owner: str = ""
 
@@ -142,29 +145,29 @@ def claim_json(claim: Claim) -> dict[str, Any]:
 
 
 def claim_of(said: Mapping[str, Any]) -> Claim:
-    """The claim that `claim_json` wrote.
+    """Return the claim that `claim_json` wrote.
 
     Raises:
         ValueError: It is no claim, or one that only a newer version can read.
     """
     if said.get("format_version") != FORMAT_VERSION:
         raise ValueError(f"it has format version {said.get('format_version')!r}, not {FORMAT_VERSION}")
-    _check_types(said)
-    rest = {name: value for name, value in said.items() if name not in ("format_version", "key", "attempt")}
+    # A field without a value is left out when a claim is written: null is never a value.
+    empty = next((name for name, value in said.items() if value is None), None)
+    if empty is not None:
+        raise _odd_field(empty)
+    missing = next((name for name in _ID if name not in said), None)
+    if missing is not None:
+        raise ValueError(f"a field is missing or unknown: {missing!r}")
+    fields = {name: value for name, value in said.items() if name not in ("format_version", *_ID)}
+    fields["id"] = {name: said[name] for name in _ID}
+    for name in ("fence", "not_before"):
+        if isinstance(said.get(name), str) and said[name]:
+            fields[name] = checked(datetime.fromisoformat(said[name]))
     try:
-        claim = Claim(
-            **{
-                **rest,
-                "id": ClaimId(said["key"], said["attempt"]),
-                "state": ClaimState(said["state"]),
-                "tries": tuple(said.get("tries", ())),
-                "fence": _time(said.get("fence")),
-                "not_before": _time(said.get("not_before")),
-                "ended": State(said["ended"]) if "ended" in said else None,
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"a field is missing or unknown: {error}") from None
+        claim = convert(fields, Claim)
+    except ValidationError as error:
+        raise _unreadable(str(error), said) from None
     if claim.state is ClaimState.PENDING and not (claim.fence and claim.tries):
         raise ValueError("it is pending and names no request")
     if claim.state is ClaimState.BOUND and not claim.resource:
@@ -189,42 +192,20 @@ def _text(time: datetime | None) -> str:
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z") if time else ""
 
 
-def _time(text: str | None) -> datetime | None:
-    return checked(datetime.fromisoformat(text)) if text else None
+def _unreadable(error: str, said: Mapping[str, Any]) -> ValueError:
+    """Return the error that names the field that msgspec could not read."""
+    if field := re.search(r"field `(.*?)`", error):
+        return ValueError(f"a field is missing or unknown: {field[1]!r}")
+    place = re.search(r"`\$\.(?:id\.)?(\w+)", error)
+    name = place[1] if place else ""
+    kind = {"state": ClaimState, "ended": State}.get(name)
+    if kind and isinstance(said[name], str) and said[name]:
+        return ValueError(f"{said[name]!r} is not a valid {kind.__name__}")
+    return _odd_field(name)
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-_TYPES: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("key", "state", "job_name", "base_name", "api_version", "kind"), _is_name),
-    **dict.fromkeys(("path", "commit", "resource", "rerun", "labels", "odd", "error", "owner"), _is_text),
-    **dict.fromkeys(("fence", "not_before", "ended"), _is_name),
-    **dict.fromkeys(("gone", "given_up"), _is_bool),
-    "attempt": lambda value: _is_number(value) and value > 0,
-    **dict.fromkeys(("refusals", "unanswered"), _is_number),
-    "on_delete": lambda value: value in get_args(OnLiveRun),
-    "tries": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-}
-
-
-def _check_types(said: Mapping[str, Any]) -> None:
-    for name, fits in _TYPES.items():
-        if name in said and not fits(said[name]):
-            raise ValueError(f'the field "{name}" has a value that it can\'t have')
+def _odd_field(name: str) -> ValueError:
+    return ValueError(f'the field "{name}" has a value that it can\'t have')
 
 
 def _cut(text: str, size: int) -> str:

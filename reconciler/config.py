@@ -101,6 +101,12 @@ class Config(Struct, frozen=True):
             if (other.engine, other.project, other.location) == place and other.name != environment.name
         )
 
+    def sharing(self, environment: Environment) -> str:
+        """Return another environment with the same engine and project, whatever its location; "" for none."""
+        place = environment.engine, environment.project
+        others = (other for other in self.environments.values() if (other.engine, other.project) == place)
+        return next((other.name for other in others if other.name != environment.name), "")
+
 
 def find_root(start: Path) -> Path:
     """The nearest folder upwards with `reconciler.yaml` or `.git`, else `start` itself."""

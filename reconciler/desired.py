@@ -22,7 +22,6 @@ from reconciler.validation.remembered import Identities
 
 if TYPE_CHECKING:
     # Most repositories' jobs bring no code.
-    from reconciler.sources.remembered import SourceMemory
     from reconciler.sources.sdist import Sdist
     from reconciler.sources.sourcetree import SourceTree
     from reconciler.stagedcode import CodeReader
@@ -48,13 +47,12 @@ def desired_jobs(
     manifests: Sequence[Manifest],
     environment: Environment,
     known: Sequence[Identities] = (),
-    code: SourceMemory | None = None,
 ) -> Desired:
     """The wanted jobs of valid manifests; raises InvalidError with every reason why code can't be staged.
 
     The arguments are those of `stageable_jobs`.
     """
-    desired, problems = stageable_jobs(root, manifests, environment, known, code)
+    desired, problems = stageable_jobs(root, manifests, environment, known)
     if problems:
         raise InvalidError("some packages can't be staged", problems=problems)
     return desired
@@ -65,7 +63,6 @@ def stageable_jobs(
     manifests: Sequence[Manifest],
     environment: Environment,
     known: Sequence[Identities] = (),
-    code: SourceMemory | None = None,
 ) -> tuple[Desired, list[Problem]]:
     """The wanted jobs whose code can be staged, and every reason why the code of the others can't.
 
@@ -74,7 +71,6 @@ def stageable_jobs(
         manifests: All valid ones.
         environment: Where the jobs are for.
         known: Of each manifest the identities, as `Validation.identities` has them; by default none is known.
-        code: What earlier passes read of packages.
     """
     reader: CodeReader | None = None
     jobs = []
@@ -83,7 +79,7 @@ def stageable_jobs(
         if manifest.package is None:
             jobs.append(_job(manifest, found, "", environment))
             continue
-        reader = reader or _code_reader(root, code)
+        reader = reader or _code_reader(root)
         module = _module(manifest)
         if tree := reader.read(manifest, manifest.package, module):
             job = _job(manifest, found, tree.digest, environment)
@@ -100,15 +96,15 @@ def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
     reader: CodeReader | None = None
     for manifest in manifests:
         if manifest.package is not None:
-            reader = reader or _code_reader(root, None)
+            reader = reader or _code_reader(root)
             reader.read(manifest, manifest.package, _module(manifest))
     return reader.problems if reader else []
 
 
-def _code_reader(root: Path, memory: SourceMemory | None) -> CodeReader:
+def _code_reader(root: Path) -> CodeReader:
     from reconciler.stagedcode import CodeReader  # what it takes to make archives is slow to import
 
-    return CodeReader(root, memory)
+    return CodeReader(root)
 
 
 def _module(manifest: Manifest) -> str:

@@ -1,7 +1,7 @@
 """The home: the folder of the embedded service's state and of caches, and the proof that this user made it.
 
-A home inside the checkout may have come with it, so it counts only with this user's mark. A home elsewhere
-was named in `RECONCILER_HOME` by the user, and needs no mark.
+A home inside a checkout, this one or another, may have come with it, so it counts only with this user's mark.
+A home elsewhere was named in `RECONCILER_HOME` by the user, and needs no mark; nobody else may exchange it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import hmac
 import os
+import pwd
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from reconciler.userkey import key_folder, user_key
 MARK = "mark"
 """The file in a home that proves that this user made it."""
 
-OUTSIDE = "set RECONCILER_HOME to a folder of yours outside the checkout"
+OUTSIDE = "set RECONCILER_HOME to a folder of yours outside of checkouts"
 """Hint that fits every refused home."""
 
 _DEFAULT = ".reconciler"
@@ -29,6 +30,7 @@ _SETTINGS = "reconciler.yaml"
 _IGNORE = ".gitignore"
 _MARK_FORMAT = b"reconciler home 1\n"
 _MARK_BYTES = len(_MARK_FORMAT) + 64
+_MOST_LINKS = 40  # as in the kernel
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,39 +59,77 @@ def locate(root: Path, environ: Mapping[str, str]) -> Home:
     """Return the home of a repository, unchecked: `RECONCILER_HOME`, else `.reconciler/` at the root.
 
     Raises:
-        HomeError: `RECONCILER_HOME` leads out of the checkout by a link that may have come with it.
+        HomeError: `RECONCILER_HOME` leads out of a checkout by a link that may have come with it.
     """
-    checkout = checkout_of(root)
+    worked_in = checkout_of(root)
     named = environ.get("RECONCILER_HOME")
     if not named:
-        return Home(root / _DEFAULT, checkout or Path(os.path.realpath(root)))
+        return Home(root / _DEFAULT, worked_in or Path(os.path.realpath(root)))
     path = Path(named).absolute()
-    if checkout is None:
-        return Home(path, None)
     real = Path(os.path.realpath(path))
+    checkout = _checkout_around(real, worked_in, environ)
     if real == checkout:
         raise HomeError(f"RECONCILER_HOME names the checkout itself, {path}", hint=OUTSIDE)
-    if real.is_relative_to(checkout):
+    if checkout is not None:
         return Home(real, checkout)
-    for place in (path, *path.parents):
-        if place.is_symlink() and Path(os.path.realpath(place.parent)).is_relative_to(checkout):
-            message = f"RECONCILER_HOME goes through {place}, a link inside the checkout"
-            raise HomeError(message, hint=f"name the folder itself: RECONCILER_HOME={real}")
+    for link in _links_to(path):
+        if _checkout_around(link.parent, worked_in, environ) is not None:
+            message = f"RECONCILER_HOME goes through {link}, a link inside the checkout"
+            raise HomeError(message, hint=f"if the link is yours, name the folder: RECONCILER_HOME={real}")
     return Home(path, None)
 
 
-def checkout_of(root: Path) -> Path | None:
-    """Return the top of the checkout around `root`, resolved: a repository, else a folder with settings.
+def checkout_of(folder: Path) -> Path | None:
+    """Return the top of the checkout around a folder, resolved: a repository, else a folder with settings.
 
     None without either: a working directory alone, such as a daemon's, is no checkout.
     """
-    root = Path(os.path.realpath(root))
-    top = next((folder for folder in (root, *root.parents) if repository_in(folder)), None)
-    return top or (root if os.path.lexists(root / _SETTINGS) else None)
+    folder = Path(os.path.realpath(folder))
+    around = (folder, *folder.parents)
+    top = next((place for place in around if repository_in(place)), None)
+    return top or next((place for place in around if os.path.lexists(place / _SETTINGS)), None)
+
+
+def _checkout_around(folder: Path, worked_in: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the checkout that may have brought a resolved folder: the one worked in, else another one.
+
+    Another one around the user's key doesn't count. It is the user's home directory with its dotfiles:
+    whoever writes these decides what the user's shell runs, and no mark could be made in it.
+    """
+    if worked_in is not None and folder.is_relative_to(worked_in):
+        return worked_in
+    other = checkout_of(folder)
+    key = key_folder(environ)
+    if other is None or (key is not None and Path(os.path.realpath(key)).is_relative_to(other)):
+        return None
+    return other
+
+
+def _links_to(path: Path) -> Iterator[Path]:
+    """Yield each symbolic link on the way to where a path leads, in its resolved folder."""
+    at = Path("/")
+    ahead = [*reversed(path.parts[1:])]
+    left = _MOST_LINKS
+    while ahead and left:
+        part = ahead.pop()
+        if part == "..":
+            at = at.parent
+            continue
+        try:
+            target = (at / part).readlink()
+        except OSError:
+            at /= part
+            continue
+        yield at / part
+        left -= 1
+        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        at = Path("/") if target.is_absolute() else at
 
 
 def check_mark(home: Home, environ: Mapping[str, str]) -> None:
     """Raise HomeError where this user may not have made a home; a missing home and an empty one are fine."""
+    if home.checkout is None:
+        _refuse_exchangeable(home)
     descriptor = opened(home)
     if descriptor is None:
         return
@@ -127,6 +167,8 @@ def prepare_home(home: Home, environ: Mapping[str, str]) -> None:
         ServiceError: The folder can't be made or written to.
     """
     path = home.path
+    if home.checkout is not None and not os.path.lexists(path):
+        _own_key(home, home.checkout, environ)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = opened(home)
@@ -145,6 +187,9 @@ def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
     refuse_other_owner(home, os.fstat(folder))
     is_fresh = _is_fresh(folder)
     if is_fresh:
+        # Before anything is written, as nothing of it would be of use without the mark.
+        if home.checkout is not None:
+            _own_key(home, home.checkout, environ)
         _close_to_others(home, folder)
     check_mark(home, environ)
     _close_to_others(home, folder)
@@ -184,7 +229,8 @@ def opened(home: Home) -> int | None:
         if home.checkout is not None and home.path.is_symlink():
             raise HomeError(
                 f"{home.path} isn't used: it is a symbolic link, and a branch may contain it",
-                hint=f"set RECONCILER_HOME to the folder that it leads to, {os.path.realpath(home.path)}",
+                hint="if the link is yours, remove it and name the folder that it leads to: "
+                f"RECONCILER_HOME={os.path.realpath(home.path)}",
             )
         return os.open(home.path, _OPEN_FOLDER)
     except FileNotFoundError:
@@ -203,6 +249,52 @@ def _is_fresh(folder: int) -> bool:
             and (entry.name == _IGNORE or entry.name.startswith(f"{MARK}."))
             for entry in entries
         )
+
+
+def _refuse_exchangeable(home: Home) -> None:
+    """Raise HomeError where another user can put another folder, or another link, in the home's place."""
+    ways = (*_links_to(home.path), Path(os.path.realpath(home.path)))
+    for folder in sorted({above for way in ways for above in way.parents}):
+        try:
+            status = folder.stat()
+        except OSError:  # missing: it is made later, as this user's
+            continue
+        if why := _exchange(status):
+            raise HomeError(
+                f"{home.path} isn't used: another user can exchange it, as {folder} {why}",
+                hint="set RECONCILER_HOME to a folder in a place where only you can write, such as your home "
+                f"directory; or, if {folder} is yours, run: chmod go-w {folder}",
+            )
+
+
+def _exchange(status: os.stat_result) -> str:
+    """Return the reason why another user can exchange what lies in a folder; "" where none can."""
+    user = os.geteuid()
+    # Root in a container often works in folders of the user who started it, as in GitHub's container jobs.
+    # That user stays able to exchange them, and so does that user's group, which umask 002 lets write.
+    is_lent = user == 0 and status.st_uid != 0
+    if status.st_uid not in (0, user) and not is_lent:
+        return f"belongs to another user (uid {status.st_uid})"
+    # In a sticky folder, such as /tmp, each entry is its owner's alone.
+    if status.st_mode & stat.S_ISVTX:
+        return ""
+    by_group = status.st_mode & stat.S_IWGRP and not is_lent and status.st_gid != _own_group(user)
+    if status.st_mode & stat.S_IWOTH or by_group:
+        return f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""
+
+
+def _own_group(user: int) -> int:
+    """Return the user's primary group.
+
+    Many systems give each user a group of that user's own and umask 002, so that folders are writable by that
+    group as a rule. Where users share their primary group, as by an administrator's choice, it is theirs to
+    keep such folders from it.
+    """
+    try:
+        return pwd.getpwuid(user).pw_gid
+    except KeyError:  # in a container started with any number as the user
+        return os.getegid()
 
 
 def _refuse_others(home: Home, status: os.stat_result) -> None:
@@ -225,20 +317,22 @@ def refuse_other_owner(home: Home, status: os.stat_result) -> None:
 
 
 def _not_marked(home: Home, checkout: Path, environ: Mapping[str, str]) -> HomeError:
-    if user_key(checkout, environ, make=True) is None:
-        return _no_key(home, environ)
+    _own_key(home, checkout, environ)
     return HomeError(
         f"{home.path} isn't used: it has no mark that you made it in this place, "
-        "so it may have come with the checkout",
+        f"so it may have come with the checkout {checkout}",
         hint="`reconciler trust` shows its content and accepts it, if it is yours; otherwise remove it, "
         f"or {OUTSIDE}",
     )
 
 
-def _no_key(home: Home, environ: Mapping[str, str]) -> HomeError:
+def _own_key(home: Home, checkout: Path, environ: Mapping[str, str]) -> bytes:
+    key = user_key(checkout, environ, make=True)
+    if key is not None:
+        return key
     folder = key_folder(environ)
     place = f"in {folder}, as a file of yours alone outside the checkout" if folder else "without HOME"
-    return HomeError(
+    raise HomeError(
         f"{home.path} can't be marked as yours: no private key can be kept {place}",
         hint=OUTSIDE,
     )
@@ -261,9 +355,7 @@ def _is_marked(home: Home, folder: int, environ: Mapping[str, str]) -> bool:
 
 def set_mark(home: Home, checkout: Path, folder: int, environ: Mapping[str, str]) -> None:
     """Write the mark into the home's open folder; raises HomeError where no key can be kept, and OSError."""
-    key = user_key(checkout, environ, make=True)
-    if key is None:
-        raise _no_key(home, environ)
+    key = _own_key(home, checkout, environ)
     # A name by chance: processes of two containers that share the folder may have the same id.
     new = f"{MARK}.{os.urandom(8).hex()}"
     with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:

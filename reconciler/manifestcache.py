@@ -59,10 +59,6 @@ class ManifestCache:
         tag = blake2b(",".join(sorted(filled)).encode(), digest_size=8).hexdigest()
         self._file = CacheFile(root, f"manifests-{tag}.bin", environ)
 
-    def seems_good(self) -> bool:
-        """Whether there is a cache of this version and this key: only that all of it is so is to be seen."""
-        return self._file.seems_good()
-
     def load(self) -> Memory:
         """What was kept; nothing where there is no cache that can be believed."""
         body = self._file.load()

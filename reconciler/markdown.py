@@ -93,13 +93,13 @@ def document(top: str, sections: Sequence[Section], bottom: str = "", *, rest: s
             `top`, `bottom`, `rest` and the counts has to be.
     """
     sections = [section for section in sections if section.pieces]
-    whole = _joined(top, *(_section(section, section.pieces) for section in sections), bottom)
+    whole = joined(top, *(_section(section, section.pieces) for section in sections), bottom)
     if limit is None or _size(whole) < limit:
         return whole
     # What is said of what is left out is never longer than where all of it is.
-    none = _joined(top, rest, *(_section(section, ()) for section in sections), bottom)
+    none = joined(top, rest, *(_section(section, ()) for section in sections), bottom)
     shown = _shared(sections, limit - 1 - _size(none))
-    return _joined(top, rest, *map(_section, sections, shown), bottom)
+    return joined(top, rest, *map(_section, sections, shown), bottom)
 
 
 def _shared(sections: Sequence[Section], room: int) -> Iterator[Sequence[Piece]]:
@@ -132,14 +132,15 @@ def _section(section: Section, shown: Sequence[Piece]) -> str:
     counts = ", ".join(f"{number:,} {kind}".rstrip() for kind, number in left.items() if number)
     between = "\n\n" if section.spaced else "\n"
     listed = between.join([section.head] * bool(section.head) + [piece.text for piece in shown])
-    return _joined(listed, f"*Not shown of the {section.name}: {counts}.*" if counts else "")
+    return joined(listed, f"*Not shown of the {section.name}: {counts}.*" if counts else "")
 
 
 def _cost(section: Section, piece: Piece) -> int:
     return _size(piece.text) + (2 if section.spaced else 1)
 
 
-def _joined(*blocks: str) -> str:
+def joined(*blocks: str) -> str:
+    """Return the blocks that have text, with blank lines between them."""
     return "\n\n".join(block for block in blocks if block)
 
 

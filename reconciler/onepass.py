@@ -64,7 +64,7 @@ def submitted_by(plan: Plan) -> list[DesiredJob]:
     return [c.desired for c in plan.changes if c.desired and c.action in SUBMISSIONS]
 
 
-def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin = NO_ORIGIN) -> list[Outcome]:
+def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin) -> list[Outcome]:
     """Do what the plan says; what failed is among the outcomes.
 
     The commit of `origin` is owed the ends of the jobs that are made of its files. The outcomes come in an
@@ -89,7 +89,7 @@ def settle(
     desired: Desired,
     plan: Plan,
     outcomes: Sequence[Outcome],
-    origin: Origin = NO_ORIGIN,
+    origin: Origin,
 ) -> Settled:
     """Keep what is seen now, in claims and on the commits; that it can't be kept is no failure of the jobs.
 

@@ -1,4 +1,4 @@
-"""Comparison of the files that were read with the files of the checked-out commit.
+"""Comparison of the files that were read with the files of the commit that jobs carry.
 
 A job is made of
 
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from reconciler.commit import head_of, why_no_head
 from reconciler.config import FILE_NAME, Config
 from reconciler.errors import InvalidError, ReconcilerError
+from reconciler.git import Git
 from reconciler.manifests import JOBS_FOLDER, is_manifest, laying_out
 from reconciler.plan import DesiredJob, Plan
 from reconciler.revision import Names, Revision, revision
@@ -99,7 +100,9 @@ def origin_of(
     *,
     whole: bool,
 ) -> Origin:
-    """Compare the files that jobs were made of with the commit that is checked out.
+    """Compare the files that jobs were made of with the commit that they would carry.
+
+    It is the commit that is checked out, or the head of the pull request whose merge commit is.
 
     Args:
         config: The settings as they were read.
@@ -115,15 +118,19 @@ def origin_of(
     head = head_of(config.root, environ)
     if head is None:
         return Origin(reason=why_no_head(config.root, environ))
+    is_merge = head.carried != head.checked_out
+    if is_merge and Git(config.root, environ).commit(head.carried) is None:
+        missing = f"commit {head.carried[:7]}, the pull request's head, is not in this checkout of its merge"
+        return Origin(reason=f"{missing}: give actions/checkout a fetch-depth of 2, or check the head out")
     try:
-        with revision(config.root, head.checked_out, environ) as commit:
+        with revision(config.root, head.carried, environ) as commit:
             comparison = _Comparison(commit, config, desired, jobs)
             found = {job.job_name: comparison.difference(job) for job in jobs}
             elsewhere = comparison.elsewhere(whole=whole)
     except (ReconcilerError, OSError) as error:
         # A disk without room for the commit's files must not keep jobs from being submitted.
         why = error.message if isinstance(error, ReconcilerError) else error.strerror
-        return Origin(reason=f"commit {head.checked_out[:7]} can't be compared: {why}")
+        return Origin(reason=f"commit {head.carried[:7]} can't be compared: {why}")
     return Origin(
         head.carried,
         frozenset(name for name, difference in found.items() if not difference),

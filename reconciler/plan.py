@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from reconciler.diagnostics import Problem
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject, Manifest, Packed, unpacked
 
@@ -46,13 +47,29 @@ class Stuck(StrEnum):
     SUSPENDED = "suspended"
 
 
+class Edit(StrEnum):
+    """How a job's manifest differs from the one of a base commit."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    UNCHANGED = "unchanged"
+
+
 class Target(Struct, frozen=True):
-    """Where the plan is for."""
+    """Where the plan is for.
+
+    Attributes:
+        environment: The environment's name.
+        engine, project, location: As the environment has them.
+        sharing: Another environment with the same engine and project, whatever its location; "" for none.
+    """
 
     environment: str
     engine: str
     project: str
     location: str
+    sharing: str = ""
 
 
 class DesiredJob(Struct, frozen=True):
@@ -107,6 +124,11 @@ class Change(Struct, frozen=True):
             named the content.
         repair: Whether a cancel is of a second job of one attempt.
         stuck: Why nothing is done about a job that isn't as wanted; None where it is, or where something is.
+        edit: How the manifest differs from the base commit's; None in a plan that asked the service.
+        notes: Other differences from the base, and their effect on live runs; one sentence each.
+        code_changed: True if the staged code differs from the base's.
+        hours: The most accelerator-hours of one run, by the base's manifest and by the work tree's; 0 for a
+            missing or suspended job.
     """
 
     action: Action
@@ -123,6 +145,10 @@ class Change(Struct, frozen=True):
     key: str = ""
     repair: bool = False
     stuck: Stuck | None = None
+    edit: Edit | None = None
+    notes: tuple[str, ...] = ()
+    code_changed: bool = False
+    hours: tuple[float, float] = (0.0, 0.0)
 
 
 class Drift(Struct, frozen=True, order=True):
@@ -134,12 +160,31 @@ class Drift(Struct, frozen=True, order=True):
     detail: str
 
 
+class Comparison(Struct, frozen=True):
+    """The base commit of a plan, and the differences that belong to no single job.
+
+    Attributes:
+        base: The commit's id, 40 hex digits.
+        problems: Problems of the work tree's manifests and settings; their jobs are not among the changes.
+        base_problems: Number of problems of the base's manifests; the jobs of its invalid ones count as new.
+        settings: The fields of `reconciler.yaml` that differ, the most important ones first.
+        notes: The meaning of these differences, one sentence each.
+    """
+
+    base: str
+    problems: tuple[Problem, ...] = ()
+    base_problems: int = 0
+    settings: tuple[FieldChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Plan(Struct, frozen=True):
     """All changes and findings, sorted.
 
     Attributes:
         digest: "sha256:" and 64 hex digits; None where no service was asked.
         whole: Whether it is about all that the repository wants.
+        comparison: The base commit that stands for the actual jobs; None where a service was asked.
     """
 
     target: Target
@@ -147,3 +192,4 @@ class Plan(Struct, frozen=True):
     drift: tuple[Drift, ...]
     digest: str | None
     whole: bool = True
+    comparison: Comparison | None = None

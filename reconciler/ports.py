@@ -17,7 +17,6 @@ from reconciler.answers import Answer
 from reconciler.claim import Claim, ClaimId
 from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
-from reconciler.unread import Unread
 
 if TYPE_CHECKING:
     from reconciler.commitrecord import CommitRecord  # most passes owe no commit anything
@@ -54,8 +53,8 @@ class ClaimStore(Protocol):
     def found(self) -> None:
         """Make this the repository's store, where it is new; nothing where it is that already."""
 
-    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        """Every claim of this repository in this target; raises ServiceError where it can't have them all."""
+    def listed(self) -> Mapping[ClaimId, Versioned]:
+        """Return every claim of this repository in this target; raises ServiceError rather than a part."""
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim as it is now."""
@@ -96,9 +95,6 @@ class JobApi(Protocol):
 
     def runs(self) -> tuple[ActualJob, ...]:
         """All runs that carry this repository's source label, without their specs."""
-
-    def listed(self) -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet."""
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """All jobs that carry this key label, whichever source they have, without their specs."""

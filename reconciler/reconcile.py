@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.config import Environment
+from reconciler.claim import Claim, ClaimId
+from reconciler.config import Config, Environment
 from reconciler.desired import Desired
 from reconciler.engines import engine_class
 from reconciler.errors import NotFoundError
+from reconciler.job import ActualJob
 from reconciler.manifest import JsonObject
 from reconciler.plan import DesiredJob, Plan, Target
 from reconciler.planning.brakes import SUBMISSIONS
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.planner import plan_from, sides_of
-from reconciler.planning.settled import Sides, Split, split
+from reconciler.planning.planner import by_owner, make_plan
 from reconciler.ports import JobApi
 from reconciler.session import Session
 from reconciler.staged import staged_uri
 from reconciler.submission.observation import Observed
 
 
-def target_of(environment: Environment) -> Target:
+def target_of(config: Config, environment: Environment) -> Target:
     """Where the plans of an environment are for."""
-    return Target(environment.name, environment.engine, environment.project, environment.location)
+    sharing = config.sharing(environment)
+    return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
 
 
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
     """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
     environment, source = session.environment, session.config.source
-    settled, left = split(sides_of(desired.jobs, observed.runs, observed.known, source))
-    return plan_from(
-        target_of(environment),
-        Split(settled, _with_specs(session.ports.jobs, left)),
+    own, foreign = by_owner(observed.runs, observed.known, source)
+    own = _with_specs(session.ports.jobs, desired.jobs, own, observed.known)
+    return make_plan(
+        target_of(session.config, environment),
+        desired.jobs,
+        [*own, *foreign],
+        observed.known,
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
         whole=whole,
         source=source,
@@ -41,17 +46,17 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bo
     )
 
 
-def _with_specs(jobs: JobApi, sides: Sides) -> Sides:
-    """The runs with the specs that the plan compares; a run that is only listed any more is none."""
+def _with_specs(
+    jobs: JobApi, desired: Sequence[DesiredJob], runs: Sequence[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> list[ActualJob]:
+    """Return the runs that are still there, with the specs that the plan compares."""
     specs: dict[str, JsonObject] = {}
     gone: set[str] = set()
     while True:
-        own = [run for run in sides.own if run.resource not in gone]
-        before = predecessors(sides.desired, own, sides.claims)
-        unread = [run for run in before if run.resource not in specs]
+        left = [run for run in runs if run.resource not in gone]
+        unread = [run for run in predecessors(desired, left, claims) if run.resource not in specs]
         if not unread:
-            read = [replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in own]
-            return sides._replace(own=read)
+            return [replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in left]
         for run in unread:
             try:
                 specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec

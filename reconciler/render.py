@@ -1,4 +1,4 @@
-"""Plan, status and problems as text for people; what scripts read is in `jsonforms`.
+"""Plan, status and problems as text for people; for GitHub see `planmarkdown`, for scripts `jsonforms`.
 
 Everything that a manifest or a service wrote goes through `inert`, so that it can't act on a terminal, on a
 workflow's log or in Markdown.
@@ -15,13 +15,14 @@ from reconciler.diagnostics import MAX_QUOTED, Problem
 from reconciler.inert import one_line, workflow_command
 from reconciler.job import State
 from reconciler.jsonforms import summary
-from reconciler.plan import Action, Change, Drift, FieldChange, Plan, Stuck, Target
+from reconciler.plan import Action, Change, Comparison, Drift, Edit, FieldChange, Plan, Stuck, Target
 
-# `validate` prints by this module, and a plan as text needs no Markdown: neither loads what it doesn't need.
+# `validate` prints by this module as well, and needs nothing that decides.
 if TYPE_CHECKING:
-    from reconciler.markdown import Piece
     from reconciler.planning.outcome import JobStatus, Outcome, Recorded
 
+MAX_FIELDS = 50
+SHOWN_OF_SHA = 12
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _WITHOUT_STATE: dict[Recorded, str] = {
     "none": "not submitted",
@@ -31,7 +32,6 @@ _WITHOUT_STATE: dict[Recorded, str] = {
     "held": "held",
 }
 _NOTHING = "nothing"
-_MAX_FIELDS = 50
 _MAX_ERROR = 300
 _MAX_ANNOTATIONS = 10
 _ANNOTATION_TITLE = "Invalid manifest"
@@ -80,55 +80,72 @@ def _annotation(problem: Problem) -> str:
 
 
 def plan_text(plan: Plan, *, verbose: bool = False) -> str:
-    """The plan for a terminal: what changes, and only with `verbose` what doesn't."""
-    lines = [f"Plan for {target_text(plan.target)}", ""]
-    shown = [change for change in plan.changes if verbose or _matters(change)]
+    """Return the plan for a terminal: the changes, and the unchanged jobs only with `verbose`.
+
+    The problems that a comparison with a commit found are only counted.
+    """
+    compared = plan.comparison
+    shown = [change for change in plan.changes if verbose or matters(change)]
+    head = f"Plan for {target_text(plan.target)}"
+    lines = [head, ""]
+    if compared is not None:
+        head = one_line(f"{head} against {compared.base[:SHOWN_OF_SHA]}")
+        settings = [*_settings_lines(compared)]
+        if not (shown or settings or compared.base_problems or compared.problems):
+            return f"{head}: no job differs, {len(plan.changes)} unchanged{_moved(plan)}."
+        lines = [head, "", *settings]
     for change in shown:
-        lines += change_lines(change)
+        lines += _change_lines(change)
     if shown:
         lines.append("")
+    if compared is not None:
+        return "\n".join([*lines, *_last_lines(plan, compared)])
     lines += (f"  ~ {_drift_line(finding)}" for finding in plan.drift)
     if plan.drift:
         lines.append("")
-    lines.append(_summary_line(plan))
+    lines.append(summary_line(plan))
     if plan.digest and any(change.action is not Action.NONE for change in plan.changes):
         lines.append(f"Digest: {plan.digest}")
     return "\n".join(lines)
 
 
-def plan_markdown(plan: Plan) -> str:
-    """The plan for a job summary, within its limit; what is to be done and the drift go before details."""
-    from reconciler.markdown import SUMMARY_LIMIT, Section, code, document, fence, text
+def _settings_lines(compared: Comparison) -> Iterator[str]:
+    """Return the settings that differ, at most 50, and the notes."""
+    from reconciler.planning.proposal import decides
 
-    changes = [change for change in plan.changes if _matters(change)]
-    rows = [
-        f"| {change.action} | {code(change.job_name)} | {text(change.reason)} | {code(place(change))} |"
-        for change in changes
-    ]
-    drift = [
-        f"| {finding.kind} | {code(finding.job_name)} | {text(finding.detail)} |" for finding in plan.drift
-    ]
-    details = [
-        f"{code(change.job_name)}\n\n{fence(field_diff(change), 'diff')}"
-        for change in changes
-        if change.fields
-    ]
-    return document(
-        f"### Plan for {text(target_text(plan.target))}\n\n{_summary_line(plan)}",
-        [
-            Section("changes", _pieces(rows), "| | job | why | file |\n|---|---|---|---|", part=2),
-            Section("drift", _pieces(drift), "| drift | job | detail |\n|---|---|---|"),
-            Section("details", _pieces(details), spaced=True),
-        ],
-        rest="Not all of it fits here: `reconciler plan` tells the rest.",
-        limit=SUMMARY_LIMIT,
-    )
+    if compared.settings:
+        yield "Settings change, in reconciler.yaml:"
+        for field in compared.settings[:MAX_FIELDS]:
+            effect = decides(field.pointer)
+            yield f"  ! {_field_line(field)}  ({effect})" if effect else f"    {_field_line(field)}"
+        left = len(compared.settings) - MAX_FIELDS
+        yield from [f"    … and {left} more"] * (left > 0)
+        yield ""
+    for note in compared.notes:
+        yield from (one_line(note), "")
 
 
-def _pieces(texts: Sequence[str]) -> list[Piece]:
-    from reconciler.markdown import Piece
+def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
+    """Return the counts of edits, hours and problems."""
+    if plan.changes or not compared.problems:
+        edits = Counter(change.edit for change in plan.changes)
+        before, after = (sum(change.hours[side] for change in plan.changes) for side in (0, 1))
+        hours = f"; at most {before:.10g} → {after:.10g} accelerator-hours" if before or after else ""
+        yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
+    if compared.problems:
+        files = counted(len({problem.path for problem in compared.problems}), "file")
+        found = counted(len(compared.problems), "problem")
+        yield f"{found} in {files}: what can't be read isn't counted above."
+    if plan.changes or not compared.problems:
+        if compared.base_problems:
+            found = counted(compared.base_problems, "problem")
+            yield f"The manifests that are compared with have {found}: jobs of invalid ones count as new."
+        yield "No service was asked what ran before: `reconciler plan` tells what is submitted."
 
-    return [Piece(one) for one in texts]
+
+def _moved(plan: Plan) -> str:
+    moved = sum(change.edit is Edit.UNCHANGED and bool(change.notes) for change in plan.changes)
+    return f" ({moved} in another place)" if moved else ""
 
 
 def short_error(text: str) -> str:
@@ -199,12 +216,14 @@ def target_text(target: Target) -> str:
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def change_lines(change: Change) -> Iterator[str]:
-    """A change for a terminal: what is done, why, and the fields that differ."""
+def _change_lines(change: Change) -> Iterator[str]:
+    """A change for a terminal: what is done, why, the fields that differ, and notes."""
     sign, where = _SIGNS[change.action], one_line(place(change))
     yield f"  {sign} {change.action} {one_line(change.job_name)}  {change.kind}  {where}"
-    yield f"      {one_line(change.reason)}"
-    yield from (f"      {line}" for line in _field_lines(change))
+    edit = f"{change.edit}: " if change.edit and not change.reason.startswith(change.edit) else ""
+    yield f"      {edit}{one_line(change.reason)}"
+    yield from (f"      {_field_line(field)}" for field in change.fields[:MAX_FIELDS])
+    yield from (f"      {line}" for line in (*more_fields(change), *map(one_line, change.notes)))
 
 
 def place(change: Change) -> str:
@@ -212,32 +231,13 @@ def place(change: Change) -> str:
     return f"{change.path}:{change.line}" if change.line else change.path
 
 
-def _field_lines(change: Change) -> Iterator[str]:
-    for field in change.fields[:_MAX_FIELDS]:
-        yield field_line(field)
-    yield from _more_fields(change)
-
-
-def field_diff(change: Change) -> list[str]:
-    """The field differences as lines of a diff, each one line; at most 50 fields."""
-    from reconciler.markdown import cut
-
-    lines = []
-    for field in change.fields[:_MAX_FIELDS]:
-        before, after = field_values(field)
-        pointer = cut(field.pointer, MAX_QUOTED)
-        lines += [f"- {pointer}: {before}"] * (field.before is not None)
-        lines += [f"+ {pointer}: {after}"] * (field.after is not None)
-    lines += _more_fields(change)
-    return [one_line(line) for line in lines]
-
-
-def _more_fields(change: Change) -> list[str]:
-    left = len(change.fields) - _MAX_FIELDS
+def more_fields(change: Change) -> list[str]:
+    """Return the line that counts the fields beyond the shown ones."""
+    left = len(change.fields) - MAX_FIELDS
     return [f"… and {left} more fields"] if left > 0 else []
 
 
-def field_line(field: FieldChange) -> str:
+def _field_line(field: FieldChange) -> str:
     """A field for a terminal, with both values."""
     before, after = field_values(field)
     return one_line(f"{field.pointer}: {before} → {after}")
@@ -264,7 +264,8 @@ def _drift_line(finding: Drift) -> str:
     return one_line(f"{finding.kind} {finding.job_name}: {finding.detail}")
 
 
-def _summary_line(plan: Plan) -> str:
+def summary_line(plan: Plan) -> str:
+    """The counts of changes and findings."""
     count = summary(plan)
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
         stuck = _stuck(plan)
@@ -276,8 +277,10 @@ def _summary_line(plan: Plan) -> str:
     )
 
 
-def _matters(change: Change) -> bool:
-    """Whether a change is shown unasked: what is to be done, and what isn't as wanted."""
+def matters(change: Change) -> bool:
+    """Return True if a change is shown by default: it acts or edits, or its job is not in sync."""
+    if change.edit:
+        return change.edit is not Edit.UNCHANGED
     return change.action is not Action.NONE or (change.stuck is not None and change.reason != "suspended")
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from reconciler.diagnostics import Problem
 from reconciler.manifest import Manifest
-from reconciler.sources.remembered import SourceMemory
 from reconciler.sources.sdist import Sdist, build_sdist, check_sdist
-from reconciler.sources.sourcetree import SourceTree, SourceTreeError
+from reconciler.sources.sourcetree import SourceTree, SourceTreeError, read_source_tree
 
 
 class Archives(Mapping[str, Sdist]):
@@ -44,11 +43,10 @@ class CodeReader:
         archives: Of the jobs that were added.
     """
 
-    def __init__(self, root: Path, memory: SourceMemory | None = None) -> None:
+    def __init__(self, root: Path) -> None:
         self.problems: list[Problem] = []
         self.archives = Archives()
         self._root = root
-        self._memory = SourceMemory() if memory is None else memory
         self._trees: dict[Path, SourceTree | SourceTreeError] = {}
         self._fitting: set[tuple[Path, str]] = set()
 
@@ -74,7 +72,7 @@ class CodeReader:
     def _tree(self, folder: Path) -> SourceTree:
         if folder not in self._trees:
             try:
-                self._trees[folder] = self._memory.read(folder, self._root)
+                self._trees[folder] = read_source_tree(folder, self._root)
             except SourceTreeError as error:
                 self._trees[folder] = error
         found = self._trees[folder]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from reconciler.claim import Claim, ClaimState
+from reconciler.concurrency import RunTasks
 from reconciler.errors import NotFoundError, ReconcilerError, ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.plan import Change
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.ports import Ports
-from reconciler.sidebyside import Together
 from reconciler.submission.quota import NotBegunError, Quota
 from reconciler.submission.submitter import Order, Settlement, Submitter
 
@@ -87,7 +87,7 @@ class Submissions:
     def __init__(
         self,
         ports: Ports,
-        together: Together,
+        together: RunTasks,
         patience: float,
         pause: float,
         tell: Callable[[str], None],

@@ -21,7 +21,8 @@ from reconciler.home import checkout_of
 from reconciler.recipients import GITHUB, GOOGLE, OwnerHosts, Place, place_of
 
 VARIABLE = "RECONCILER_TOKEN_HOSTS"
-"""Names `HOST` or `HOST:PORT`, separated by commas."""
+"""Names `HOST` or `HOST:PORT`, separated by commas; after `google:` or `github:` for that token alone."""
+_OWNERS = {rule.owner.lower() for rule in (GOOGLE, GITHUB)}
 _FOLDER = "reconciler"
 _FILE = "token-hosts"
 _MAX_BYTES = 64 * 1024
@@ -82,8 +83,9 @@ class TokenHosts(Struct, frozen=True):
             f"the host {quote(place)} may not get the {rule.owner} token: only {rule.described} may, and the "
             "hosts that you allowed"
         )
-        hint = f"remove the setting; or, if you trust the host with your token, set {VARIABLE}={place}"
-        by_file = f"; {self.unused}" if self.unused else f" or write {place} on a line of {self.file}"
+        entry = f"{rule.owner.lower()}:{place}"
+        hint = f"remove the setting; or, if you trust the host with your token, set {VARIABLE}={entry}"
+        by_file = f"; {self.unused}" if self.unused else f" or write {entry} on a line of {self.file}"
         return message, f"{hint}{by_file}"
 
 
@@ -98,26 +100,38 @@ def token_hosts(root: Path, environ: Mapping[str, str]) -> TokenHosts:
         InvalidError: The variable or the file contains an invalid host.
     """
     named = environ.get(VARIABLE, "").split(",")
-    places = {_place(text.strip(), VARIABLE) for text in named if text.strip()}
+    entries = [_entry(text.strip(), VARIABLE) for text in named if text.strip()]
     file = _file(environ)
     text, unused = _read(file, root)
-    places.update(_places(text, file))
-    return TokenHosts(GOOGLE.also(places), GITHUB.also(places), file, unused)
+    entries += _entries(text, file)
+    google, github = (
+        rule.also(place for owner, place in entries if owner in ("", rule.owner.lower()))
+        for rule in (GOOGLE, GITHUB)
+    )
+    return TokenHosts(google, github, file, unused)
 
 
-def _places(text: str, file: Path) -> Iterator[Place]:
+def _entries(text: str, file: Path) -> Iterator[tuple[str, Place]]:
     for number, line in enumerate(text.splitlines(), 1):
         if name := line.partition("#")[0].strip():
-            yield _place(name, f"{file}, line {number}")
+            yield _entry(name, f"{file}, line {number}")
 
 
-def _place(text: str, where: str) -> Place:
+def _entry(text: str, where: str) -> tuple[str, Place]:
+    """Return the owner whose token may go to a place, and the place; the owner is "" for both owners."""
+    owner, colon, rest = text.partition(":")
     try:
-        return place_of(text)
+        if not colon or owner.lower() not in _OWNERS:
+            return "", place_of(text)
+        # It could mean a host of that name, too: no entry may allow more than its writer meant.
+        if rest.isdecimal():
+            raise ValueError("names an owner and a port, but no host")
+        return owner.lower(), place_of(rest)
     except ValueError:
         raise InvalidError(
             f"{where}: {quote(text)} is not a host that a token may be sent to",
-            hint="write HOST or HOST:PORT, such as proxy.example.com:8443",
+            hint="write HOST or HOST:PORT, such as proxy.example.com:8443; "
+            "for one of the two tokens alone, google:HOST or github:HOST",
         ) from None
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reconciler.home import (
+    MARK,
     OUTSIDE,
     Home,
     HomeError,
@@ -72,6 +73,9 @@ def accept(home: Home, environ: Mapping[str, str]) -> None:
 def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
     """Raise HomeError where git tracks a file in a home, or the home itself as a link or a submodule.
 
+    The home loses its mark then: git may have replaced files that the mark stood for, and they stay when git
+    only stops to track them.
+
     The index decides. Where it can't be read with certainty, git is asked; where git can't answer, the home
     is refused.
     """
@@ -81,16 +85,39 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
         return
     index = _index_of(repository)
     state = _state_of(index) if index else None
-    if state is not None and _UNTRACKED.get(home.path) == state:
-        return
-    if index is None or not _surely_untracked(index, home.path.name):
-        _ask_git(home, environ)
+    known, tracked = _TRACKED.get(home.path, (None, []))
+    if state is None or known != state:
+        surely_none = index is not None and _surely_untracked(index, home.path.name)
+        tracked = [] if surely_none else _ask_git(home, environ)
     if state is not None:
-        _UNTRACKED[home.path] = state
+        _TRACKED[home.path] = state, tracked
+    if tracked:
+        _remove_mark(home)
+        count = f"{len(tracked)} file{'' if len(tracked) == 1 else 's'}"
+        raise HomeError(
+            f"{home.path} isn't used: git tracks {count} of it, such as {tracked[0][:200]}, "
+            "so its content may be another person's",
+            hint="check out a commit without it, or remove it with `git rm -r`, and then accept what is left "
+            f"with `reconciler trust`; or {OUTSIDE}",
+        )
 
 
-# The state of the index in which git tracked nothing in a home: a command asks about its home several times.
-_UNTRACKED: dict[Path, tuple[int, ...]] = {}
+# What git tracked in a home, and in which state of the index: a command asks about its home several times,
+# and the training service whenever a job's turn comes.
+_TRACKED: dict[Path, tuple[tuple[int, ...], list[str]]] = {}
+
+
+def _remove_mark(home: Home) -> None:
+    """Remove the mark of a home inside the checkout, if that can be done."""
+    if home.checkout is None:
+        return
+    with suppress(HomeError, OSError):
+        descriptor = opened(home)
+        if descriptor is not None:
+            try:
+                os.unlink(MARK, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _state_of(index: Path) -> tuple[int, ...] | None:
@@ -134,7 +161,8 @@ def _surely_untracked(index: Path, name: str) -> bool:
     return has_all_paths and name.isascii() and name.lower().encode() not in data.lower()
 
 
-def _ask_git(home: Home, environ: Mapping[str, str]) -> None:
+def _ask_git(home: Home, environ: Mapping[str, str]) -> list[str]:
+    """Return the paths that git tracks in a home; raises HomeError where git can't answer."""
     from reconciler.git import Git, GitError  # slow to import, and seldom needed
 
     # These change the meaning of the path below.
@@ -148,11 +176,4 @@ def _ask_git(home: Home, environ: Mapping[str, str]) -> None:
             f"{home.path} isn't used: git doesn't say whether it tracks anything in it: {error.message}",
             hint=f"make `git ls-files` work here, or {OUTSIDE}",
         ) from None
-    tracked = [os.fsdecode(name) for name in listed.split(b"\0") if name]
-    if tracked:
-        count = f"{len(tracked)} file{'' if len(tracked) == 1 else 's'}"
-        raise HomeError(
-            f"{home.path} isn't used: git tracks {count} of it, such as {tracked[0][:200]}, "
-            "so its content may be another person's",
-            hint=f"check out a commit without it, or remove it with `git rm -r`, or {OUTSIDE}",
-        )
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]

@@ -19,7 +19,6 @@ from reconciler.job import ActualJob, State
 from reconciler.labels import KEY, SOURCE
 from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 from reconciler.ports import Bounds, ClaimRead, Credential, Ports, Versioned, VersionedRecord
-from reconciler.unread import Unread, already_read
 
 PARENT = "projects/acme/locations/here/customJobs"
 BOUNDS = Bounds(
@@ -64,8 +63,8 @@ class Claims:
     def found(self) -> None:
         self.genesis = True
 
-    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        return already_read(dict(self.held))
+    def listed(self) -> Mapping[ClaimId, Versioned]:
+        return dict(self.held)
 
     def read(self, id: ClaimId) -> ClaimRead:
         return ClaimRead(self.held.get(id), self.time.now)
@@ -129,9 +128,6 @@ class Jobs:
 
     def runs(self) -> tuple[ActualJob, ...]:
         return tuple(replace(job, spec={}, body={}) for job in self.jobs if job.resource not in self.hidden)
-
-    def listed(self) -> Unread[tuple[ActualJob, ...]]:
-        return already_read(self.runs())
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         return tuple(run for run in self.runs() if run.labels.get(KEY) == key and run.kind == kind)

@@ -18,9 +18,9 @@ from traced import DEADLINE, STRACE, Traced, traced
 
 from reconciler.claim import Claim, ClaimId, ClaimState
 from reconciler.config import load_config
+from reconciler.load_desired import load_desired
 from reconciler.naming import label_of
 from reconciler.session import open_session
-from reconciler.wanting import wanted
 
 pytestmark = pytest.mark.skipif(STRACE is None, reason="`make adversary` installs strace")
 
@@ -179,7 +179,7 @@ def refuse_submission(victim: Victim, name: str, variables: dict[str, str]) -> N
     config = load_config(root)
     environment = config.environment("local")
     with open_session(config, environment, {**os.environ, **variables}, start=True) as session:
-        (job,) = (job for job in wanted(config, environment, []).jobs if job.manifest.name == name)
+        (job,) = (job for job in load_desired(config, environment, []).jobs if job.manifest.name == name)
         session.claims.found()
         claim = Claim(
             ClaimId(label_of(job.identity)),

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from planning import LOCAL, wanted
 from reconciler.answers import NotSent, Refused, Unknown
 from reconciler.apply import Applier, said_of
 from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.concurrency import run_concurrently
 from reconciler.errors import ServiceError
 from reconciler.job import ActualJob, State
 from reconciler.labels import ATTEMPT, TRY, labels_digest
@@ -24,7 +26,6 @@ from reconciler.naming import label_of
 from reconciler.plan import DesiredJob, DriftKind, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
-from reconciler.sidebyside import SideBySide
 from reconciler.submission.observation import observe
 from reconciler.submissions import Standing
 
@@ -533,7 +534,7 @@ class TestUpkeep:
                 raise ServiceError("the store is away")
 
         outside.claims.before_write = before_write
-        acts = applier(outside, together=SideBySide(3))
+        acts = applier(outside, together=partial(run_concurrently, most=3))
         failed = acts.upkeep(jobs, observe(outside.ports))
         assert failed == [
             f"the claim of {jobs[number].job_name} is not up to date: the store is away" for number in (3, 17)
@@ -656,6 +657,21 @@ def test_submission_is_not_sent_again_while_search_leaves_out_other_job(outside:
     assert len(outside.jobs.sent) == 2
 
 
+@pytest.mark.fault(15)
+def test_nobody_sends_a_submission_again_by_hand_while_search_leaves_out_other_job(outside: Outside) -> None:
+    other, job = wanted("a"), wanted("b")
+    outside.jobs.answers = ["", Unknown("?")]
+    apply(outside, other, job)
+    runs, claim = observe(outside.ports).runs, claim_of_job(outside, job)
+    outside.time.now += timedelta(hours=1)
+    outside.jobs.hidden |= {run.resource for run in outside.jobs.jobs}
+    with pytest.raises(ServiceError, match="listing leaves out"):
+        applier(outside).resubmit(job, claim, runs)
+    assert len(outside.jobs.sent) == 2
+    outside.jobs.hidden.clear()
+    assert applier(outside).resubmit(job, claim, runs).claim.state is ClaimState.BOUND
+
+
 def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     job = wanted()
     outside.jobs.answers = [Unknown("?")]
@@ -664,7 +680,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
 
     held = Submitter(outside.ports).give_up(ClaimId(label_of(job.identity)))
     assert held is not None
-    waiting = applier(outside, patience=60.0, pause=15.0).resubmit(job, held)
+    waiting = applier(outside, patience=60.0, pause=15.0).resubmit(job, held, ())
     assert said_of(waiting) == (
         "an earlier request may still make a job: it can be sent again after 00:03:00 UTC"
     )
@@ -675,10 +691,10 @@ def test_resubmitting_says_how_it_went(outside: Outside) -> None:
     job = wanted()
     outside.jobs.answers = [Unknown("the proxy's page")]
     apply(outside, job)
-    waiting = applier(outside).resubmit(job, claim_of_job(outside, job))
+    waiting = applier(outside).resubmit(job, claim_of_job(outside, job), ())
     assert (
         said_of(waiting)
         == "whether a job was created is not known: the next apply after 00:03:00 UTC settles it"
     )
-    settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job))
+    settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job), ())
     assert settled.claim.state is ClaimState.BOUND

@@ -20,18 +20,18 @@ from fault_proxy import Fault, FaultProxy, Request, Rule
 from held_service import HeldService
 
 from reconciler.apply import Applier, applier_of
+from reconciler.concurrency import MOST
 from reconciler.config import load_config
 from reconciler.desired import Desired
 from reconciler.errors import ServiceError
+from reconciler.load_desired import load_desired
 from reconciler.onepass import carry_out, settle
 from reconciler.origin import NO_ORIGIN
 from reconciler.plan import DesiredJob, Plan
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reconcile import plan_of
 from reconciler.session import Session, open_session
-from reconciler.sidebyside import MOST
 from reconciler.submission.observation import observe
-from reconciler.wanting import wanted
 
 MANIFEST = """
 apiVersion: aiplatform.googleapis.com/v1
@@ -54,7 +54,7 @@ class Place:
         self.service = service
         self.config = load_config(root)
         self.environment = self.config.environment("local")
-        self.desired = wanted(self.config, self.environment, [])
+        self.desired = load_desired(self.config, self.environment, [])
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -69,8 +69,9 @@ class Place:
         with self.session() as session:
             plan = self.plan(session)
             applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
-            outcomes = carry_out(session, applier, plan)
-            assert settle(session, applier, self.desired, plan, outcomes).problems == ()
+            outcomes = carry_out(session, applier, plan, NO_ORIGIN)
+            settled = settle(session, applier, self.desired, plan, outcomes, NO_ORIGIN)
+            assert settled.problems == ()
         return outcomes
 
     def is_at_rest(self) -> bool:

@@ -15,6 +15,7 @@ from test_apply import applier, apply, body_of, claim_of_job, plan_of, told
 
 from reconciler.apply import Applier, applier_of, said_of
 from reconciler.claim import Claim, ClaimId, ClaimState
+from reconciler.concurrency import run_concurrently
 from reconciler.config import Config, Environment
 from reconciler.desired import Desired
 from reconciler.engines.base import Connection, Endpoint
@@ -26,7 +27,6 @@ from reconciler.origin import NO_ORIGIN
 from reconciler.plan import DesiredJob
 from reconciler.planning.outcome import Outcome
 from reconciler.session import Session
-from reconciler.sidebyside import MOST, SideBySide
 from reconciler.sources.sdist import Sdist
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Settlement
@@ -130,7 +130,9 @@ def test_what_is_sent_again_is_staged_again(outside: Outside) -> None:
     staged: list[str] = []
     outside.jobs.answers = ["lost"]
     apply(outside, job := wanted())
-    applier(outside, stage=lambda job: staged.append(job.job_name)).resubmit(job, claim_of_job(outside, job))
+    applier(outside, stage=lambda job: staged.append(job.job_name)).resubmit(
+        job, claim_of_job(outside, job), ()
+    )
     assert staged == [job.job_name]
 
 
@@ -139,7 +141,7 @@ def test_nothing_is_told_and_waited_for_where_the_outcome_is_known(outside: Outs
     job = wanted()
     outside.jobs.answers = ["lost"]
     apply(outside, job)
-    settled = applier(outside, patience=60.0, tell=lines.append).resubmit(job, claim_of_job(outside, job))
+    settled = applier(outside, patience=60.0, tell=lines.append).resubmit(job, claim_of_job(outside, job), ())
     assert (settled.claim.state, lines, outside.time.slept) == (ClaimState.BOUND, [], [])
 
 
@@ -182,7 +184,7 @@ class TestOlderVersions:
         bound_claim(outside, job, ClaimId(label_of(job.identity), 1), ended=State.FAILED)
         older = bound_claim(outside, job, ClaimId(label_of(OLD), 2))
         asked = replace(older, id=ClaimId(label_of(job.identity), 2))
-        assert applier(outside).resubmit(job, asked).claim == older
+        assert applier(outside).resubmit(job, asked, ()).claim == older
         assert outside.jobs.sent == []
 
     def outcome(self, outside: Outside, **fields: object) -> Outcome:
@@ -317,7 +319,7 @@ class TestApplierOfASession:
 
     def test_it_submits_side_by_side(self, outside: Outside) -> None:
         session, _ = self.session(outside)
-        assert applier_of(session, Desired((), {}), NO_ORIGIN.commit_of).together == SideBySide(MOST)
+        assert applier_of(session, Desired((), {}), NO_ORIGIN.commit_of).together is run_concurrently
 
     def test_it_waits_as_it_is_told(self, outside: Outside) -> None:
         lines: list[str] = []

@@ -117,7 +117,7 @@ def test_a_claim_is_read_as_it_was_written(session: Session, claim: Claim) -> No
     assert written.claim == claim
     assert written.generation > 0
     assert session.claims.read(claim.id).found == written
-    assert session.claims.listed().read() == {claim.id: written}
+    assert session.claims.listed() == {claim.id: written}
 
 
 def test_a_claim_that_was_copied_without_its_metadata_is_read_from_its_content(
@@ -133,7 +133,7 @@ def test_a_claim_that_was_copied_without_its_metadata_is_read_from_its_content(
     read = session.claims.read(CLAIM.id).found
     assert read is not None
     assert read.claim == CLAIM
-    assert session.claims.listed().read() == {CLAIM.id: read}
+    assert session.claims.listed() == {CLAIM.id: read}
     assert session.claims.write(replace(CLAIM, owner="next"), read.generation) is not None
 
 
@@ -212,7 +212,7 @@ def test_a_stopped_service_tells_the_time_too(service: HeldService, tmp_path: Pa
 
 def test_no_cache_may_answer_a_read() -> None:
     with served(listed(), listed()).running() as server:
-        store_at(server).listed().read()
+        store_at(server).listed()
         store_at(server).read(CLAIM.id)
     assert [request.headers["cache-control"] for request in server.arrived] == ["no-cache", "no-cache"]
 
@@ -221,7 +221,7 @@ def test_no_cache_may_answer_a_read() -> None:
 def test_all_claims_are_listed_through_all_pages(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reconciler.services.claimstore._PAGE_SIZE", 2)
     written = [session.claims.write(replace(CLAIM, id=ClaimId(KEY, attempt)), 0) for attempt in range(1, 6)]
-    assert list(session.claims.listed().read().values()) == written
+    assert list(session.claims.listed().values()) == written
 
 
 @pytest.mark.fault(52)
@@ -229,10 +229,10 @@ def test_claims_of_other_repositories_and_targets_are_not_seen(service: HeldServ
     with opened(service) as ours, opened(service, location="europe-west4") as elsewhere:
         ours.claims.found()
         ours.claims.write(CLAIM, 0)
-        assert elsewhere.claims.listed().read() == {}
+        assert elsewhere.claims.listed() == {}
         assert elsewhere.claims.read(CLAIM.id).found is None
         other = ObjectClaims(ours.connection, BUCKET, "other-jobs", "local", "local", founds=True)
-        assert other.listed().read() == {}
+        assert other.listed() == {}
 
 
 @pytest.mark.fault(11)
@@ -265,7 +265,7 @@ class TestGenesis:
             pass
         with opened(service, start=False) as session:
             session.claims.check(0)
-            assert session.claims.listed().read() == {}
+            assert session.claims.listed() == {}
         assert not (service.home / "gcs").exists()
 
     @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_nothing_is_decided_over_a_claim_that_cannot_be_read(entry: str, told: s
     content = [said({})] if not entry else []
     with served(listed(found), *content, listed(found), *content).running() as server:
         store = store_at(server)
-        for act in (lambda: store.listed().read(), lambda: store.read(CLAIM.id)):
+        for act in (lambda: store.listed(), lambda: store.read(CLAIM.id)):
             with pytest.raises(ServiceError, match=told) as caught:
                 act()
             assert f"gs://claims/{name}" in caught.value.message
@@ -370,7 +370,7 @@ def test_an_outage_is_told_with_what_to_do_and_is_never_an_absent_claim(outage: 
 @pytest.mark.parametrize("outage", sorted(set(OUTAGES) - {"no listing"}))
 def test_a_listing_that_fails_is_no_empty_one(outage: str) -> None:
     with served(OUTAGES[outage]).running() as server, pytest.raises(ServiceError) as caught:
-        store_at(server, founds=True).listed().read()
+        store_at(server, founds=True).listed()
     assert caught.value.hint
 
 
@@ -379,7 +379,7 @@ def test_what_a_refusal_means_is_told() -> None:
     hints = {}
     for name in ("forbidden", "no scope", "unauthorized"):
         with served(OUTAGES[name]).running() as server, pytest.raises(ServiceError) as caught:
-            store_at(server).listed().read()
+            store_at(server).listed()
         hints[name] = caught.value.hint
     assert "roles/storage.objectUser" in hints["forbidden"]
     assert "scope" in hints["no scope"]
@@ -422,7 +422,7 @@ def test_nobody_listening_is_told() -> None:
     with server.running():
         pass
     with pytest.raises(ServiceError, match="can't be reached") as caught:
-        store_at(server).listed().read()
+        store_at(server).listed()
     assert "endpoints" in caught.value.hint
 
 
@@ -448,7 +448,7 @@ REFUSED = error(400, "Invalid page token")
 )
 def test_a_listing_that_breaks_off_begins_anew_until_it_is_whole(pages: list[Behaviour]) -> None:
     with served(*pages).running() as server:
-        found = store_at(server).listed().read()
+        found = store_at(server).listed()
         assert sorted(id.attempt for id in found) == [1, 2, 3]
         assert len(server.arrived) == len(pages)
 
@@ -458,7 +458,7 @@ def test_a_listing_that_breaks_off_begins_anew_until_it_is_whole(pages: list[Beh
 def test_a_listing_that_always_breaks_off_is_an_error_in_the_end(breaks: Behaviour) -> None:
     with served(*[page(1, "a"), breaks] * 4, page(1)).running() as server:
         with pytest.raises(ServiceError, match="broke off 4 times") as caught:
-            store_at(server).listed().read()
+            store_at(server).listed()
         assert len(server.arrived) == 8
     assert "nothing is decided" in caught.value.hint
 
@@ -466,7 +466,7 @@ def test_a_listing_that_always_breaks_off_is_an_error_in_the_end(breaks: Behavio
 @pytest.mark.fault(14)
 def test_a_later_page_that_fails_fails_the_listing() -> None:
     with served(page(1, "a"), error(500, "Internal error")).running() as server, pytest.raises(ServiceError):
-        store_at(server).listed().read()
+        store_at(server).listed()
 
 
 @pytest.mark.fault(51)
@@ -474,7 +474,7 @@ def test_what_a_newer_service_adds_to_its_answers_does_no_harm() -> None:
     newer = {**item(CLAIM), "shards": [1], "kind": "storage#entity"}
     newer["metadata"]["colour"] = "red"
     with served(said({"items": [newer], "unreachable": [], "cost": 3})).running() as server:
-        (found,) = store_at(server).listed().read().values()
+        (found,) = store_at(server).listed().values()
     assert (found.claim, found.generation) == (CLAIM, 7)
 
 

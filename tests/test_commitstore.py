@@ -61,7 +61,7 @@ def test_what_was_changed_meanwhile_is_not_removed(session: Session) -> None:
 def test_each_environment_has_its_own(session: Session) -> None:
     store(session).write(RECORD, 0)
     assert store(session, "test").all() == {}
-    assert session.claims.listed().read() == {}, "none is taken for a claim"
+    assert session.claims.listed() == {}, "none is taken for a claim"
 
 
 def test_the_time_is_the_stores(session: Session) -> None:

@@ -146,26 +146,35 @@ environments:
         (
             "environments:\n  dev: {engine: local}",
             (2, 3),
-            '"local" and "dev" share the project "local"',
-            '"project: local-dev"',
+            '"local" and "dev" share the project "local" and the location "local"',
+            '"project: local-dev", in the environment that is new: the other one keeps the claims',
         ),
         (
-            "environments:\n  dev: {engine: local, project: dev-jobs}\n  local: {project: dev-jobs}",
+            "environments:\n  dev: {engine: local, project: dev-jobs, location: local}\n"
+            "  local: {project: dev-jobs}",
             (3, 3),
             '"dev" and "local" share the project "dev-jobs"',
-            "own",
+            '"project: local-dev", in the environment that is new',
         ),
         (
-            "environments:\n  dev: {engine: local, project: jobs-1}\n"
+            "environments:\n  dev: {engine: local, project: jobs-1, location: us-east1}\n"
             "  test: {engine: local, project: jobs-1, location: us-east1}",
             (3, 3),
-            '"dev" and "test" share the project "jobs-1"',
+            '"dev" and "test" share the project "jobs-1" and the location "us-east1"',
             '"project: local-test"',
         ),
         (
             'environments:\n  local: {defaults: {baseOutputDirectory: "gs://models/out"}}\n'
             "  dev:\n    engine: local\n    project: dev-jobs\n    defaults:\n"
             "      baseOutputDirectory: gs://models/out/",
+            (7, 28),
+            '"local" and "dev" share this folder',
+            "gs://models/out/dev",
+        ),
+        (
+            'environments:\n  local: {defaults: {baseOutputDirectory: "gs://models/out"}}\n'
+            "  dev:\n    engine: local\n    location: us-east1\n    defaults:\n"
+            "      baseOutputDirectory: gs://models/out",
             (7, 28),
             '"local" and "dev" share this folder',
             "gs://models/out/dev",
@@ -191,6 +200,9 @@ def test_environments_that_share_their_claims_or_folder_are_refused_with_the_rem
         GOOGLE % ("acme-ml", "us-east1", ""),
         GOOGLE % ("acme-two", "us-central1", ""),
         "environments:\n  dev: {engine: local, project: local-dev}\n  local: {}",
+        "environments:\n  dev: {engine: local, location: us-east1}",
+        "environments:\n  dev: {engine: local, project: jobs-1, location: us-east1}\n"
+        "  test: {engine: local, project: jobs-1}",
     ],
 )
 def test_environments_with_claims_of_their_own_are_accepted(tmp_path: Path, text: str) -> None:
@@ -206,6 +218,15 @@ def test_instance_is_refused_on_the_training_service(tmp_path: Path, engine: str
     (problem,) = caught.value.problems
     assert problem.pointer == "/environments/local/instance"
     assert '"project"' in problem.hint
+
+
+def test_an_environment_with_the_same_project_is_told_whatever_its_location(tmp_path: Path) -> None:
+    (tmp_path / "reconciler.yaml").write_text(
+        "environments:\n  dev: {engine: local, location: us-east1}\n  test: {engine: local, project: test-1}"
+    )
+    config = load_config(tmp_path)
+    sharing = {name: config.sharing(config.environment(name)) for name in ("local", "dev", "test")}
+    assert sharing == {"local": "dev", "dev": "local", "test": ""}
 
 
 def test_output_folder_of_the_defaults_contains_the_instance(tmp_path: Path) -> None:

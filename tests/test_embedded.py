@@ -17,7 +17,7 @@ import pytest
 from held_service import HeldService
 from noted_locks import LONG, Meeting
 
-from reconciler.engines.together import together
+from reconciler.concurrency import call_all
 from reconciler.errors import ServiceError
 from reconciler.home import Home, prepare_home
 from reconciler.localservice import view
@@ -168,7 +168,7 @@ def test_a_copy_that_another_thread_reads_stays(home: Path, monkeypatch: pytest.
             renewed.set()
 
     with EmbeddedService(home, start=False, checkout=None) as service:
-        assert together([lambda: service.send(LISTING).status, renew], threads=True) == [200, 200]
+        assert call_all([lambda: service.send(LISTING).status, renew], threads=True) == [200, 200]
     assert copies.made == 2
 
 
@@ -246,5 +246,5 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
     with EmbeddedService(tmp_path, start=False, checkout=None) as service:
         service.send(LISTING)
         started = stack.enter_context(HeldService(tmp_path).running())
-        assert together([lambda: ask("early"), lambda: ask("late")], threads=True) == [200, 200]
+        assert call_all([lambda: ask("early"), lambda: ask("late")], threads=True) == [200, 200]
     assert asked.count(f"{started.url}/_service/health") == 1

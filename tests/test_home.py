@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
+import pwd
 import shutil
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from held_service import HeldService
@@ -21,12 +26,12 @@ from watching import until
 
 from reconciler.cli import arguments
 from reconciler.errors import ServiceError
-from reconciler.home import MARK, HomeError, locate, prepare_home
+from reconciler.home import MARK, Home, HomeError, check_mark, locate, prepare_home
 from reconciler.localservice.address import Address, UntrustedAddressError, read_address, write_address
 from reconciler.localservice.contents import contents_of
-from reconciler.services.embedded import ROOT, EmbeddedService
+from reconciler.services.embedded import ROOT, EmbeddedService, service_command
 from reconciler.transport import HttpRequest
-from reconciler.trustedhome import accept, home_of
+from reconciler.trustedhome import accept, home_of, refuse_tracked
 
 GITHUB = {
     "GITHUB_ACTIONS": "true",
@@ -489,13 +494,123 @@ def test_own_home_is_refused_while_branch_with_a_home_is_checked_out(made: Path)
     assert not (made / ".reconciler" / "state.db").exists()
 
 
+def test_home_loses_its_mark_when_git_tracks_it(made: Path) -> None:
+    home = locate(made, os.environ)
+    add_home(made)
+    assert_refused(made, "git tracks")
+    git(made, "reset", "-q")
+    assert_refused(made, "no mark")
+    accept(home, os.environ)
+    home_of(made, os.environ)
+
+
+def test_home_outside_the_checkout_keeps_its_mark_when_git_tracks_it(made: Path) -> None:
+    add_home(made)
+    with pytest.raises(HomeError, match="git tracks"):
+        refuse_tracked(Home(made / ".reconciler", None), os.environ)
+    assert (made / ".reconciler" / MARK).exists()
+
+
+# --- A branch with a home, checked out while jobs wait --------------------------------------------------
+
+
+STRANGERS = """
+import pathlib
+pathlib.Path({trace!r}).touch()
+"""
+
+
+@pytest.fixture
+def waiting(repository: Repository) -> Repository:
+    """A checkout with a queued job, and a branch `stranger` that tracks another package in its place."""
+    repository.job("census")
+    repository.git("init", "-q", "-b", "main")
+    repository.git("add", "-A")
+    repository.git("commit", "-qm", "one")
+    with HeldService(repository.home).running():
+        assert repository.run("apply").code == 0
+    (package,) = repository.home.glob("gcs/*/**/*.tar.gz")
+    own = package.read_bytes()
+    package.write_bytes(strangers_package(own, repository.root.parent / "stranger-ran"))
+    repository.git("checkout", "-qb", "stranger")
+    repository.git("add", "-f", str(package))
+    repository.git("commit", "-qm", "a package")
+    repository.git("checkout", "-q", "main")
+    package.parent.mkdir(parents=True, exist_ok=True)
+    package.write_bytes(own)
+    return repository
+
+
+def strangers_package(own: bytes, trace: Path) -> bytes:
+    """Return a package with the same files, whose trainer leaves a trace."""
+    changed = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(own)) as found, tarfile.open(fileobj=changed, mode="w:gz") as made:
+        for member in found.getmembers():
+            file = found.extractfile(member)
+            content = file.read() if file else b""
+            if member.name.endswith("/task.py"):
+                content = STRANGERS.format(trace=str(trace)).encode()
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    return changed.getvalue()
+
+
+def service_log(repository: Repository) -> str:
+    log = repository.home / "service.log"
+    return log.read_text() if log.exists() else ""
+
+
+@contextmanager
+def serving(repository: Repository) -> Iterator[None]:
+    """Run the service that commands start, without their check of the home."""
+    command = service_command(locate(repository.root, os.environ), stay=True)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def test_queued_job_never_runs_the_package_of_a_branch(waiting: Repository) -> None:
+    waiting._share_environments()
+    (package,) = waiting.home.glob("gcs/*/**/*.tar.gz")
+    own = package.read_bytes()
+    trace = waiting.root.parent / "stranger-ran"
+    waiting.git("checkout", "-q", "stranger")
+    assert package.read_bytes() != own
+    with serving(waiting):
+        until(lambda: "no job begins" in service_log(waiting) or trace.exists())
+        assert not trace.exists()
+        assert not (waiting.home / MARK).exists()
+        # git keeps the stranger's file, and tracks it no more: the home has no mark that stands for it.
+        waiting.git("symbolic-ref", "HEAD", "refs/heads/main")
+        waiting.git("reset", "-q")
+        until(lambda: "no mark" in service_log(waiting) or trace.exists())
+        assert not trace.exists()
+        assert not waiting.starts.exists()
+        assert waiting.run("status").code == 3
+        package.write_bytes(own)
+        accepted = waiting.run("trust", "--yes")
+        assert (accepted.code, "jobs: 1 QUEUED" in accepted.out) == (0, True)
+        until(waiting.starts.exists)
+        assert waiting.run("apply", "--wait").code == 0
+    assert list(waiting.states().values()) == ["SUCCEEDED"]
+    assert service_log(waiting).count("git tracks") == 1
+    assert not trace.exists()
+
+
 # --- Where the home lies ---------------------------------------------------------------------------------
 
 
 def test_link_as_home_is_refused(made: Path, tmp_path: Path) -> None:
     (made / ".reconciler").rename(tmp_path / "elsewhere")
     (made / ".reconciler").symlink_to(tmp_path / "elsewhere")
-    assert_refused(made, "it is a symbolic link")
+    with pytest.raises(HomeError, match="it is a symbolic link") as refused:
+        home_of(made, os.environ)
+    assert (
+        f"if the link is yours, remove it and name the folder that it leads to: RECONCILER_HOME={tmp_path}"
+        in (refused.value.hint)
+    )
     with pytest.raises(HomeError, match="it is a symbolic link"):
         accept(locate(made, os.environ), os.environ)
     assert home_of(made, {**os.environ, "RECONCILER_HOME": str(tmp_path / "elsewhere")}).checkout is None
@@ -547,6 +662,153 @@ def test_named_home_outside_needs_owner_and_mode_and_no_mark(
     assert_refused(made, "another user", **named)
 
 
+def test_named_home_inside_another_checkout_needs_mark(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "kept").mkdir(parents=True)
+    git(other, "init", "-q")
+    named = {**os.environ, "RECONCILER_HOME": str(other / "kept")}
+    prepare_home(home_of(made, named), named)
+    (other / "kept" / "state.db").touch()
+    home_of(made, named)
+    (other / "kept" / MARK).unlink()
+    assert_refused(made, f"no mark.* the checkout {other}", RECONCILER_HOME=str(other / "kept"))
+    assert_refused(tmp_path, "no mark", RECONCILER_HOME=str(other / "kept"))
+    accept(locate(made, named), named)
+    home_of(made, named)
+    git(other, "add", "-f", "kept")
+    assert_refused(made, "git tracks", RECONCILER_HOME=str(other / "kept"))
+    assert_refused(made, "the checkout itself", RECONCILER_HOME=str(other))
+    (tmp_path / "outside").mkdir()
+    (other / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "own").symlink_to(other / "link")
+    for through in (other / "link", tmp_path / "own", tmp_path / "own" / "home"):
+        assert_refused(made, f"through {other}/link, a link inside", RECONCILER_HOME=str(through))
+
+
+def test_named_home_inside_unpacked_checkout_needs_mark(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "other" / "kept").mkdir(parents=True)
+    (tmp_path / "other" / "reconciler.yaml").touch()
+    (tmp_path / "other" / "kept" / "state.db").touch()
+    assert_refused(made, "no mark", RECONCILER_HOME=str(tmp_path / "other" / "kept"))
+
+
+def test_trust_accepts_old_home_inside_another_checkout(repository: Repository, tmp_path: Path) -> None:
+    kept = tmp_path / "other" / "kept"
+    kept.mkdir(parents=True)
+    git(kept.parent, "init", "-q")
+    (kept / "state.db").touch()
+    named = {"RECONCILER_HOME": str(kept)}
+    assert "`reconciler trust`" in repository.run("status", **named).err
+    assert repository.run("trust", "--yes", **named).code == 0
+    assert repository.run("validate", **named).code == 0
+
+
+def test_repository_of_home_directory_asks_for_no_mark_that_it_could_not_get(
+    made: Path, tmp_path: Path
+) -> None:
+    """The key lies in that repository too: nothing could be marked."""
+    user = tmp_path / "user"
+    (user / "kept").mkdir(parents=True)
+    git(user, "init", "-q")
+    (user / "kept" / "state.db").touch()
+    environ = {"HOME": str(user), "RECONCILER_HOME": str(user / "kept")}
+    assert home_of(made, environ).checkout is None
+    assert_refused(made, "no mark", **environ)  # with the key outside it
+
+
+class Folder(NamedTuple):
+    owner: int
+    group: int
+    mode: int
+
+
+OTHER = 4242
+
+
+@pytest.mark.parametrize(
+    ("folder", "user", "why"),
+    [
+        (Folder(1000, 1000, 0o755), 1000, ""),
+        (Folder(0, 0, 0o755), 1000, ""),
+        (Folder(0, 0, 0o1777), 1000, ""),
+        (Folder(1000, 1000, 0o775), 1000, ""),
+        (Folder(1000, OTHER, 0o775), 1000, "mode 0775"),
+        (Folder(0, 0, 0o775), 1000, "mode 0775"),
+        (Folder(1000, 1000, 0o777), 1000, "mode 0777"),
+        (Folder(OTHER, 1000, 0o755), 1000, "uid 4242"),
+        (Folder(OTHER, 1000, 0o1777), 1000, "uid 4242"),
+        (Folder(OTHER, OTHER, 0o775), 0, ""),
+        (Folder(OTHER, OTHER, 0o777), 0, "mode 0777"),
+        (Folder(0, OTHER, 0o775), 0, "mode 0775"),
+        (Folder(0, 0, 0o775), 0, ""),
+    ],
+)
+def test_named_home_is_refused_where_another_user_can_exchange_it(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, user: int, why: str
+) -> None:
+    """The kernel's answers stand in for folders that only root could make."""
+    shared = tmp_path / "shared"
+    (shared / "home").mkdir(parents=True)
+    real, account = Path.stat, Account(user)
+
+    def answered(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        status = real(path, follow_symlinks=follow_symlinks)
+        fields = [*status]
+        fields[0] = stat.S_IFDIR | 0o755
+        fields[4] = 0
+        if path == shared:
+            fields[0], fields[4], fields[5] = stat.S_IFDIR | folder.mode, folder.owner, folder.group
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(Path, "stat", answered)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    home = Home(shared / "missing", None)
+    if not why:
+        check_mark(home, os.environ)
+        return
+    with pytest.raises(HomeError, match="can exchange it") as refused:
+        check_mark(home, os.environ)
+    assert f"{shared} " in refused.value.message
+    assert why in refused.value.message
+    assert f"chmod go-w {shared}" in refused.value.hint
+
+
+class Account(NamedTuple):
+    pw_gid: int
+
+
+def test_every_folder_on_the_way_to_named_home_counts(made: Path, tmp_path: Path) -> None:
+    """Others can exchange a link, too."""
+    (tmp_path / "fine" / "home").mkdir(parents=True, mode=0o755)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "link").symlink_to(tmp_path / "fine")
+    (tmp_path / "own").symlink_to(tmp_path / "shared" / "link")
+    named = {"RECONCILER_HOME": str(tmp_path / "own" / "home")}
+    home_of(made, {**os.environ, **named})
+    (tmp_path / "shared").chmod(0o777)
+    assert_refused(made, f"as {tmp_path}/shared is writable by others", **named)
+    (tmp_path / "shared").chmod(0o1777)
+    home_of(made, {**os.environ, **named})
+    tmp_path.chmod(0o757)
+    try:
+        assert_refused(made, "is writable by others", RECONCILER_HOME=str(tmp_path / "not" / "yet"))
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("command", ["status", "trust"])
+@pytest.mark.parametrize("place", ["repository", "elsewhere"])
+def test_name_that_is_too_long_is_refused(
+    repository: Repository, tmp_path: Path, command: str, place: str
+) -> None:
+    (tmp_path / place).mkdir(exist_ok=True)
+    named = str(tmp_path / place / ("x" * 300) / "home")
+    refused = repository.run(command, RECONCILER_HOME=named)
+    assert refused.code == 3
+    assert "File name too long" in refused.err
+
+
 # --- The key ---------------------------------------------------------------------------------------------
 
 
@@ -585,9 +847,13 @@ def test_message_names_reconciler_home_when_no_key_can_be_kept(
     variables = {"XDG_STATE_HOME": "", "HOME": home.replace("REPOSITORY", str(repository.root))}
     assert repository.run("validate", **variables).code == 0
     assert repository.run("plan", **variables).code == 0
-    refused = repository.run("apply", **variables)
-    assert refused.code == 3
-    assert "no private key can be kept" in refused.err
+    for prepare in (lambda: None, repository.home.mkdir):
+        prepare()
+        before = [*repository.root.rglob("*")]
+        refused = repository.run("apply", **variables)
+        assert refused.code == 3
+        assert "no private key can be kept" in refused.err
+        assert [*repository.root.rglob("*")] == before
     assert "set RECONCILER_HOME" in refused.err
     outside = str(tmp_path / "outside")
     assert repository.run("apply", **variables, RECONCILER_HOME=outside).code == 0
@@ -653,6 +919,11 @@ def test_trust_has_nothing_to_do_for_empty_home_and_home_outside(
     repository: Repository, tmp_path: Path
 ) -> None:
     assert "is empty" in repository.run("trust").out
+    repository.home.mkdir()
+    repository.home.chmod(0o777)
+    refused = repository.run("trust")
+    assert (refused.code, refused.out) == (3, "")
+    assert "other users can write to it" in refused.err
     outside = repository.run("trust", RECONCILER_HOME=str(tmp_path / "outside"))
     assert (outside.code, "needs no mark" in outside.out) == (0, True)
 
@@ -696,6 +967,30 @@ def test_shown_text_is_inert(repository: Repository) -> None:
     assert "##[" not in shown.out
 
 
+def test_links_in_place_of_folders_are_shown_as_inert_text(repository: Repository) -> None:
+    evil = "\x1b[2J\n##[error]x\u202e"
+    for name in ("gcs", "environments", "state.db", evil):
+        repository.home.mkdir(exist_ok=True)
+        (repository.home / name).symlink_to("/" if name == "gcs" else evil)
+    (repository.home / "runs").mkdir()
+    (repository.home / "runs" / "1").symlink_to("/etc")
+    shown = repository.run("trust")
+    assert shown.code == 64
+    assert 'symbolic link, not followed: "gcs" -> "/"' in shown.out
+    assert 'symbolic link, not followed: "runs/1" -> "/etc"' in shown.out
+    assert "jobs: unknown" in shown.out
+    assert "buckets: unknown" in shown.out
+    assert "environments: unknown" in shown.out
+    assert not any(char in shown.out for char in ("\x1b", "\u202e"))
+    assert "##[" not in shown.out
+    for number in range(30):
+        (repository.home / "runs" / f"more{number}").symlink_to("/etc")
+    shown = repository.run("trust")
+    assert shown.out.count("symbolic link, not followed") == 20
+    assert "and 15 more symbolic links" in shown.out
+    assert repository.run("trust", "--yes").code == 0
+
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS state FROM n"
 
 
@@ -736,6 +1031,49 @@ def test_showing_hostile_database_takes_little_memory(tmp_path: Path) -> None:
     assert "it can't be read" in done.stdout
 
 
+MEMORY = """
+import sys
+from pathlib import Path
+from reconciler.localservice.contents import contents_of
+print(contents_of(Path(sys.argv[1])).jobs)
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def test_database_that_asks_for_large_cache_is_shown_in_little_memory(tmp_path: Path) -> None:
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 70000)"
+    database(
+        tmp_path,
+        "PRAGMA default_cache_size = 2000000",
+        "CREATE TABLE jobs (state, rest)",
+        f"{numbers} INSERT INTO jobs SELECT 'QUEUED', zeroblob(1800) FROM n",
+    )
+    # Not ru_maxrss: on Linux it counts the memory of the process that started this one, too.
+    command = [sys.executable, "-P", "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    jobs, peak = done.stdout.splitlines()
+    assert jobs == "{'QUEUED': 70000}"
+    assert int(peak) < 70 * 1024
+
+
+def test_jobs_are_unknown_beside_journal_which_is_left_alone(repository: Repository) -> None:
+    """The file on the disk is a write that was cut short: SQLite would undo it."""
+    repository.home.mkdir()
+    code = (
+        "import os, sqlite3; c = sqlite3.connect('state.db', isolation_level=None); "
+        "c.execute('CREATE TABLE jobs (state, rest)'); c.execute('PRAGMA cache_size = 1'); "
+        "c.execute('INSERT INTO jobs VALUES (1, 2)'); c.execute('BEGIN'); c.execute('DELETE FROM jobs'); "
+        "c.execute('CREATE TABLE more (a)'); "
+        "[c.execute('INSERT INTO more VALUES (zeroblob(9000))') for _ in range(50)]; os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=repository.home, check=True)
+    assert (repository.home / "state.db-journal").stat().st_size
+    before = files_below(repository.home)
+    shown = repository.run("trust")
+    assert "jobs: unknown: state.db exists, but state.db-journal may change what it says" in shown.out
+    assert files_below(repository.home) == before
+
+
 def test_damaged_or_foreign_file_as_database_is_shown_as_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -763,6 +1101,10 @@ def test_links_are_not_followed_and_counting_is_bounded(
     found = contents_of(tmp_path)
     assert [(one.name, one.files, one.size) for one in found.buckets] == [("bucket", 1, 5)]
     assert found.environments == 0
+    assert {(link.name, link.target) for link in found.links} == {
+        ("gcs/bucket/loop", str(bucket)),
+        ("environments", "/"),
+    }
     assert found.complete
     monkeypatch.setattr("reconciler.localservice.contents.MOST_FILES", 2)
     assert not contents_of(tmp_path).complete

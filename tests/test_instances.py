@@ -227,7 +227,7 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
             elsewhere.check(0)
         for name, claims in stores.items():
             claims.check(0)
-            assert [id.attempt for id in claims.listed().read()] == [len(name) + 1]
+            assert [id.attempt for id in claims.listed()] == [len(name) + 1]
 
 
 def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldService) -> None:

@@ -323,7 +323,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
         lambda: jobs.read(AIPLATFORM_V1, "CustomJob", NAME),
         lambda: jobs.read(ML_V1, "Job", f"projects/{PROJECT}/jobs/census"),
         lambda: store.check(0),
-        lambda: store.listed().read(),
+        lambda: store.listed(),
         store.found,
         lambda: store.read(ClaimId("k")),
     ):

@@ -32,7 +32,6 @@ from reconciler.services.jobapi import EngineJobs, RunsSeen
 from reconciler.services.known import LASTS, LEAST_MARGIN, KnownRuns, Memory
 from reconciler.session import Session, open_session
 from reconciler.transport import HttpRequest, HttpResponse
-from reconciler.unread import Unread, already_read
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MARGIN = timedelta(minutes=12)
@@ -314,20 +313,20 @@ def test_a_claim_that_is_the_same_is_not_read_again() -> None:
     ended = replace(CLAIM, id=ClaimId("e" * 52), ended=State.FAILED)
     bucket.put(CLAIM, 1)
     bucket.put(ended, 1)
-    first = claims.listed().read()
+    first = claims.listed()
     assert [found.claim for found in first.values()] == [CLAIM, ended]
     assert memory.claims.named == {(AIPLATFORM_V1, CLAIM.resource)}
-    again = claims.listed().read()
+    again = claims.listed()
     assert all(again[id] is first[id] for id in first)
     changed = replace(CLAIM, owner="another")
     for generation in (2, 2):  # and once where somebody has changed no more than what the metadata says
         bucket.put(changed, generation)
-        assert claims.listed().read()[CLAIM.id].claim == changed
+        assert claims.listed()[CLAIM.id].claim == changed
         changed = replace(changed, gone=True)
     assert memory.claims.named == frozenset()
     assert not memory.claims.vanished
     bucket.items.pop(ended.id)
-    assert list(claims.listed().read()) == [CLAIM.id]
+    assert list(claims.listed()) == [CLAIM.id]
     assert memory.claims.vanished
 
 
@@ -406,9 +405,9 @@ class Engine:
     def __init__(self) -> None:
         self.begins: list[str] = []
 
-    def listed(self, labels: dict[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
+    def listed(self, labels: dict[str, str], since: str = "") -> tuple[ActualJob, ...]:
         self.begins.append(since)
-        return already_read((run(1, START, version=AIPLATFORM_V1),))
+        return (run(1, START, version=AIPLATFORM_V1),)
 
 
 class Other:
@@ -452,11 +451,11 @@ def test_sessions_of_one_target_share_what_they_have_seen(held: HeldService) -> 
         session.claims.found()
         session.claims.write(CLAIM, 0)
     with remembering(root, memory) as session:
-        first = session.ports.claims.listed().read()
+        first = session.ports.claims.listed()
         assert session.ports.jobs.runs() == ()
     with remembering(root, memory) as session:
-        assert session.ports.claims.listed().read()[CLAIM.id] is first[CLAIM.id]
+        assert session.ports.claims.listed()[CLAIM.id] is first[CLAIM.id]
     for others in ({"source": "other-jobs"}, {"home": "elsewhere"}):
         with remembering(root, memory, **others) as session:
-            assert session.claims.listed().read() == {}
+            assert session.claims.listed() == {}
         assert not memory.claims.vanished, "another target's claims were never there"

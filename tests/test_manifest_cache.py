@@ -28,12 +28,12 @@ from reconciler.config import load_config
 from reconciler.diagnostics import Problem
 from reconciler.errors import InvalidError
 from reconciler.home import Home, HomeError, locate, prepare_home
+from reconciler.load_desired import load_desired
 from reconciler.manifestcache import ManifestCache, remembering
 from reconciler.trustedhome import accept
 from reconciler.validation import filecontent, known, reading, workers
 from reconciler.validation.remembered import KnownFile, Memory
 from reconciler.validation.validate import Validation, validate
-from reconciler.wanting import PassMemory, Wanting, wanted
 from tests.test_validate import GOOD, write
 
 ROOT = Path(__file__).parent.parent
@@ -495,26 +495,21 @@ def test_two_commands_at_once_are_both_right_and_leave_a_good_cache(
     assert error.split() == []
 
 
-# How the service is reached and the files are read; what came of it is what caches tell apart.
-ABOUT_NOTHING_KEPT = ("reconciler.transport", "reconciler.sources")
-
-
 def test_the_fingerprint_is_over_all_code_that_decides() -> None:
-    code = "import sys, reconciler.validation.known, reconciler.reconcile, reconciler.cli.plan"
+    code = "import sys, reconciler.config, reconciler.manifestcache, reconciler.validation.examined"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}, reconciler.render; print(*sys.modules)"],
+        [sys.executable, "-c", f"{code}, reconciler.validation.validate; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
         cwd=ROOT,
     )
     imported = {name for name in done.stdout.split() if name.startswith("reconciler.")}
-    assert len(imported) > 50
+    assert len(imported) > 25
     for name in imported:
         below = name.removeprefix("reconciler.")
         package = below.rpartition(".")[0] or "."
-        covered = below in cachefile._PACKAGES or package in cachefile._PACKAGES
-        assert covered or name.startswith(ABOUT_NOTHING_KEPT), name
+        assert below in cachefile._PACKAGES or package in cachefile._PACKAGES, name
 
 
 # --- Processes that share the reading -------------------------------------------------------------------
@@ -639,7 +634,7 @@ def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyP
     assert not workers.can_fork()
 
 
-# --- The whole, as long as no file is touched ------------------------------------------------------------
+# --- The jobs of a repository ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -655,33 +650,13 @@ def plain(root: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
     return root
 
 
-def asked_for(root: Path, *, beside: Callable[[], None] | None = None) -> list[Any]:
-    """The jobs that a repository asks for, with all that is known of them."""
-    config = load_config(root)
-    with Wanting(config, config.environment(None), [], beside=beside) as wanting:
-        return [
-            replace(job, packed=job.spec, manifest=replace(job.manifest, packed=job.manifest.spec))
-            for job in wanting.result().jobs
-        ]
-
-
-def unkept(root: Path) -> list[Any]:
-    """The same without anything that is remembered."""
+def desired(root: Path, memory: Memory | None = None) -> list[Any]:
+    """Return the jobs that a repository asks for with all their fields; by default, with the cache."""
     config = load_config(root)
     return [
         replace(job, packed=job.spec, manifest=replace(job.manifest, packed=job.manifest.spec))
-        for job in wanted(config, config.environment(None), [], PassMemory()).jobs
+        for job in load_desired(config, config.environment(None), [], memory).jobs
     ]
-
-
-@pytest.mark.usefixtures("later")
-def test_untouched_files_are_not_validated_again(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = unkept(plain)
-    assert [job.manifest.name for job in expected] == ["one", "three", "two"]
-    assert asked_for(plain) == expected
-    monkeypatch.setattr(Wanting, "_validate", None)
-    for _ in range(2):
-        assert asked_for(plain) == expected
 
 
 EDITS: dict[str, Callable[[Path], object]] = {
@@ -707,87 +682,38 @@ EDITS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.usefixtures("later")
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-@pytest.mark.parametrize("beside", [None, lambda: None], ids=["alone", "beside"])
-def test_whatever_is_done_to_a_file_is_seen(
-    plain: Path, edit: Callable[[Path], object], beside: Callable[[], None] | None
+def test_load_desired_sees_every_change_with_a_warm_cache(
+    plain: Path, edit: Callable[[Path], object]
 ) -> None:
-    before = asked_for(plain, beside=beside)
-    assert asked_for(plain, beside=beside) == before
+    before = desired(plain, Memory())
+    assert [job.manifest.name for job in before] == ["one", "three", "two"]
+    assert [desired(plain) for _ in range(2)] == [before] * 2
     edit(plain)
     for _ in range(2):
         try:
-            expected: Any = unkept(plain)
+            expected: Any = desired(plain, Memory())
         except InvalidError as error:
             expected = error.problems
         try:
-            found: Any = asked_for(plain, beside=beside)
+            found: Any = desired(plain)
         except InvalidError as error:
             found = error.problems
         assert found == expected
         assert found != before
 
 
-def test_what_was_written_just_now_is_not_kept_as_a_whole(
-    plain: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked_for(plain)
-    assert not (plain / ".reconciler" / "cache" / "jobs.bin").exists()
-    monkeypatch.setattr(reading, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + 10 * 10**9))
-    asked_for(plain)
-    assert (plain / ".reconciler" / "cache" / "jobs.bin").exists()
-
-
-@pytest.mark.usefixtures("later")
-@pytest.mark.parametrize("part", ["paths", "damage", "code"])
-def test_the_whole_is_not_believed_where_more_decides(
-    plain: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    asked_for(plain)
-    kept = plain / ".reconciler" / "cache" / "jobs.bin"
-    validated: list[bool] = []
-    validate_ = Wanting._validate
-    monkeypatch.setattr(
-        Wanting, "_validate", lambda self, found: validated.append(True) or validate_(self, found)
-    )
-    paths: list[Path] = []
-    if part == "paths":
-        paths = [plain / "jobs" / "one.yaml"]
-    elif part == "damage":
-        data = kept.read_bytes()
-        kept.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    else:
-        monkeypatch.setattr(schemas, "fingerprint", lambda: b"other schemas")
-        cachefile.fingerprint.cache_clear()
-    config = load_config(plain)
-    with Wanting(config, config.environment(None), paths) as wanting:
-        assert bool(wanting.seen) == (part == "damage"), "files are what they were, and more decides"
-        jobs = wanting.result().jobs
-    assert validated
-    assert len(jobs) == (1 if part == "paths" else 3)
-
-
 NETWORK = {"network": "projects/1/global/networks/n"}
 
 
 @pytest.mark.usefixtures("later")
-def test_the_whole_is_of_an_environments_defaults(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    validated: list[bool] = []
-    validate_ = Wanting._validate
-    monkeypatch.setattr(
-        Wanting, "_validate", lambda self, found: validated.append(True) or validate_(self, found)
-    )
+def test_load_desired_fills_the_defaults_of_the_settings_with_a_warm_cache(plain: Path) -> None:
     seen = []
     for defaults in ({}, NETWORK, {"network": f"{NETWORK['network']}2"}, {**NETWORK, "timeout": "60s"}):
         write(
             plain, "reconciler.yaml", {"environments": {"local": {"engine": "local", "defaults": defaults}}}
         )
-        expected = unkept(plain)
-        validated.clear()
-        assert asked_for(plain) == expected
-        assert validated, "other defaults are another look"
-        validated.clear()
-        assert [asked_for(plain) for _ in range(2)] == [expected] * 2
-        assert validated == [], "the same ones are kept"
+        expected = desired(plain, Memory())
+        assert [desired(plain) for _ in range(2)] == [expected] * 2
         filled = [job.spec != job.manifest.spec for job in expected]
         assert all(filled) if defaults else not any(filled)
         seen.append(expected)

@@ -49,8 +49,8 @@ def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
         outside.claims.held |= held
         return found
 
-    for port in (outside.claims, outside.jobs):
-        monkeypatch.setattr(port, "listed", partial(then_made, port.listed))
+    monkeypatch.setattr(outside.claims, "listed", partial(then_made, outside.claims.listed))
+    monkeypatch.setattr(outside.jobs, "runs", partial(then_made, outside.jobs.runs))
     seen = observe(outside.ports)
     assert (seen.known, [run.resource for run in seen.runs]) == ({}, [claim.resource])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import textwrap
@@ -16,9 +17,10 @@ from repository import Repository, switching_git
 from reconciler.config import Config, load_config
 from reconciler.desired import Desired
 from reconciler.git import Git
+from reconciler.load_desired import load_desired
 from reconciler.manifestcache import ManifestCache
 from reconciler.origin import MAX_LINES, Origin, exported, origin_of, uncarried
-from reconciler.wanting import PassMemory, wanted
+from reconciler.validation.remembered import Memory
 from reconciler.watching.remote import Clone
 from reconciler.watching.turn import Checkout, Remembered, one_turn
 
@@ -59,9 +61,9 @@ def commit(tree: Repository, *options: str) -> str:
     return tree.git("rev-parse", "HEAD")
 
 
-def read(tree: Repository, memory: PassMemory | None = None) -> tuple[Config, Desired]:
+def read(tree: Repository, memory: Memory | None = None) -> tuple[Config, Desired]:
     config = load_config(tree.root)
-    return config, wanted(config, config.environment(None), [], memory)
+    return config, load_desired(config, config.environment(None), [], memory)
 
 
 def origin(tree: Repository, seen: tuple[Config, Desired] | None = None, *, whole: bool = True) -> Origin:
@@ -315,14 +317,13 @@ def test_files_that_a_cache_gave_count_as_when_they_were_read(
     tree: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HEAD moves, as when a branch is switched, and no file's times change: all of it is remembered."""
-    for remembering in ("validation.filecontent", "sources.remembered"):
-        monkeypatch.setattr(f"reconciler.{remembering}._COARSEST_TICK", 0)
+    monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
     first = tree.git("rev-parse", "HEAD")
     tree.git("switch", "-q", "-c", "other")
     tree.job("trees", args=["--depth=2"])
     second = commit(tree)
     tree.git("switch", "-q", "main")
-    memory = PassMemory()
+    memory = Memory()
     for _ in range(2):
         assert set(carried(tree, read(tree, memory)).values()) == {first}
         assert set(carried(tree).values()) == {first}
@@ -332,24 +333,6 @@ def test_files_that_a_cache_gave_count_as_when_they_were_read(
     assert carried(tree) == expected
     cached = ManifestCache(tree.root, frozenset(), os.environ).load()
     assert len(cached.places) == 3, "the files were remembered on disk"
-
-
-def test_jobs_kept_for_a_whole_repository_keep_their_manifests_digests(
-    tree: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
-    for name in ("census", "trees"):
-        (tree.root / "jobs" / f"{name}.yaml").unlink()
-    tree.write("jobs/second.yaml", PLAIN.replace("plain", "second"))
-    head = commit(tree)
-    read(tree)
-    with monkeypatch.context() as patched:
-        patched.setattr("reconciler.validation.validate.Validating.result", None)
-        kept = read(tree)  # nothing is put together again
-    assert set(carried(tree, kept).values()) == {head}
-    tree.write("jobs/second.yaml", PLAIN.replace("plain", "third"))
-    commit(tree)
-    assert carried(tree, kept) == {"plain": tree.git("rev-parse", "HEAD"), "second": ""}
 
 
 def test_a_job_whose_digest_is_not_known_carries_no_commit(tree: Repository) -> None:
@@ -385,23 +368,56 @@ def test_a_commit_that_is_not_all_here_gives_none_and_says_why(tree: Repository)
     assert "can't be compared: git has no object" in line
 
 
-def test_in_a_pull_request_the_merge_commits_files_are_compared_and_its_head_is_carried(
-    tree: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merge = tree.git("rev-parse", "HEAD")
+def pull_request(tree: Repository, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """Check out the merge of a pull request that changes census, as its base has changed plain since.
+
+    Returns:
+        The pull request's head, and the event's file.
+    """
+    tree.git("switch", "-q", "-c", "proposed")
+    tree.job("census", args=["--proposed"])
+    head = commit(tree)
+    tree.git("switch", "-q", "main")
+    tree.write("jobs/plain.yaml", PLAIN.replace("plain:1", "plain:2"))
+    commit(tree)
+    tree.git("merge", "-q", "--no-ff", "-m", "merge", "proposed")
     event = tree.root.parent / "event.json"
-    event.write_text('{"pull_request": {"head": {"sha": "%s"}}}' % ("0123456789" * 4))
+    event.write_text(json.dumps({"pull_request": {"head": {"sha": head}}}))
     monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request")
     monkeypatch.setenv("GITHUB_EVENT_PATH", str(event))
-    monkeypatch.setenv("GITHUB_SHA", merge)
-    assert set(carried(tree).values()) == {"0123456789" * 4}
-    tree.write("trainer/task.py", "print()\n")
-    assert lines(tree) == [
-        f"trainer/task.py differs from commit {merge[:7]}: census and 1 more job carry no commit"
-    ]
+    monkeypatch.setenv("GITHUB_SHA", tree.git("rev-parse", "HEAD"))
+    return head, event
+
+
+def test_in_a_pull_request_jobs_carry_its_head_only_if_their_files_are_its_own(
+    tree: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, event = pull_request(tree, monkeypatch)
+    assert carried(tree) == {"census": head, "trees": head, "plain": ""}
+    assert lines(tree) == [f"jobs/plain.yaml differs from commit {head[:7]}: plain carries no commit"]
+    assert origin(tree).exact == ""
     event.write_text("{}")
     assert set(carried(tree).values()) == {""}
     assert "GITHUB_EVENT_PATH" in lines(tree)[0]
+
+
+def test_in_a_checkout_without_the_pull_requests_head_jobs_carry_no_commit(
+    tree: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A depth of 1 is what actions/checkout fetches by default; one of 2 brings the head along."""
+    head, _ = pull_request(tree, monkeypatch)
+    clones = []
+    for depth in (1, 2):
+        clone = Repository.__new__(Repository)
+        clone.root = tree.root.parent / f"clone-{depth}"
+        tree.git("clone", "-q", f"--depth={depth}", f"file://{tree.root}", str(clone.root))
+        clones.append(clone)
+    shallow, deeper = clones
+    assert set(carried(shallow).values()) == {""}
+    (line,) = lines(shallow)
+    assert f"commit {head[:7]}, the pull request's head, is not in this checkout of its merge" in line
+    assert "give actions/checkout a fetch-depth of 2, or check the head out" in line
+    assert carried(deeper) == {"census": head, "trees": head, "plain": ""}
 
 
 def test_jobs_of_a_fetched_branch_carry_its_commit_whatever_its_attributes_convert(
@@ -417,7 +433,7 @@ def test_jobs_of_a_fetched_branch_carry_its_commit_whatever_its_attributes_conve
         assert clone.refresh()
         assert clone.commit == head
         config = load_config(clone.tree)
-        desired = wanted(config, config.environment(None), [])
+        desired = load_desired(config, config.environment(None), [])
         found = exported(clone.commit, desired)
         assert {found.commit_of(job) for job in desired.jobs} == {head}
         assert found.exact == head

@@ -23,8 +23,7 @@ from reconciler import gitobjects, schemas
 from reconciler import revision as revisions
 from reconciler.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.git import GitError
-from reconciler.plan import Action
-from reconciler.planning.proposal import Edit, Proposal
+from reconciler.plan import Action, Comparison, Edit, Plan
 from reconciler.proposed import proposal_of
 
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
@@ -61,15 +60,20 @@ def commit(repo: Repository) -> str:
     return repo.git("rev-parse", "HEAD")
 
 
-def proposed(repo: Repository, base: str = "HEAD", *paths: Path, root: Path | None = None) -> Proposal:
+def proposed(repo: Repository, base: str = "HEAD", *paths: Path, root: Path | None = None) -> Plan:
     return proposal_of(root or repo.root, None, base, paths, os.environ)
+
+
+def compared(plan: Plan) -> Comparison:
+    assert plan.comparison
+    return plan.comparison
 
 
 def edits(repo: Repository, base: str = "HEAD", *paths: Path, root: Path | None = None) -> dict[str, Edit]:
     found = proposed(repo, base, *paths, root=root)
-    assert not found.problems
-    assert not found.base_problems
-    return {change.change.base_name: change.edit for change in found.changes}
+    assert not compared(found).problems
+    assert not compared(found).base_problems
+    return {change.base_name: change.edit for change in found.changes}
 
 
 def manifest(name: str, package: str = "../trainer") -> str:
@@ -123,7 +127,6 @@ def test_json_is_a_plan_without_a_digest(repo: Repository) -> None:
 
 
 def test_markdown_goes_to_stdout_and_into_a_folder(repo: Repository, tmp_path: Path) -> None:
-    pytest.importorskip("reconciler.proposalmarkdown")
     repo.job("fresh")
     folder = tmp_path / "a" / "b"
     done = repo.run("plan", "--base", "HEAD", "--format", "markdown", "--output-dir", str(folder))
@@ -173,8 +176,8 @@ def test_code_that_cant_be_staged_is_a_problem_of_its_job_alone(repo: Repository
     commit(repo)
     (repo.root / "odd/link").symlink_to("/etc/passwd")
     found = proposed(repo)
-    assert [change.change.base_name for change in found.changes] == ["census"]
-    assert [problem.path for problem in found.problems] == ["jobs/odd.yaml"]
+    assert [change.base_name for change in found.changes] == ["census"]
+    assert [problem.path for problem in compared(found).problems] == ["jobs/odd.yaml"]
 
 
 def test_jobs_of_invalid_manifests_of_the_base_are_new(repo: Repository) -> None:
@@ -182,11 +185,11 @@ def test_jobs_of_invalid_manifests_of_the_base_are_new(repo: Repository) -> None
     commit(repo)
     repo.write("jobs/odd.yaml", manifest("odd"))
     found = proposed(repo)
-    assert {change.change.base_name: change.edit for change in found.changes} == {
+    assert {change.base_name: change.edit for change in found.changes} == {
         "census": UNCHANGED,
         "odd": NEW,
     }
-    assert (found.base_problems, found.problems) == (1, ())
+    assert (compared(found).base_problems, compared(found).problems) == (1, ())
     assert "have 1 problem: jobs of invalid ones count as new" in repo.run("plan", "--base", "HEAD").out
 
 
@@ -204,7 +207,7 @@ def test_an_emptied_folder_cancels_nothing(repo: Repository) -> None:
     commit(repo)
     (repo.root / "jobs").rename(repo.root / "trainings")
     (found,) = proposed(repo).changes
-    assert (found.edit, found.change.action) == (REMOVED, Action.NONE)
+    assert (found.edit, found.action) == (REMOVED, Action.NONE)
     assert "nothing is cancelled while there is no manifest at all" in found.notes[0]
 
 
@@ -242,7 +245,7 @@ def google(repo: Repository) -> Repository:
     return repo
 
 
-def of_production(repo: Repository) -> Proposal:
+def of_production(repo: Repository) -> Plan:
     return proposal_of(repo.root, "production", "HEAD", [], os.environ)
 
 
@@ -294,23 +297,23 @@ def test_settings_alone(google: Repository, tmp_path: Path) -> None:
 def test_each_setting_counts(old: str, new: str, is_elsewhere: bool, google: Repository) -> None:
     reset(google, old, new)
     found = of_production(google)
-    assert found.settings
+    assert compared(found).settings
     assert [change.edit for change in found.changes] == [UNCHANGED]
-    assert len(found.notes) == is_elsewhere
+    assert len(compared(found).notes) == is_elsewhere
 
 
 def test_comments_and_order_of_settings_dont_count(google: Repository) -> None:
     reset(google, "source: acme-models", "# x")
     google.write("reconciler.yaml", (google.root / "reconciler.yaml").read_text() + "source: 'acme-models'\n")
-    assert (of_production(google).settings, of_production(google).notes) == ((), ())
+    assert (compared(of_production(google)).settings, compared(of_production(google)).notes) == ((), ())
 
 
 def test_each_sides_jobs_have_their_sides_defaults(google: Repository) -> None:
     reset(google, "3600s", "36000s")
     found = of_production(google)
     (job,) = found.changes
-    assert (job.edit, job.hours_before, job.hours_after) == (UNCHANGED, 2.0, 20.0)
-    assert [(c.pointer, c.before, c.after) for c in found.settings] == [
+    assert (job.edit, *job.hours) == (UNCHANGED, 2.0, 20.0)
+    assert [(c.pointer, c.before, c.after) for c in compared(found).settings] == [
         ("/environments/production/defaults/timeout", "3600s", "36000s")
     ]
     assert "at most 2 → 20 accelerator-hours" in google.run("plan", "--base", "HEAD", "--env=production").out
@@ -325,9 +328,9 @@ def test_a_base_whose_settings_are_of_no_use(base: str | None, google: Repositor
     google.write("reconciler.yaml", SETTINGS)
     found = of_production(google)
     (job,) = found.changes
-    assert (job.edit, job.hours_before, job.hours_after) == (UNCHANGED, 2.0, 2.0)
-    assert len(found.settings) == (5 if base == "source: acme-models" else 6)
-    (note,) = found.notes
+    assert (job.edit, *job.hours) == (UNCHANGED, 2.0, 2.0)
+    assert len(compared(found).settings) == (5 if base == "source: acme-models" else 6)
+    (note,) = compared(found).notes
     is_read = base in (None, "source: acme-models")
     assert ('no environment "production"' if is_read else "isn't valid") in note
 
@@ -337,8 +340,8 @@ def test_an_invalid_base_says_nothing_of_local_either(google: Repository) -> Non
     commit(google)
     google.write("reconciler.yaml", "environments: {local: {defaults: {timeout: 3600s}}}")
     found = proposed(google)
-    assert [(job.hours_before, job.hours_after) for job in found.changes] == [(2.0, 2.0)]
-    assert "isn't valid" in found.notes[0]
+    assert [job.hours for job in found.changes] == [(2.0, 2.0)]
+    assert "isn't valid" in compared(found).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +365,7 @@ def test_settings_that_cant_be_used_are_told_after_the_output(
         assert "**1 problem in 1 file:**" in shown
         assert ("Settings change" in shown) == bool(changes)
     found = of_production(google)
-    assert (len(found.settings), [problem.path for problem in found.problems]) == (
+    assert (len(compared(found).settings), [problem.path for problem in compared(found).problems]) == (
         changes,
         ["reconciler.yaml"],
     )
@@ -372,10 +375,10 @@ def test_settings_that_were_never_of_use(repo: Repository) -> None:
     repo.write("reconciler.yaml", "source: [")
     commit(repo)
     found = of_production(repo)
-    assert (found.target.project, len(found.problems)) == ("", 1)
+    assert (found.target.project, len(compared(found).problems)) == ("", 1)
     assert repo.run("plan", "--base", "HEAD", "--env=x").out.startswith("Plan for x against ")
     (repo.root / "reconciler.yaml").unlink()
-    assert len(proposed(repo).problems) == 1
+    assert len(compared(proposed(repo)).problems) == 1
 
 
 def test_an_environment_of_neither_side_is_wrong_usage(google: Repository) -> None:
@@ -396,8 +399,8 @@ def test_settings_of_a_commit_lead_nowhere_outside(
     google.write("reconciler.yaml", SETTINGS)
     found = of_production(google)
     assert "secret" not in repr(found)
-    assert {field.before for field in found.settings} == {None}
-    assert len(found.notes) == 1
+    assert {field.before for field in compared(found).settings} == {None}
+    assert len(compared(found).notes) == 1
     (temporary / "outside.yaml").unlink()
 
 
@@ -405,9 +408,9 @@ def test_settings_behind_a_link(google: Repository) -> None:
     (google.root / "reconciler.yaml").rename(google.root / "real.yaml")
     (google.root / "reconciler.yaml").symlink_to("real.yaml")
     commit(google)
-    assert of_production(google).settings == ()
+    assert compared(of_production(google)).settings == ()
     reset(google, "acme-ml", "acme-other")
-    assert [field.before for field in of_production(google).settings] == ["acme-ml"]
+    assert [field.before for field in compared(of_production(google)).settings] == ["acme-ml"]
 
 
 def test_named_paths(repo: Repository) -> None:
@@ -418,7 +421,7 @@ def test_named_paths(repo: Repository) -> None:
     assert edits(repo, "HEAD", repo.root / "jobs") == {"census": UNCHANGED, "other": UNCHANGED}
     (repo.root / other).unlink()
     (found,) = proposed(repo, "HEAD", other).changes
-    assert (found.edit, found.change.action) == (REMOVED, Action.NONE)
+    assert (found.edit, found.action) == (REMOVED, Action.NONE)
     assert edits(repo, "HEAD", census, other) == {"census": UNCHANGED, "other": REMOVED}
     with pytest.raises(UsageError, match=r"no file or folder jobs/mistyped.yaml, nor was there one in HEAD"):
         proposed(repo, "HEAD", census, Path("jobs/mistyped.yaml"))
@@ -445,8 +448,8 @@ def test_changed_code_is_told(change: Callable[[Path], object], repo: Repository
     commit(repo)
     change(repo.root)
     (found,) = proposed(repo).changes
-    assert (found.edit, found.code_changed, found.change.reason) == (CHANGED, True, "the code changed")
-    assert found.change.fields == ()
+    assert (found.edit, found.code_changed, found.reason) == (CHANGED, True, "the code changed")
+    assert found.fields == ()
 
 
 def test_the_executable_bit_comes_along(repo: Repository) -> None:
@@ -540,8 +543,8 @@ def test_nothing_outside_is_read_or_written_by_a_link(
         (repo.root / place).unlink()
     before = {file: file.stat().st_mtime_ns for file in outside.iterdir()}
     found = proposed(repo)
-    assert {change.change.base_name: change.edit for change in found.changes} == {"census": NEW}
-    assert found.base_problems
+    assert {change.base_name: change.edit for change in found.changes} == {"census": NEW}
+    assert compared(found).base_problems
     assert {file: file.stat().st_mtime_ns for file in outside.iterdir()} == before
     (temporary / "outside").unlink()
 
@@ -571,8 +574,8 @@ def test_a_repository_below_gits(repo: Repository) -> None:
     commit(repo)
     (root / "jobs/link.yaml").unlink()
     found = proposed(repo, root=root)
-    assert [change.change.base_name for change in found.changes] == ["below"]
-    assert found.base_problems == 1
+    assert [change.base_name for change in found.changes] == ["below"]
+    assert compared(found).base_problems == 1
 
 
 def test_a_folder_that_looks_like_a_repository_is_none(repo: Repository) -> None:
@@ -596,9 +599,12 @@ def test_names_of_commits(repo: Repository) -> None:
     repo.git("branch", "-m", "a/branch")
     for name in (first, first[:10], "HEAD^1", "HEAD~1", "v1", "v2", "a/branch^", "refs/heads/a/branch~1"):
         found = proposed(repo, name)
-        assert (found.base, [change.edit for change in found.changes]) == (first, [UNCHANGED, NEW]), name
+        assert (compared(found).base, [change.edit for change in found.changes]) == (
+            first,
+            [UNCHANGED, NEW],
+        ), name
     for name in ("a/branch", "@", second.upper()):
-        assert proposed(repo, name).base == second
+        assert compared(proposed(repo, name)).base == second
 
 
 @pytest.mark.parametrize(
@@ -692,8 +698,8 @@ def test_a_package_that_holds_its_manifest_isnt_laid_out(
     (repo.root / "jobs/odd.yaml").unlink()
     monkeypatch.setattr(gitobjects, "MAX_BYTES", 50_000)
     found = proposed(repo)
-    assert [(change.change.base_name, change.edit) for change in found.changes] == [("census", UNCHANGED)]
-    assert found.base_problems == 1
+    assert [(change.base_name, change.edit) for change in found.changes] == [("census", UNCHANGED)]
+    assert compared(found).base_problems == 1
 
 
 def test_more_files_than_can_be_meant_are_refused(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

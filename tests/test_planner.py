@@ -439,6 +439,29 @@ def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> 
     assert only(plan([wanted()], target=GOOGLE)).action is Action.SUBMIT
 
 
+SHARING = replace(LOCAL, sharing="dev")
+
+
+def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its_run_is_known() -> None:
+    job = wanted(attempts=2)
+    job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
+    run, failed = run_of(job, State.RUNNING), run_of(job, State.FAILED)
+    for actual, claims in (
+        ([], []),
+        ([run], []),
+        ([], [claim_on(job, PENDING)]),
+        ([failed], [bound_to(job, failed)]),
+    ):
+        change = only(plan([job], actual, claims, SHARING))
+        assert change.action is Action.BLOCKED
+        assert 'the environment "dev" has the project "local" too' in change.reason
+        assert "write a project of its own in the environment that is new" in change.reason
+        assert only(plan([job], actual, claims)).action is not Action.BLOCKED
+    change = only(plan([job], [run], [bound_to(job, run)], SHARING))
+    assert (change.action, change.reason) == (Action.NONE, "running")
+    assert only(plan([wanted()], target=SHARING)).action is Action.SUBMIT
+
+
 @pytest.mark.fault(24)
 @pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize("other", ["run", "claim", "stranger"])

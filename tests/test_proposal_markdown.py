@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -18,32 +18,36 @@ from msgspec import structs
 from reconciler.diagnostics import Problem
 from reconciler.inert import one_line
 from reconciler.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
-from reconciler.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
-from reconciler.planning.proposal import Edit, Proposal, ProposedChange
-from reconciler.proposalmarkdown import proposal_markdown
-from reconciler.proposaltext import proposal_text
-from reconciler.render import plan_markdown
+from reconciler.plan import Action, Change, Comparison, Drift, DriftKind, Edit, FieldChange, Plan, Target
+from reconciler.planmarkdown import plan_markdown
+from reconciler.render import plan_text
 from tests.planning import GOOGLE
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
 FIELDS = (FieldChange("/jobSpec/replicaCount", 1, 2), FieldChange("/jobSpec/machine", None, "n1"))
 
 
-def changed(name: str = "census", edit: Edit = Edit.CHANGED, **more: Any) -> ProposedChange:
-    own = {name: more.pop(name) for name in ("action", "reason", "fields", "path") if name in more}
-    action = own.pop("action", Action.NONE if edit is Edit.UNCHANGED else Action.SUBMIT)
-    given = {"path": f"jobs/{name}.yaml", "line": 3, "reason": str(edit), **own}
-    return ProposedChange(
-        edit,
-        Change(action, base_name=name, job_name=f"{name}_{BASE[:16]}", kind="CustomJob", **given),
-        **more,
+def changed(name: str = "census", edit: Edit = Edit.CHANGED, **more: Any) -> Change:
+    action = more.pop("action", Action.NONE if edit is Edit.UNCHANGED else Action.SUBMIT)
+    hours = more.pop("hours_before", 0.0), more.pop("hours_after", 0.0)
+    given = {"path": f"jobs/{name}.yaml", "line": 3, "reason": str(edit), **more}
+    job_name = f"{name}_{BASE[:16]}"
+    return Change(
+        action, base_name=name, job_name=job_name, kind="CustomJob", edit=edit, hours=hours, **given
     )
 
 
-def proposal(
-    *changes: ProposedChange, problems: tuple[Problem, ...] = (), base_problems: int = 0
-) -> Proposal:
-    return Proposal(GOOGLE, BASE, changes, problems, base_problems)
+def proposal(*changes: Change, **differences: Any) -> Plan:
+    return Plan(GOOGLE, changes, (), None, comparison=Comparison(BASE, **differences))
+
+
+def differing(plan: Plan, **differences: Any) -> Plan:
+    assert plan.comparison
+    return structs.replace(plan, comparison=structs.replace(plan.comparison, **differences))
+
+
+def in_full(plan: Plan, limit: int | None = None) -> str:
+    return plan_markdown(plan, limit)
 
 
 @cache
@@ -153,7 +157,7 @@ untrusted = st.one_of(
 
 
 @st.composite
-def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Proposal]:
+def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
     """A proposal all of whose texts go through a function first."""
     texts = draw(st.lists(st.lists(untrusted, min_size=9, max_size=9), min_size=1, max_size=2))
     edits = draw(
@@ -162,13 +166,14 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Proposal]:
     actions = draw(st.lists(st.sampled_from(Action), min_size=2, max_size=2))
     environment = draw(untrusted).replace("\n", "")[:30]
 
-    def made(of: Callable[[str], str]) -> Proposal:
+    def made(of: Callable[[str], str]) -> Plan:
         changes, problems, notes = [], [], []
         fields_of_settings: list[FieldChange] = []
         for edit, action, (a, b, c, d, e, f, g, h, i) in zip(edits, actions, texts, strict=False):
             fields = (FieldChange(f"/{of(a)}", of(b), None), FieldChange(of(c), None, [of(d)]))
-            change = Change(action, of(a), of(b), of(c), of(d), of(e), 1, fields=fields)
-            changes.append(ProposedChange(edit, change, (of(f), of(g)), code_changed=True, hours_after=1.5))
+            change = Change(action, of(a), of(b), of(c), of(d), of(e), 1, fields=fields, edit=edit)
+            notes_of_job = (of(f), of(g))
+            changes.append(structs.replace(change, notes=notes_of_job, code_changed=True, hours=(0, 1.5)))
             problems.append(Problem(of(a), 1, 1, f"/{of(b)}", of(h), of(i)))
             fields_of_settings += (
                 FieldChange(f"/defaults/{of(a)}", of(b), None),
@@ -176,15 +181,10 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Proposal]:
             )
             notes.append(of(e))
         target = Target(of(environment), "google", of(environment), of(environment))
-        return Proposal(
-            target,
-            BASE,
-            tuple(changes),
-            tuple(problems),
-            1,
-            settings=tuple(fields_of_settings),
-            notes=tuple(notes),
+        comparison = Comparison(
+            BASE, tuple(problems), 1, settings=tuple(fields_of_settings), notes=tuple(notes)
         )
+        return Plan(target, tuple(changes), (), None, comparison=comparison)
 
     return made
 
@@ -195,11 +195,11 @@ def plain(untrusted: str) -> str:
 
 @pytest.mark.fault(45)
 @given(proposals())
-def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]], Proposal]) -> None:
+def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]], Plan]) -> None:
     """The page has just the elements that it has for harmless text, and GitHub finds nothing in its text."""
-    shown = proposal_markdown(made(str))
+    shown = in_full(made(str))
     page = Page(shown)
-    assert page.tags == Page(proposal_markdown(made(plain))).tags
+    assert page.tags == Page(in_full(made(plain))).tags
     assert page.shown.rstrip().endswith("shows the actual plan.")
     assert_inert(page)
     assert_inert_in_a_log(shown)
@@ -255,17 +255,17 @@ def test_code_can_be_copied() -> None:
 
 def test_without_changes_it_is_one_line() -> None:
     same = [changed(str(number), Edit.UNCHANGED, hours_before=1, hours_after=1) for number in range(12)]
-    assert proposal_markdown(proposal(*same)) == (
+    assert in_full(proposal(*same)) == (
         "No changes for <code>prod</code> against <code>0123456789ab</code>: 12 unchanged."
     )
-    moved = replace(same[0], notes=("moved from jobs/x.yaml",))
-    assert proposal_markdown(proposal(moved, *same)).endswith(": 13 unchanged (1 moved).")
-    assert proposal_markdown(proposal()).endswith(": no jobs.")
-    assert "\n" not in proposal_markdown(proposal(*same, base_problems=3), COMMENT_LIMIT)
+    moved = structs.replace(same[0], notes=("moved from jobs/x.yaml",))
+    assert in_full(proposal(moved, *same)).endswith(": 13 unchanged (1 moved).")
+    assert in_full(proposal()).endswith(": no jobs.")
+    assert "\n" not in in_full(proposal(*same, base_problems=3), COMMENT_LIMIT)
 
 
 def test_what_matters_is_said_first() -> None:
-    shown = proposal_markdown(
+    shown = in_full(
         proposal(
             changed("unchanged", Edit.UNCHANGED, hours_before=2, hours_after=2),
             changed("new", Edit.NEW, hours_after=96.5),
@@ -294,7 +294,7 @@ def test_what_matters_is_said_first() -> None:
 
 
 def test_details_say_what_differs() -> None:
-    shown = proposal_markdown(
+    shown = in_full(
         proposal(
             changed("census", fields=FIELDS, code_changed=True, notes=("if it is still live, it goes on",))
         )
@@ -313,8 +313,8 @@ def test_details_say_what_differs() -> None:
 """
         in shown
     )
-    assert "<details>" in proposal_markdown(proposal(*(changed(str(n), fields=FIELDS) for n in range(4))))
-    assert "details" not in proposal_markdown(proposal(changed("new", Edit.NEW))), "the row says it all"
+    assert "<details>" in in_full(proposal(*(changed(str(n), fields=FIELDS) for n in range(4))))
+    assert "details" not in in_full(proposal(changed("new", Edit.NEW))), "the row says it all"
 
 
 def test_settings_are_told_before_all_else() -> None:
@@ -324,12 +324,12 @@ def test_settings_are_told_before_all_else() -> None:
         FieldChange("/limits/submissions", None, "no limit"),
         FieldChange("/images/x/python", "3.11", "3.12"),
     )
-    alone = replace(proposal(), settings=fields[3:])
-    assert "**Settings change:** 1 in <code>reconciler.yaml</code>.\n" in proposal_markdown(alone)
-    assert not proposal_markdown(alone).startswith("No changes")
-    assert "What that means" in proposal_markdown(replace(proposal(), notes=("What that means",)))
-    shown = proposal_markdown(
-        replace(
+    alone = differing(proposal(), settings=fields[3:])
+    assert "**Settings change:** 1 in <code>reconciler.yaml</code>.\n" in in_full(alone)
+    assert not in_full(alone).startswith("No changes")
+    assert "What that means" in in_full(differing(proposal(), notes=("What that means",)))
+    shown = in_full(
+        differing(
             proposal(changed(), problems=(Problem("jobs/x.yaml", 3, 5, "", "wrong"),)),
             settings=fields,
             notes=("what that means",),
@@ -353,8 +353,8 @@ def test_settings_are_told_before_all_else() -> None:
 
 
 def test_of_invalid_settings_no_jobs_are_counted() -> None:
-    broken = replace(proposal(problems=(Problem("reconciler.yaml", 1, 1, "", "wrong"),)), notes=("why",))
-    for shown in (proposal_markdown(broken), proposal_text(broken)):
+    broken = differing(proposal(problems=(Problem("reconciler.yaml", 1, 1, "", "wrong"),)), notes=("why",))
+    for shown in (in_full(broken), plan_text(broken)):
         assert "why" in shown
         assert "no jobs" not in shown
         assert "unchanged" not in shown
@@ -363,7 +363,7 @@ def test_of_invalid_settings_no_jobs_are_counted() -> None:
 def test_settings_in_a_terminal() -> None:
     images = tuple(FieldChange(f"/images/{n}/python", "3.11", "3.12") for n in range(60))
     fields = (FieldChange("/source", "a\x1b[2J", "b"), *images)
-    shown = proposal_text(replace(proposal(changed()), settings=fields, notes=("what\nthat means",)))
+    shown = plan_text(differing(proposal(changed()), settings=fields, notes=("what\nthat means",)))
     lines = shown.splitlines()
     assert lines[1:5] == [
         "",
@@ -373,7 +373,7 @@ def test_settings_in_a_terminal() -> None:
     ]
     assert lines[53:57] == ["    … and 11 more", "", "what\\nthat means", ""]
     assert_inert_in_a_log(shown)
-    assert "no job differs" not in proposal_text(replace(proposal(), settings=fields[:1]))
+    assert "no job differs" not in plan_text(differing(proposal(), settings=fields[:1]))
 
 
 # Limits.
@@ -382,12 +382,12 @@ def test_settings_in_a_terminal() -> None:
 def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
     fields = (FieldChange("/source", "a", "b" * 1000), FieldChange("/github/repository", "a/b", "c/d"))
     problems = tuple(Problem(f"jobs/{'x' * 400}{n}.yaml", 1, 1, "", "y" * 500) for n in range(500))
-    shown = proposal_markdown(replace(many(), problems=problems, settings=fields), COMMENT_LIMIT)
+    shown = in_full(differing(many(), problems=problems, settings=fields), COMMENT_LIMIT)
     assert len(shown.encode()) < COMMENT_LIMIT
     assert "they decide which runs are this repository's, who is told." in shown
     assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
     much = tuple(FieldChange(f"/images/{'é' * 100}{n}/python", "@" * 300, "#" * 300) for n in range(2000))
-    shown = proposal_markdown(replace(many(), problems=problems, settings=fields + much), COMMENT_LIMIT)
+    shown = in_full(differing(many(), problems=problems, settings=fields + much), COMMENT_LIMIT)
     assert len(shown.encode()) < COMMENT_LIMIT
     assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
     assert "**Settings change:** 2,002 in" in shown
@@ -395,7 +395,7 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
     assert "<code>stop-0</code>" in shown
 
 
-def many(count: int = 2000, fields: int = 2) -> Proposal:
+def many(count: int = 2000, fields: int = 2) -> Plan:
     differing = tuple(FieldChange(f"/jobSpec/pools/{n}/count", n, n + 1) for n in range(fields))
     changes = [changed(f"job-{n:04}", fields=differing, hours_before=1, hours_after=2) for n in range(count)]
     news = [changed(f"new-{n:04}", Edit.NEW, hours_after=2) for n in range(10)]
@@ -405,7 +405,7 @@ def many(count: int = 2000, fields: int = 2) -> Proposal:
 
 @pytest.mark.parametrize(("limit", "least"), [(COMMENT_LIMIT, 100), (SUMMARY_LIMIT, 2000)])
 def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None:
-    shown = proposal_markdown(many(fields=5), limit)
+    shown = in_full(many(fields=5), limit)
     assert limit * 0.9 < len(shown.encode()) < limit
     assert "**40 problems in 1 file:**" in shown
     assert "10 new, 2,003 changed (**3 blocked**). At most 2,000 → 4,020 accelerator-hours" in shown
@@ -423,15 +423,11 @@ def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None
 
 def test_what_fits_is_shown_whole_whatever_the_limit() -> None:
     few = many(3)
-    assert (
-        proposal_markdown(few, COMMENT_LIMIT)
-        == proposal_markdown(few, SUMMARY_LIMIT)
-        == proposal_markdown(few)
-    )
-    assert "Not shown" not in proposal_markdown(few)
-    exactly = len(proposal_markdown(few).encode()) + 1
-    assert proposal_markdown(few, exactly) == proposal_markdown(few)
-    assert "Not shown" in proposal_markdown(few, exactly - 1)
+    assert in_full(few, COMMENT_LIMIT) == in_full(few, SUMMARY_LIMIT) == in_full(few)
+    assert "Not shown" not in in_full(few)
+    exactly = len(in_full(few).encode()) + 1
+    assert in_full(few, exactly) == in_full(few)
+    assert "Not shown" in in_full(few, exactly - 1)
 
 
 def test_one_giant_does_not_take_the_place_of_the_others() -> None:
@@ -439,22 +435,22 @@ def test_one_giant_does_not_take_the_place_of_the_others() -> None:
         "giant", fields=tuple(FieldChange(f"/{'k' * 300}/{n}", "a" * 400, "b" * 400) for n in range(60))
     )
     rest = many(300)
-    shown = proposal_markdown(replace(rest, changes=(giant, *rest.changes)), 20_000)
+    shown = in_full(structs.replace(rest, changes=(giant, *rest.changes)), 20_000)
     assert "| <code>giant</code> |" in shown
     assert shown.count("<details>") > 3
-    names = proposal_markdown(
-        proposal(*(changed("\U0001f389" * 100_000 + str(n)) for n in range(50))), 20_000
-    )
+    names = in_full(proposal(*(changed("\U0001f389" * 100_000 + str(n)) for n in range(50))), 20_000)
     assert names.count("<tr>") or names.count("| changed |") > 1
 
 
 @settings(max_examples=50)
 @given(proposals(), st.integers(4_000, 8_000), st.integers(1, 10))
 def test_no_limit_is_passed_and_nothing_is_cut_in_two(
-    made: Callable[[Callable[[str], str]], Proposal], limit: int, times: int
+    made: Callable[[Callable[[str], str]], Plan], limit: int, times: int
 ) -> None:
     one = made(str)
-    shown = proposal_markdown(replace(one, changes=one.changes * times, problems=one.problems * times), limit)
+    assert one.comparison
+    more = differing(one, problems=one.comparison.problems * times)
+    shown = in_full(structs.replace(more, changes=one.changes * times), limit)
     assert len(shown.encode()) < limit
     page = Page(shown)
     assert page.shown.rstrip().endswith("shows the actual plan.")
@@ -467,7 +463,7 @@ OURS |= {"table", "thead", "tbody", "tr", "th", "td"}
 
 
 def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
-    proposed = [found.change for found in many(fields=10).changes]
+    proposed = [structs.replace(change, edit=None) for change in many(fields=10).changes]
     drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest wants it") for n in range(50))
     shown = plan_markdown(Plan(Target("local", "local", "local", "local"), tuple(proposed), drift, None))
     assert len(shown.encode()) < SUMMARY_LIMIT

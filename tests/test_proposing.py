@@ -13,10 +13,8 @@ from msgspec.structs import replace
 
 from reconciler.diagnostics import Problem
 from reconciler.manifest import ML_V1
-from reconciler.plan import Action, DesiredJob, FieldChange, Stuck
-from reconciler.planning.proposal import Edit, Proposal, ProposedChange
-from reconciler.planning.proposing import propose
-from reconciler.planning.settings import changed_settings, decides
+from reconciler.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Stuck
+from reconciler.planning.proposal import changed_settings, decides, propose
 from tests.planning import GOOGLE, LOCAL, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
@@ -27,21 +25,19 @@ def hours(job: DesiredJob) -> float:
     return 1.0 + len(job.spec["args"][0])
 
 
-def proposed(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Proposal:
-    return propose(options.pop("target", LOCAL), BASE, before, after, hours, **options)
+def proposed(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Plan:
+    comparison = Comparison(BASE, tuple(options.pop("problems", ())))
+    return propose(options.pop("target", LOCAL), comparison, before, after, hours, **options)
 
 
-def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> ProposedChange:
+def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Change:
     (found,) = proposed(before, after, **options).changes
     return found
 
 
-def test_a_proposal_says_what_it_compares() -> None:
-    problems = (Problem("x", 1, 1, "", "wrong"),)
-    assert proposed([], []) == Proposal(LOCAL, BASE, ())
-    found = proposed([], [], target=GOOGLE, problems=problems, base_problems=3)
-    assert found == Proposal(GOOGLE, BASE, (), problems, 3)
-    assert (proposed([], []).problems, proposed([], []).base_problems) == ((), 0)
+def test_a_plan_has_its_comparison() -> None:
+    comparison = Comparison(BASE, (Problem("x", 1, 1, "", "wrong"),), 3)
+    assert propose(GOOGLE, comparison, [], [], hours) == Plan(GOOGLE, (), (), None, comparison=comparison)
 
 
 JOB = wanted()
@@ -50,26 +46,26 @@ GOES_ON = "if the run of the earlier content is still live, it goes on"
 
 def test_a_new_job_is_submitted() -> None:
     found = one([], [JOB])
-    assert (found.edit, found.change.action, found.change.reason) == (Edit.NEW, Action.SUBMIT, "new")
-    assert (found.change.path, found.change.line, found.change.job_name) == (
+    assert (found.edit, found.action, found.reason) == (Edit.NEW, Action.SUBMIT, "new")
+    assert (found.path, found.line, found.job_name) == (
         "jobs/census.yaml",
         3,
         JOB.job_name,
     )
-    assert (found.hours_before, found.hours_after, found.notes) == (0.0, 2.0, ())
+    assert (*found.hours, found.notes) == (0.0, 2.0, ())
 
 
 def test_a_changed_job_is_submitted_with_its_fields() -> None:
     found = one([JOB], [wanted(content="bb")])
-    assert (found.edit, found.change.action, found.change.reason) == (
+    assert (found.edit, found.action, found.reason) == (
         Edit.CHANGED,
         Action.SUBMIT,
         "1 field changed",
     )
-    assert found.change.fields == (FieldChange("/args/0", "a", "bb"),)
-    assert (found.change.fields[0].before, found.change.fields[0].after) == ("a", "bb")
+    assert found.fields == (FieldChange("/args/0", "a", "bb"),)
+    assert (found.fields[0].before, found.fields[0].after) == ("a", "bb")
     assert found.notes == (f"{GOES_ON} beside this one",)
-    assert (found.hours_before, found.hours_after, found.code_changed) == (2.0, 3.0, False)
+    assert (*found.hours, found.code_changed) == (2.0, 3.0, False)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +84,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
 )
 def test_the_reason_says_what_makes_it_another_job(after: DesiredJob, reason: str) -> None:
     found = one([JOB], [after])
-    assert found.change.reason == reason
+    assert found.reason == reason
     assert found.code_changed == ("the code" in reason)
 
 
@@ -98,11 +94,11 @@ def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
         replace(job, packed={**job.spec, "folder": f"gs://b/{job.job_name}"})
         for job in (JOB, wanted(content="b"))
     )
-    assert [field.pointer for field in one([before], [after]).change.fields] == ["/args/0"]
+    assert [field.pointer for field in one([before], [after]).fields] == ["/args/0"]
     for value in ("gs://elsewhere", 1, None):
         other = replace(after, packed={**after.spec, "folder": value})
         for sides in ([before], [other]), ([other], [before]):
-            assert [field.pointer for field in one(*sides).change.fields] == ["/args/0", "/folder"]
+            assert [field.pointer for field in one(*sides).fields] == ["/args/0", "/folder"]
 
 
 def test_on_change_cancels_the_earlier_run() -> None:
@@ -116,71 +112,69 @@ def test_on_change_cancels_the_earlier_run() -> None:
 def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
     found = one([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
     assert found.notes[0] == GOES_ON
-    assert (found.edit, found.change.action, found.change.stuck) == (
+    assert (found.edit, found.action, found.stuck) == (
         Edit.CHANGED,
         Action.NONE,
         Stuck.SUSPENDED,
     )
-    assert found.change.fields
+    assert found.fields
 
 
 def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
     kept = one([JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")])
-    assert (kept.edit, kept.change.action, kept.change.reason) == (Edit.REMOVED, Action.NONE, "removed")
+    assert (kept.edit, kept.action, kept.reason) == (Edit.REMOVED, Action.NONE, "removed")
     assert kept.notes == ("if its run is still live, it goes on, and is told as orphaned",)
     cancelled, new = proposed([wanted(on_delete="cancel")], [wanted("other")]).changes
-    assert (cancelled.change.action, cancelled.change.desired) == (Action.CANCEL, None)
-    assert cancelled.change.reason == "removed (onDelete: cancel)"
-    assert (cancelled.change.path, cancelled.change.line) == ("jobs/census.yaml", 0)
+    assert (cancelled.action, cancelled.desired) == (Action.CANCEL, None)
+    assert cancelled.reason == "removed (onDelete: cancel)"
+    assert (cancelled.path, cancelled.line) == ("jobs/census.yaml", 0)
     assert cancelled.notes == ("if its run is still live, it is cancelled",)
-    assert (cancelled.hours_before, cancelled.hours_after) == (2.0, 0.0)
+    assert cancelled.hours == (2.0, 0.0)
     assert new.edit is Edit.NEW
 
 
 def test_without_any_manifest_nothing_is_cancelled() -> None:
     found = one([wanted(on_delete="cancel")], [])
-    assert found.change.action is Action.NONE
+    assert found.action is Action.NONE
     assert "nothing is cancelled while there is no manifest at all" in found.notes[0]
 
 
 def test_with_named_paths_nothing_is_cancelled() -> None:
     for after in ([wanted("other")], []):
         found = proposed([wanted(on_delete="cancel")], after, whole=False).changes[0]
-        assert (found.change.action, found.change.reason) == (Action.NONE, "removed")
+        assert (found.action, found.reason) == (Action.NONE, "removed")
         assert "may be elsewhere" in found.notes[0]
 
 
 def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
     other = wanted("other", on_delete="cancel")
     problems = [Problem("jobs/census.yaml", 1, 1, "", "wrong")]
-    assert proposed([JOB, other], [other], problems=problems).problems == tuple(problems)
-    assert [c.change.base_name for c in proposed([JOB, other], [other], problems=problems).changes] == [
-        "other"
-    ]
+    assert proposed([JOB, other], [other], problems=problems).comparison == Comparison(BASE, tuple(problems))
+    assert [c.base_name for c in proposed([JOB, other], [other], problems=problems).changes] == ["other"]
     moved = [Problem("jobs/elsewhere.yaml", 1, 1, "", "wrong")]
     found = proposed([JOB, other], [other], problems=moved, invalid={"census"})
-    assert [change.change.base_name for change in found.changes] == ["other"]
+    assert [change.base_name for change in found.changes] == ["other"]
 
 
 def test_suspending_and_going_on() -> None:
     suspended = wanted(suspend=True)
     found = one([JOB], [suspended])
-    assert (found.edit, found.change.action, found.change.reason) == (
+    assert (found.edit, found.action, found.reason) == (
         Edit.CHANGED,
         Action.NONE,
         "suspended",
     )
     assert found.notes == ("suspended from now on; a live run goes on",)
-    assert (found.hours_before, found.hours_after) == (2.0, 0.0)
+    assert found.hours == (2.0, 0.0)
     found = one([suspended], [JOB])
-    assert (found.edit, found.change.action, found.change.reason) == (
+    assert (found.edit, found.action, found.reason) == (
         Edit.CHANGED,
         Action.SUBMIT,
         "no longer suspended",
     )
-    assert (found.hours_before, found.hours_after) == (0.0, 2.0)
+    assert found.hours == (0.0, 2.0)
     found = one([suspended], [suspended])
-    assert (found.edit, found.change.reason, found.notes) == (Edit.UNCHANGED, "suspended", ())
+    assert (found.edit, found.reason, found.notes) == (Edit.UNCHANGED, "suspended", ())
 
 
 @pytest.mark.parametrize(
@@ -195,7 +189,7 @@ def test_suspending_and_going_on() -> None:
 def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, Any], note: str) -> None:
     found = one([wanted(**before)], [wanted(**after)])
     assert found.notes == (note,)
-    assert (found.edit, found.change.action, found.change.reason) == (
+    assert (found.edit, found.action, found.reason) == (
         Edit.CHANGED,
         Action.NONE,
         "the same content",
@@ -228,18 +222,18 @@ def test_labels_places_kinds_and_spellings_are_noted() -> None:
 
 def test_what_is_known_to_be_impossible_is_blocked() -> None:
     gone = changed(wanted(content="b"), api_version=ML_V1)
-    assert one([], [gone], target=GOOGLE).change.action is Action.BLOCKED
-    assert one([], [gone], target=LOCAL).change.action is Action.SUBMIT
+    assert one([], [gone], target=GOOGLE).action is Action.BLOCKED
+    assert one([], [gone], target=LOCAL).action is Action.SUBMIT
     found = one([JOB], [gone], target=GOOGLE)
-    assert (found.change.action, found.notes) == (Action.BLOCKED, (GOES_ON,))
-    assert "switched AI Platform Training off" in found.change.reason
+    assert (found.action, found.notes) == (Action.BLOCKED, (GOES_ON,))
+    assert "switched AI Platform Training off" in found.reason
     resumed = one([changed(wanted(suspend=True), api_version=ML_V1)], [changed(JOB, api_version=ML_V1)])
-    assert resumed.change.action is Action.SUBMIT
+    assert resumed.action is Action.SUBMIT
     before, after = (changed(job, api_version=ML_V1) for job in (wanted(suspend=True), JOB))
     found = one([before], [after], target=GOOGLE)
-    assert found.change.action is Action.BLOCKED
-    assert "switched AI Platform Training off" in found.change.reason
-    assert one([after], [after], target=GOOGLE).change.action is Action.NONE
+    assert found.action is Action.BLOCKED
+    assert "switched AI Platform Training off" in found.reason
+    assert one([after], [after], target=GOOGLE).action is Action.NONE
 
 
 jobs = st.builds(
@@ -268,15 +262,15 @@ def test_the_same_on_both_sides_is_unchanged(side: list[DesiredJob], target: Any
     found = proposed(side, side, target=target)
     assert {change.edit for change in found.changes} <= {Edit.UNCHANGED}
     for change in found.changes:
-        assert (change.change.action, change.notes, change.code_changed) == (Action.NONE, (), False)
-        assert change.hours_before == change.hours_after
+        assert (change.action, change.notes, change.code_changed) == (Action.NONE, (), False)
+        assert change.hours[0] == change.hours[1]
 
 
 @given(sides, sides, targets)
 def test_each_name_of_either_side_appears_once_in_order(
     before: list[DesiredJob], after: list[DesiredJob], target: Any
 ) -> None:
-    names = [c.change.base_name.replace("-", "_") for c in proposed(before, after, target=target).changes]
+    names = [c.base_name.replace("-", "_") for c in proposed(before, after, target=target).changes]
     assert names == sorted({job.manifest.base_name for job in [*before, *after]})
     assert max(Counter(names).values(), default=1) == 1
 
@@ -285,7 +279,7 @@ def test_each_name_of_either_side_appears_once_in_order(
 def test_the_other_way_round_new_is_removed(before: list[DesiredJob], after: list[DesiredJob]) -> None:
     there, back = proposed(before, after).changes, proposed(after, before).changes
     assert [SWAPPED[change.edit] for change in there] == [change.edit for change in back]
-    assert [(c.hours_before, c.hours_after) for c in there] == [(c.hours_after, c.hours_before) for c in back]
+    assert [c.hours for c in there] == [c.hours[::-1] for c in back]
     assert [c.code_changed for c in there] == [c.code_changed for c in back]
 
 
@@ -293,8 +287,7 @@ def test_the_other_way_round_new_is_removed(before: list[DesiredJob], after: lis
 def test_only_what_is_removed_is_cancelled_and_only_what_is_wanted_is_submitted(
     before: list[DesiredJob], after: list[DesiredJob], target: Any, whole: bool
 ) -> None:
-    for found in proposed(before, after, target=target, whole=whole).changes:
-        change = found.change
+    for change in proposed(before, after, target=target, whole=whole).changes:
         assert change.actual is None
         if change.action is Action.SUBMIT:
             assert change.desired in after
@@ -302,10 +295,10 @@ def test_only_what_is_removed_is_cancelled_and_only_what_is_wanted_is_submitted(
         if change.action is Action.CANCEL:
             assert whole
             assert after
-            assert found.edit is Edit.REMOVED
-        if found.edit is Edit.UNCHANGED:
+            assert change.edit is Edit.REMOVED
+        if change.edit is Edit.UNCHANGED:
             assert change.action is Action.NONE
-        if found.hours_after:
+        if change.hours[1]:
             assert change.desired in after
 
 

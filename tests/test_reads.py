@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noted_locks import Meeting
 
-from reconciler.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
+from reconciler.concurrency import call_all
 from reconciler.engines import aiplatform, base, ml
 from reconciler.engines.addresses import address
 from reconciler.engines.base import ApiError, Connection, Endpoint, NotFoundAtServiceError, object_of
 from reconciler.engines.listing import Pages
-from reconciler.engines.together import together
 from reconciler.errors import ServiceError
-from reconciler.job import State
 from reconciler.services import claimstore
-from reconciler.services.claimtext import claim_in, object_in
 from reconciler.transport import HttpRequest, HttpResponse, NoAnswerError
 
 ROOTS = {
@@ -256,8 +252,10 @@ def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytes
     }
     answer = {"customJobs": [job], "nextPageToken": "x", "unreachable": []}
     found, token = quickly(aiplatform._PAGES["CustomJob"], json.dumps(answer).encode())
-    assert (found["n"], token) == (aiplatform._job(job), "x")
-    assert quickly(ml._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == ml._job({"jobId": "j"})
+    assert (found["n"], token) == (base.typed_record(aiplatform._Job, job), "x")
+    assert quickly(ml._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == base.typed_record(
+        ml._Job, {"jobId": "j"}
+    )
     assert quickly(claimstore._PAGES, b"{}") == ({}, "")
 
 
@@ -266,122 +264,6 @@ def outcome(act: Callable[[], Any]) -> Any:
         return act()
     except (ServiceError, ValueError) as error:
         return type(error), str(error)
-
-
-NAME = st.text(min_size=1, max_size=5)
-MOMENT = st.datetimes(datetime(1950, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
-CLAIMS = st.builds(
-    Claim,
-    id=st.builds(ClaimId, NAME, st.integers(1, 10**9 - 1)),
-    state=st.sampled_from(ClaimState),
-    job_name=NAME,
-    base_name=NAME,
-    api_version=NAME,
-    kind=NAME,
-    path=st.text(max_size=9),
-    on_delete=st.sampled_from(["keep", "cancel"]),
-    commit=st.text(max_size=9),
-    tries=st.lists(st.text(max_size=3), max_size=3).map(tuple),
-    fence=st.none() | MOMENT,
-    resource=st.text(max_size=9),
-    ended=st.none() | st.sampled_from(State),
-    gone=st.booleans(),
-    rerun=st.text(max_size=3),
-    labels=st.text(max_size=3),
-    odd=st.text(max_size=3),
-    error=st.text(max_size=9) | st.just("e" * 3000),
-    not_before=st.none() | MOMENT,
-    refusals=st.integers(0, 10**9 - 1),
-    unanswered=st.integers(0, 9),
-    given_up=st.booleans(),
-    owner=st.text(max_size=9),
-)
-FIELDS_SAID = [name for name in Claim.__struct_fields__ if name != "id"] + ["key", "attempt", "colour"]
-FIELDS_SAID += ["format_version", "id"]
-ODD: list[Any] = [
-    "",
-    0,
-    1,
-    1.0,
-    -1,
-    10**9 - 1,
-    10**9,
-    10**30,
-    True,
-    False,
-    None,
-    [],
-    ["a", 1],
-    ["a", "b"],
-    {},
-]
-ODD += ["cancel", "keep", "bound", "pending", "held", "FAILED", "RUNNING", "x" * 3000]
-ODD += ["2026-11-21T13:06:11Z", "2026-11-21", "20261121T130611+0100", "2026-11-21 13:06:11.1234567+00:00"]
-ODD += ["1900-01-01T00:00:00+00:00", "9999-12-31T23:59:59Z", "2026-11-21T13:06:60Z", "2026-W47-6T00:00:00Z"]
-ODD += ["2026-11-21T13:06:11", "2026-11-21t13:06:11z"]
-
-
-BOUND = Claim(
-    id=ClaimId("k" * 52, 2),
-    state=ClaimState.BOUND,
-    job_name="census_0011",
-    base_name="census",
-    api_version="aiplatform.googleapis.com/v1",
-    kind="CustomJob",
-    tries=("t" * 26,),
-    resource="projects/1/locations/l/customJobs/2",
-    ended=State.FAILED,
-)
-
-
-def _fields(claim: Claim) -> dict[str, Any]:
-    return {name: getattr(claim, name) for name in claim.__struct_fields__}
-
-
-WHEN = datetime(2026, 11, 21, 13, 6, 11, 250000, tzinfo=UTC)
-PENDING = Claim(**{**_fields(BOUND), "state": ClaimState.PENDING, "fence": WHEN, "ended": None})
-REJECTED = Claim(**{**_fields(PENDING), "state": ClaimState.REJECTED, "not_before": WHEN, "error": "no"})
-SOME = st.sampled_from([BOUND, PENDING, REJECTED])
-
-
-def agree(text: str) -> None:
-    assert outcome(lambda: claim_in(text)) == outcome(lambda: claim_of(object_in(text, "claim")))
-
-
-@settings(deadline=None, max_examples=50)
-@given(CLAIMS)
-def test_a_claim_is_read_as_it_was_written(claim: Claim) -> None:
-    agree(json.dumps(claim_json(claim)))
-    agree(json.dumps(claim_json(claim), ensure_ascii=False, separators=(",", ":")))
-
-
-def test_of_a_claim_that_was_changed_both_readers_say_the_same() -> None:
-    for claim in (BOUND, PENDING, REJECTED):
-        said = claim_json(claim)
-        for name in FIELDS_SAID:
-            agree(json.dumps({other: value for other, value in said.items() if other != name}))
-            for value in ODD:
-                agree(json.dumps({**said, name: value}))
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    claim=SOME,
-    at=st.integers(0, 400),
-    cut=st.integers(0, 3),
-    put=st.sampled_from(['"', "1", ",", "\\u", "", "}", "\0", "e", "{}"]),
-)
-def test_of_a_text_that_was_damaged_both_readers_say_the_same(
-    claim: Claim, at: int, cut: int, put: str
-) -> None:
-    text = json.dumps(claim_json(claim))
-    agree(text[:at] + put + text[at + cut :])
-
-
-def test_claims_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reconciler.services.claimtext.claim_of", lambda _: pytest.fail("the slow road"))
-    for claim in (BOUND, PENDING, REJECTED):
-        assert claim_in(json.dumps(claim_json(claim))) == claim
 
 
 def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() -> None:
@@ -396,12 +278,12 @@ def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() 
 
         return made
 
-    assert together([call(1), call(2), call(3)], threads=True) == [1, 2, 3]
+    assert call_all([call(1), call(2), call(3)], threads=True) == [1, 2, 3]
     with pytest.raises(ServiceError, match="second"):
-        together([call(1), call(2, "second"), call(3, "third")], threads=True)
-    assert together([], threads=True) == []
+        call_all([call(1), call(2, "second"), call(3, "third")], threads=True)
+    assert call_all([], threads=True) == []
     meet = threading.Barrier(1)
-    assert together([call(1), call(2)], threads=False) == [1, 2]
+    assert call_all([call(1), call(2)], threads=False) == [1, 2]
 
 
 @dataclass
@@ -486,7 +368,7 @@ def test_threads_share_a_collection() -> None:
         }
         return [base.execute(request)["said"] == body for request, body in zip(requests, bodies, strict=True)]
 
-    found = together([partial(create, number) for number in range(count)], threads=True)
+    found = call_all([partial(create, number) for number in range(count)], threads=True)
     assert found == [[True] * 5] * count
 
 

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from reconciler.diagnostics import Problem
 from reconciler.job import State
 from reconciler.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
+from reconciler.planmarkdown import plan_markdown
 from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
 from reconciler.render import (
     outcomes_text,
-    plan_markdown,
     plan_text,
     problems_text,
     status_text,

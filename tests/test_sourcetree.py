@@ -10,12 +10,10 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -23,8 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.errors import ExitCode
-from reconciler.sources import remembered, sourcetree
-from reconciler.sources.remembered import SourceMemory
+from reconciler.sources import sourcetree
 from reconciler.sources.sourcetree import SourceFile, SourceTree, SourceTreeError, read_source_tree
 from reconciler.sources.worktree import MAX_IGNORE_BYTES, not_a_file
 
@@ -584,108 +581,3 @@ def test_no_file_can_pretend_to_be_two() -> None:
     glued = SourceFile("a", False, b"1" + b"b\0x" + b"2")
     assert SourceTree((glued,)).digest != encoded
     assert SourceTree((two, one)).digest == encoded
-
-
-# What is remembered
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is some seconds after the files were written, so that their times can be trusted."""
-    monkeypatch.setattr(remembered, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + 10 * 10**9))
-
-
-def let_the_clock_tick(root: Path) -> None:
-    """Until what is written gets another time than what was; that takes some milliseconds at most."""
-    probe = root.parent / "probe"
-    probe.touch()
-    before = probe.stat().st_ctime_ns
-    while probe.stat().st_ctime_ns == before:
-        probe.touch()
-
-
-def rewrite(file: Path, content: str) -> None:
-    """Change a file, but neither its size nor the time of its last change."""
-    before = file.stat()
-    file.write_text(content)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert file.stat().st_size == before.st_size
-
-
-@pytest.mark.usefixtures("later")
-def test_code_that_was_not_touched_is_not_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = SourceMemory()
-    write(root, {".gitignore": "*.log\n", "trainer/deeper/x.py": "", "trainer/x.log": ""})
-    link(root, "trainer/y.py", "deeper/x.py")
-    first = memory.read(root / "trainer", root)
-    assert [file.path for file in first.files] == ["deeper/x.py", "task.py", "y.py"]
-    (root / "trainer" / "x.log").write_text("more")  # it doesn't count
-    monkeypatch.setattr(remembered, "read_source_tree", None)
-    assert memory.read(root / "trainer", root) is first
-
-
-def other_link(root: Path) -> None:
-    (root / "trainer" / "x.py").unlink()
-    link(root, "trainer/x.py", "../shared/z.py")
-
-
-def folder_for_file(root: Path) -> None:
-    (root / "trainer" / "task.py").unlink()
-    (root / "trainer" / "task.py").mkdir()
-
-
-def link_for_folder(root: Path) -> None:
-    (root / "trainer" / "deeper").rename(root / "deeper")
-    link(root, "trainer/deeper", "../deeper")
-    write(root, {"deeper/z.py": ""})
-
-
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "content": lambda root: rewrite(root / "trainer" / "task.py", "prinT()\n"),
-    "content behind a link": lambda root: rewrite(root / "shared" / "x.py", "2"),
-    "mode": lambda root: (root / "trainer" / "task.py").chmod(0o755),
-    "new file": lambda root: write(root, {"trainer/deeper/new.py": ""}),
-    "removed file": lambda root: (root / "trainer" / "deeper" / "y.py").unlink(),
-    "renamed file": lambda root: (root / "trainer" / "task.py").rename(root / "trainer" / "task2.py"),
-    "new .gitignore": lambda root: write(root, {"trainer/.gitignore": "deeper\n"}),
-    "new .gitignore above": lambda root: write(root, {".gitignore": "deeper\n"}),
-    "other .gitignore": lambda root: rewrite(root / "trainer" / "deeper" / ".gitignore", "y.p*\n"),
-    "other link": other_link,
-    "folder for file": folder_for_file,
-    "link for folder": link_for_folder,
-}
-
-
-@pytest.mark.usefixtures("later")
-@pytest.mark.parametrize("change", CHANGES)
-def test_every_change_of_code_is_seen(root: Path, change: str) -> None:
-    memory = SourceMemory()
-    write(root, {"shared/x.py": "1", "shared/z.py": "3"})
-    write(root, {"trainer/deeper/y.py": "", "trainer/deeper/.gitignore": "a.p*\n"})
-    link(root, "trainer/x.py", "../shared/x.py")
-    first = memory.read(root / "trainer", root)
-    let_the_clock_tick(root)
-    CHANGES[change](root)
-    expected = read_source_tree(root / "trainer", root)
-    assert expected != first
-    assert memory.read(root / "trainer", root) == expected
-
-
-def test_code_that_was_written_just_now_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second edit within one tick of the clock could leave all times as they are."""
-    memory = SourceMemory()
-    changed = (root / "trainer" / "task.py").stat().st_ctime_ns
-    monkeypatch.setattr(remembered, "time", SimpleNamespace(time_ns=lambda: changed))
-    first = memory.read(root / "trainer", root)
-    assert memory.read(root / "trainer", root) is not first
-
-
-@pytest.mark.usefixtures("later")
-def test_only_so_much_code_is_held(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(root, {"other/x.py": "x" * 10, "third/x.py": "x" * 100})
-    monkeypatch.setattr(remembered, "MOST_BYTES", 20)
-    memory = SourceMemory()
-    first = {name: memory.read(root / name, root) for name in ("trainer", "other", "third")}
-    again = {name: memory.read(root / name, root) for name in first}
-    assert [again[name] is first[name] for name in first] == [True, True, False]
-    assert again == first

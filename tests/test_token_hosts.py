@@ -264,12 +264,51 @@ def test_hosts_of_the_variable_are_allowed(tmp_path: Path) -> None:
         "a:x",
         "é",
         "a#b",
+        "google:",
+        "google:8443",
+        "google: a",
+        "google:github:a",
+        "gitlab:a.example",
     ],
 )
 def test_what_is_no_host_is_refused_by_name(tmp_path: Path, written: str) -> None:
     with pytest.raises(InvalidError, match="RECONCILER_TOKEN_HOSTS") as caught:
         token_hosts(tmp_path, {"RECONCILER_TOKEN_HOSTS": written})
     assert "HOST or HOST:PORT" in caught.value.hint
+
+
+HOSTS = st.sampled_from(["h", "proxy.example", "google", "github", "google.example", "[::1]", "10.0.0.1"])
+ENTRIES = st.tuples(
+    st.sampled_from(["", "google:", "github:", "Google:", "GITHUB:"]),
+    HOSTS,
+    st.sampled_from(["", ":443", ":8443"]),
+).map("".join)
+
+
+@settings(deadline=None)
+@given(entries=st.lists(ENTRIES, max_size=4), in_file=st.booleans())
+@example(entries=["google:h", "github:h:8443"], in_file=False)
+@example(entries=["google", "github:github:8443"], in_file=True)
+def test_entry_for_one_owner_never_lets_the_other_token_go_there(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[str], in_file: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("settings")
+    environ = (
+        allow_by_file(folder, "\n".join(entries))
+        if in_file
+        else {"HOME": str(folder), "RECONCILER_TOKEN_HOSTS": ",".join(entries)}
+    )
+    try:
+        hosts = token_hosts(folder / "root", environ)
+    except InvalidError:
+        # Is it a port of a host named "google", or a host "8443" for Google's token?
+        assert any(re.fullmatch(r"(google|github):\d+", entry) for entry in entries)
+        return
+    for rule, other in ((hosts.google, "github:"), (hosts.github, "google:")):
+        for_it = [entry for entry in entries if not entry.lower().startswith(other)]
+        places = [entry.lower().removeprefix(f"{rule.owner.lower()}:") for entry in for_it]
+        to = (destination_of(f"https://{place}") for place in places)
+        assert rule.allowed == {(one.host, one.port) for one in to}
 
 
 def allow_by_file(folder: Path, text: str) -> dict[str, str]:
@@ -369,7 +408,7 @@ def test_a_file_that_others_may_have_written_allows_nothing(
     refused = hosts.refusal(hosts.google, "https://evil.example/")
     assert refused is not None
     assert why in refused[1]
-    assert "RECONCILER_TOKEN_HOSTS=evil.example" in refused[1]
+    assert "RECONCILER_TOKEN_HOSTS=google:evil.example" in refused[1]
 
 
 def test_a_file_of_another_user_allows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +485,7 @@ def test_endpoints_of_a_branch_get_no_google_token(
         assert "/environments/prod/endpoints/storage" in refused.err
         if scheme == "https":
             assert f'"{place(stranger.url)}" may not get the Google token' in refused.err
-            assert f"RECONCILER_TOKEN_HOSTS={place(stranger.url)}" in refused.err
+            assert f"RECONCILER_TOKEN_HOSTS=google:{place(stranger.url)}" in refused.err
             assert "no-settings/reconciler/token-hosts" in refused.err
         else:
             assert "plain http" in refused.err
@@ -696,7 +735,7 @@ def test_api_url_of_a_branch_gets_no_github_token(
         if scheme == "https":
             assert f'"{place(stranger.url)}" may not get the GitHub token' in refused.err
             assert "reconciler.yaml:5:" in refused.err
-            assert f"RECONCILER_TOKEN_HOSTS={place(stranger.url)}" in refused.err
+            assert f"RECONCILER_TOKEN_HOSTS=github:{place(stranger.url)}" in refused.err
             assert "no-settings/reconciler/token-hosts" in refused.err
     assert stranger.connections == 0
     assert not (repository.home / "service.json").exists(), "nothing was started"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from github_server import GitHubServer
 from held_service import HeldService
-from repository import Repository
+from repository import IMAGE, Repository
 from tls import behind_tls
 from token_server import private_key, token_server
 
@@ -26,6 +26,14 @@ ENVIRONMENT = """
     {more}
     defaults: {{baseOutputDirectory: "gs://acme-models/out"}}
     endpoints: {{aiplatform: "{url}", ml: "{url}", storage: "{url}", logging: "{url}"}}
+"""
+ML_JOB = """
+apiVersion: ml.googleapis.com/v1
+kind: Job
+metadata: {name: old}
+package: {path: ../quiet}
+spec:
+  trainingInput: {region: us-central1, scaleTier: BASIC, runtimeVersion: "2.11", pythonModule: task}
 """
 COMMANDS = (
     ("validate",),
@@ -226,30 +234,68 @@ def test_statuses_of_a_commit_tell_instances_apart(cloud: Cloud) -> None:
     }
 
 
-def test_local_environments_with_projects_of_their_own_train_their_own_job(repository: Repository) -> None:
-    images = (repository.root / "reconciler.yaml").read_text()
-    folders = {"local": "gs://models/out", "dev": "gs://models/dev"}
-    settings = "".join(
-        f"  {name}:\n    engine: local\n    defaults: {{baseOutputDirectory: {folder}}}\n"
-        for name, folder in folders.items()
-    )
-    repository.write("reconciler.yaml", f"environments:\n{settings}    project: dev-jobs\n{images}")
+@pytest.mark.parametrize(
+    ("own", "place"), [("project: dev-jobs", "dev-jobs/local"), ("location: us-east1", "local/us-east1")]
+)
+def test_local_environments_with_places_of_their_own_train_their_own_job(
+    repository: Repository, own: str, place: str
+) -> None:
+    folders = local_environments(repository, own)
     repository.job("first")
+    resources = set()
     for number, environment in enumerate(folders, start=1):
         assert repository.run("apply", "--wait", RECONCILER_ENV=environment).code == 0
         assert len(repository.starts.read_text().splitlines()) == number
         (job,) = repository.run("status", "--format", "json", RECONCILER_ENV=environment).json["jobs"]
         assert (job["state"], job["claim"]) == ("SUCCEEDED", "bound")
+        resources.add(job["resource"])
         body = repository.run("render", "first", RECONCILER_ENV=environment).json
         assert (
             body["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
             == f"{folders[environment]}/{job['jobName']}"
         )
+    assert len(resources) == len(folders)
+    for environment in folders:
+        (change,) = repository.run("plan", "--format", "json", RECONCILER_ENV=environment).json["changes"]
+        assert (change["action"], change["reason"]) == ("none", "succeeded")
     claims = repository.home / "gcs" / "reconciler-staging" / "reconciler" / "claims" / "local"
-    assert sorted(file.relative_to(claims).parts[0] for file in claims.glob("*/*/*/1")) == [
-        "dev-jobs",
-        "local",
-    ]
+    places = sorted(str(file.relative_to(claims)).rsplit("/", 2)[0] for file in claims.glob("*/*/*/1"))
+    assert places == sorted(["local/local", place])
+
+
+def test_ml_run_of_one_location_is_not_taken_for_the_run_of_another(repository: Repository) -> None:
+    settings = repository.root / "reconciler.yaml"
+    settings.write_text(settings.read_text().replace(f"{IMAGE}:", '"2.11":'))
+    repository.write("quiet/task.py", "print('done')\n")
+    repository.write("jobs/old.yaml", ML_JOB)
+    assert repository.run("apply", "--wait").code == 0
+    local_environments(repository, "location: us-east1")
+    applied = repository.run("apply", "--format", "json", RECONCILER_ENV="dev")
+    assert applied.code == 1
+    (outcome,) = applied.json["outcomes"]
+    assert (outcome["action"], outcome["status"]) == ("blocked", "skipped")
+    assert 'the environment "local" has the project "local" too' in outcome["error"]
+    assert "write a project of its own in the environment that is new" in outcome["error"]
+    # The run that has a claim stays as it is.
+    (change,) = repository.run("plan", "--format", "json").json["changes"]
+    assert (change["action"], change["reason"]) == ("none", "succeeded")
+
+    local_environments(repository, "project: dev-jobs")
+    assert repository.run("apply", "--wait", RECONCILER_ENV="dev").code == 0
+    (job,) = repository.run("status", "--format", "json", RECONCILER_ENV="dev").json["jobs"]
+    assert (job["state"], job["claim"]) == ("SUCCEEDED", "bound")
+
+
+def local_environments(repository: Repository, own: str) -> dict[str, str]:
+    """Write a second local environment, whose further setting is `own`; return the folders of both."""
+    folders = {"local": "gs://models/out", "dev": "gs://models/dev"}
+    settings = "".join(
+        f"  {name}:\n    engine: local\n    defaults: {{baseOutputDirectory: {folder}}}\n"
+        for name, folder in folders.items()
+    )
+    images = (repository.root / "reconciler.yaml").read_text().partition("images:")[2]
+    repository.write("reconciler.yaml", f"environments:\n{settings}    {own}\nimages:{images}")
+    return folders
 
 
 def test_failed_run_of_one_instance_does_not_block_the_other(cloud: Cloud) -> None:

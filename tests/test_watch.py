@@ -396,8 +396,7 @@ class Loop:
 def loop(repository: Repository, service: HeldService, monkeypatch: pytest.MonkeyPatch) -> Loop:
     """A loop that has submitted three jobs, which go on, and that nothing is news to."""
     # What was written a moment ago is trusted at once, so that nobody has to wait here.
-    for remembering in ("validation.filecontent", "sources.remembered"):
-        monkeypatch.setattr(f"reconciler.{remembering}._COARSEST_TICK", 0)
+    monkeypatch.setattr("reconciler.validation.filecontent._COARSEST_TICK", 0)
     for name in ("one", "two", "three"):
         repository.job(name)
     made = Loop(repository, monkeypatch)
@@ -454,11 +453,11 @@ class TestPasses:
         assert len({*loop.requests}) == len(loop.requests) == 6, "a service that rests is only looked at"
         assert {request.partition(" ")[0] for request in loop.requests} == {"GET"}
 
-    def test_without_a_change_no_file_is_opened(self, loop: Loop, repository: Repository) -> None:
+    def test_without_a_change_no_manifest_is_opened(self, loop: Loop, repository: Repository) -> None:
         opened = Opened()
         task = str(repository.root / "trainer/task.py")
         assert task in opened.during(lambda: Path(task).read_bytes())
-        names = {"one.yaml", "two.yaml", "three.yaml", "task.py", "reconciler.yaml", ".gitignore"}
+        names = {"one.yaml", "two.yaml", "three.yaml", "reconciler.yaml"}
         assert names.isdisjoint(Path(path).name for path in opened.during(loop.turn))
 
         repository.job("two", args=["--other"])
@@ -545,7 +544,7 @@ class TestPasses:
         filled: frozenset[str] = frozenset()
         kept = ManifestCache(repository.root, filled, environ).load()
         assert len(kept.places) == 3, "the first pass left what it found out to other commands"
-        files = loop.remembered.files
-        assert files is not None
-        assert {Path(place.place).name for place in files.manifests.places} == {"one.yaml", "three.yaml"}
-        assert len(files.manifests.files) == 2
+        manifests = loop.remembered.manifests
+        assert manifests is not None
+        assert {Path(place.place).name for place in manifests.places} == {"one.yaml", "three.yaml"}
+        assert len(manifests.files) == 2

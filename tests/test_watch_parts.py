@@ -546,7 +546,7 @@ class TestTelling:
         def full(*arguments: Any) -> Any:
             raise OSError(errno.ENOSPC, "No space left on device", "/there")
 
-        monkeypatch.setattr("reconciler.watching.turn.wanted", full)
+        monkeypatch.setattr("reconciler.watching.turn.load_desired", full)
         turn = self.turn(commands, told)
         assert turn.result is Result.FAILED
         assert told.lines()[0]["message"] == "No space left on device: /there"

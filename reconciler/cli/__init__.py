@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from itertools import pairwise
 
@@ -18,14 +18,8 @@ _INTERRUPTED = """interrupted; jobs that were submitted go on
     what may have been submitted is looked for by the next `reconciler apply`, before it sends anything"""
 
 
-def run(argv: Sequence[str], leave: Callable[[int], None] = lambda code: None) -> int:
-    """Run one command; its exit code.
-
-    Args:
-        argv: The command line, without the program's name.
-        leave: Called where all went well, with the exit code, before anything that the command made is given
-            back.
-    """
+def run(argv: Sequence[str]) -> int:
+    """Run one command, and return its exit code; `argv` is the command line without the program's name."""
     # What a terminal's encoding can't show is escaped, rather than an error in the middle of the output.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -35,7 +29,6 @@ def run(argv: Sequence[str], leave: Callable[[int], None] = lambda code: None) -
         arguments = parse(argv)
         code: ExitCode = arguments.command(arguments)
         sys.stdout.flush()
-        leave(int(code))
         return int(code)
     except ReconcilerError as error:
         return _failed(error, _log_format(argv))

@@ -19,6 +19,7 @@ from reconciler.inert import one_line
 from reconciler.job import ActualJob, State
 from reconciler.jsonforms import apply_json
 from reconciler.labels import KEY, attempt_of
+from reconciler.load_desired import load_desired
 from reconciler.onepass import (
     brake,
     carry_out,
@@ -40,7 +41,6 @@ from reconciler.reporters.settings import github_settings
 from reconciler.session import Session
 from reconciler.submission.observation import observe
 from reconciler.wait import Awaited, awaited, wait
-from reconciler.wanting import wanted
 
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` gives to outcomes that aren't known: more than a request takes to be settled.
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     is_told = github_settings(context.config.github, os.environ, context.config.root) is not None
     before = commit_of(context.config.root, os.environ) if is_told else None
     try:
-        desired = wanted(context.config, context.environment, arguments.paths)
+        desired = load_desired(context.config, context.environment, arguments.paths)
     except InvalidError as error:
         if is_told:
             with context.session(start=True) as session:

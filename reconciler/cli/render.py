@@ -10,16 +10,16 @@ from reconciler.claim import ClaimId
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
 from reconciler.errors import ExitCode, NotFoundError
+from reconciler.load_desired import load_desired
 from reconciler.naming import label_of
 from reconciler.origin import origin_of
 from reconciler.reconcile import request_body
-from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the body that a first submission of the job would send, but for the mark of the one request."""
     context = context_of(arguments)
-    desired = wanted(context.config, context.environment, [])
+    desired = load_desired(context.config, context.environment, [])
     base = arguments.name.replace("-", "_")
     for job in desired.jobs:
         if job.job_name == arguments.name or job.manifest.base_name == base:

@@ -11,11 +11,11 @@ from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
 from reconciler.commit import commit_of, still_at
 from reconciler.errors import ExitCode, InvalidError
+from reconciler.load_desired import load_desired
 from reconciler.onepass import invalid, tell_commits, unposted, untold
 from reconciler.origin import origin_of
 from reconciler.reporters.settings import github_settings
 from reconciler.submission.observation import observe
-from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.DONE
     before = commit_of(context.config.root, os.environ)
     try:
-        desired = wanted(context.config, context.environment, [])
+        desired = load_desired(context.config, context.environment, [])
     except InvalidError as error:
         with context.session(start=True) as session:
             commit = still_at(context.config.root, os.environ, before)

@@ -12,6 +12,8 @@ from reconciler.cli.context import context_of
 from reconciler.desired import Desired
 from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
 from reconciler.inert import one_line
+from reconciler.job import ActualJob
+from reconciler.load_desired import load_desired
 from reconciler.origin import origin_of, uncarried
 from reconciler.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
@@ -20,18 +22,18 @@ from reconciler.reconcile import hours_of
 from reconciler.session import Session
 from reconciler.submission.observation import observe
 from reconciler.submission.submitter import Submitter
-from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Settle a submission that doesn't settle itself: send it again, or never."""
     context = context_of(arguments)
     with context.session(start=True) as session:
-        claim = _unsettled(arguments.name, list(observe(session.ports).known.values()))
+        observed = observe(session.ports)
+        claim = _unsettled(arguments.name, list(observed.known.values()))
         if arguments.give_up:
             return _give_up(session, claim)
-        desired = wanted(context.config, context.environment, [])
-        return _resubmit(session, desired, claim)
+        desired = load_desired(context.config, context.environment, [])
+        return _resubmit(session, desired, claim, observed.runs)
 
 
 def _unsettled(name: str, claims: list[Claim]) -> Claim:
@@ -65,14 +67,14 @@ def _give_up(session: Session, claim: Claim) -> ExitCode:
     return ExitCode.DONE
 
 
-def _resubmit(session: Session, desired: Desired, claim: Claim) -> ExitCode:
+def _resubmit(session: Session, desired: Desired, claim: Claim, runs: tuple[ActualJob, ...]) -> ExitCode:
     job = _wanted(desired, claim)
     _check_brakes(session, job)
     origin = origin_of(session.config, desired, [job], os.environ, whole=False)
     for line in uncarried(origin, [job]):
         _tell(line)
     applier = applier_of(session, desired, origin.commit_of, tell=_tell)
-    settled = applier.resubmit(job, claim)
+    settled = applier.resubmit(job, claim, runs)
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
         return ExitCode.DONE

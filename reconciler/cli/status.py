@@ -11,12 +11,12 @@ from reconciler.cli.output import print_json, tell, tell_error
 from reconciler.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.job import ActualJob
 from reconciler.jsonforms import status_json
+from reconciler.load_desired import load_desired
 from reconciler.plan import DesiredJob
 from reconciler.planning.outcome import JobStatus, job_statuses
 from reconciler.render import status_text
 from reconciler.session import Session
 from reconciler.submission.observation import observe
-from reconciler.wanting import wanted
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -50,7 +50,7 @@ def _observed(
 def _desired(context: Context, log_format: str) -> tuple[DesiredJob, ...]:
     """The wanted jobs; a broken manifest must not hide how the runs stand."""
     try:
-        return wanted(context.config, context.environment, []).jobs
+        return load_desired(context.config, context.environment, []).jobs
     except (InvalidError, UsageError) as error:
         tell_error(error, log_format)
         tell("only runs are shown", log_format)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.config import find_root
+from reconciler.diagnostics import quote
 from reconciler.errors import ExitCode, UsageError
 from reconciler.home import is_empty, locate
 from reconciler.inert import one_line
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.DONE
     refuse_tracked(home, os.environ)
     if is_empty(home):
+        check(home, os.environ)
         print(f"{name} is empty or missing: nothing to accept")
         return ExitCode.DONE
     if is_trusted(home, os.environ):
@@ -65,10 +67,16 @@ def _lines(contents: Contents) -> list[str]:
         lines.append(f"gs://{bucket.name[:100]}: {_counted(bucket.files, 'file')}, {_size(bucket.size)}")
     if len(contents.buckets) > _MOST_SHOWN:
         lines.append(f"and {_counted(len(contents.buckets) - _MOST_SHOWN, 'more bucket')}")
+    linked = {link.name for link in contents.links}
     if not contents.buckets:
-        lines.append("buckets: none")
-    lines.append(f"environments: {contents.environments or 'none'}")
+        lines.append(f"buckets: {'unknown: gcs is a link' if 'gcs' in linked else 'none'}")
+    kept = "unknown: a link" if "environments" in linked else contents.environments or "none"
+    lines.append(f"environments: {kept}")
     lines.append(f"service.json: {'present' if contents.has_address else 'none'}")
+    for link in contents.links:
+        lines.append(f"symbolic link, not followed: {quote(link.name)} -> {quote(link.target)}")
+    if contents.further_links:
+        lines.append(f"and {_counted(contents.further_links, 'more symbolic link')}")
     if not contents.complete:
         lines.append("more files exist; counting stopped at the limit")
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import prod
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from reconciler import schemas
+from reconciler.concurrency import call_all
 from reconciler.engines.accelerators import accelerators_of
 from reconciler.engines.base import (
     DEFAULT_TIMEOUT,
@@ -18,22 +19,21 @@ from reconciler.engines.base import (
     about,
     count_of,
     execute,
+    filter_of,
     hours,
-    labels_of,
     object_of,
     part_of,
     parts_of,
     text_of,
+    typed_record,
     unknown,
     with_headers,
 )
 from reconciler.engines.listing import Pages, listing
-from reconciler.engines.together import together
 from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import AIPLATFORM_V1, JsonObject
 from reconciler.staged import without_staged
-from reconciler.unread import Unread, joined
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
@@ -79,21 +79,10 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error: _Error = _Error()
 
 
-def _job(resource: JsonObject) -> _Job:
-    """A job as far as its fields are what they should be."""
-    return _Job(
-        name=resource["name"],
-        display_name=text_of(resource, "displayName"),
-        state=text_of(resource, "state"),
-        labels=labels_of(resource),
-        create_time=text_of(resource, "createTime"),
-        start_time=text_of(resource, "startTime"),
-        end_time=text_of(resource, "endTime"),
-        error=_Error(text_of(part_of(resource, "error"), "message")),
-    )
-
-
-_PAGES = {kind: Pages(items, _Job, ("name", "name"), _job) for kind, items in _COLLECTIONS.items()}
+_PAGES = {
+    kind: Pages(items, _Job, ("name", "name"), partial(typed_record, _Job))
+    for kind, items in _COLLECTIONS.items()
+}
 
 
 class AiPlatformEngine:
@@ -173,16 +162,17 @@ class AiPlatformEngine:
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
         """The jobs of both kinds with these labels."""
-        return self.listed(labels).read()
+        return self.listed(labels)
 
-    def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet; `since`: those created then or later (RFC 3339)."""
+    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
-        return joined(together(listings, threads=self._connection.endpoint.distant))
+        found = call_all(listings, threads=self._connection.endpoint.distant)
+        return tuple(job for jobs in found for job in jobs)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs of this kind with this key label."""
-        return tuple(self._listed(kind, {KEY: key}).read())
+        return tuple(self._listed(kind, {KEY: key}))
 
     def read(self, kind: str, resource: str) -> ActualJob:
         """The job as it is now, with its spec."""
@@ -214,16 +204,13 @@ class AiPlatformEngine:
         project, location = re.escape(endpoint.project), re.escape(endpoint.location)
         return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
 
-    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> Unread[Sequence[ActualJob]]:
+    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
         items = _items(kind)
-        terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
-        if since:
-            terms.append(f'create_time>="{since}"')
         ask = partial(
             self._connection.get,
             f"{_METHODS}.{items}.list",
             parent=self._parent,
-            filter=" AND ".join(terms),
+            filter=filter_of(labels, since),
             pageSize=_PAGE_SIZE,
             fields=f"{items}({_LISTED}),nextPageToken",
         )
@@ -233,13 +220,13 @@ class AiPlatformEngine:
             lambda job: self._actual(kind, job, {}, {}),
         )
         wanted = labels.items()
-        return found.then(lambda jobs: [job for job in jobs if wanted <= job.labels.items()])
+        return [job for job in found if wanted <= job.labels.items()]
 
     def _collection(self, kind: str) -> Any:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")
 
     def _read(self, kind: str, resource: JsonObject) -> ActualJob:
-        return self._actual(kind, _job(resource), _spec_of(kind, resource), resource)
+        return self._actual(kind, typed_record(_Job, resource), _spec_of(kind, resource), resource)
 
     def _actual(self, kind: str, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
         return ActualJob(

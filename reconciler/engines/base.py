@@ -11,9 +11,11 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, TypeVar, get_origin
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 from reconciler import schemas
 from reconciler.engines.addresses import address
@@ -29,6 +31,8 @@ from reconciler.transport import (
     Transport,
     retry_after,
 )
+
+Record = TypeVar("Record", bound=Struct)
 
 _ANY = re.compile(".+")
 _VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
@@ -255,9 +259,34 @@ def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
         return default
 
 
-def labels_of(resource: JsonObject) -> Mapping[str, str]:
-    """The labels of a resource."""
-    return {name: value for name, value in part_of(resource, "labels").items() if isinstance(value, str)}
+def filter_of(labels: Mapping[str, str], since: str) -> str:
+    """Return the list filter for jobs with these labels, created at `since` or later ("" for any)."""
+    terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
+    return " AND ".join([*terms, f'create_time>="{since}"'] if since else terms)
+
+
+def typed_record(kind: type[Record], resource: JsonObject) -> Record:
+    """Return the record of a resource; a field with a value of another type counts as missing.
+
+    msgspec's decoder is faster, but refuses the whole resource for one such field.
+    """
+    return kind(**{name: read(resource, key) for name, key, read in _readers(kind)})
+
+
+@cache
+def _readers(kind: type[Struct]) -> list[tuple[str, str, Callable[[JsonObject, str], Any]]]:
+    return [(field.name, field.encode_name, _reader(field.type)) for field in fields(kind)]
+
+
+def _reader(type_: Any) -> Callable[[JsonObject, str], Any]:
+    if isinstance(type_, type) and issubclass(type_, Struct):
+        return lambda resource, name: typed_record(type_, part_of(resource, name))
+    return _texts_of if get_origin(type_) is Mapping else text_of
+
+
+def _texts_of(resource: JsonObject, name: str) -> Mapping[str, str]:
+    """The texts by name in an object within an answer."""
+    return {key: value for key, value in part_of(resource, name).items() if isinstance(value, str)}
 
 
 def api_error(status: int, content: bytes, asked: float | None = None) -> ApiError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from operator import attrgetter
@@ -16,7 +16,6 @@ from reconciler.engines.base import ApiError, object_of, text_of
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
 from reconciler.transport import HttpResponse, NoAnswerError
-from reconciler.unread import Unread, digest_of
 
 RESTARTS = 3
 """How often a listing begins again before it counts as impossible."""
@@ -103,8 +102,8 @@ class _LostError(Exception):
 
 def listing(
     ask: Callable[[str | None], HttpResponse], pages: Pages[Item], made: Callable[[Item], Made]
-) -> Unread[Sequence[Made]]:
-    """What is made of every item of a listing, once somebody reads it.
+) -> list[Made]:
+    """Return what `made` makes of every item of a listing.
 
     A page token that the service refuses, or gives a second time, begins the listing anew: to go on without
     it would leave items out. An item that moves to a later page meanwhile is listed once.
@@ -112,13 +111,16 @@ def listing(
     Args:
         ask: Asks for the page of a token, for the first one with None.
         pages: How its answers are read.
-        made: Makes of an item what is wanted, and depends on nothing else.
+        made: Converts an item.
 
     Raises:
-        ServiceError: There is no complete listing to be had; or, when it is read, what there is can't be.
+        ServiceError: There is no complete listing to be had, or it can't be read.
     """
-    listed = _listed(ask, pages)
-    return Unread(lambda: _made(listed, pages, made), digest_of(listed))
+    found: dict[str, Made] = {}
+    for written in _listed(ask, pages):
+        page = pages.read(written)
+        found |= zip(page, map(made, page.values()), strict=True)
+    return list(found.values())
 
 
 def _listed(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list[Raw]:
@@ -146,14 +148,6 @@ def _pass(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list
             raise _LostError
         tokens.add(token)
         body = _next(ask, token)
-
-
-def _made(listed: Iterable[Raw], pages: Pages[Item], made: Callable[[Item], Made]) -> Sequence[Made]:
-    found: dict[str, Made] = {}
-    for written in listed:
-        page = pages.read(written)
-        found |= zip(page, map(made, page.values()), strict=True)
-    return list(found.values())
 
 
 def _next(ask: Callable[[str | None], HttpResponse], token: str) -> bytes:

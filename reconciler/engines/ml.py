@@ -20,12 +20,13 @@ from reconciler.engines.base import (
     about,
     count_of,
     execute,
+    filter_of,
     hours,
-    labels_of,
     object_of,
     part_of,
     parts_of,
     text_of,
+    typed_record,
     unknown,
     with_headers,
 )
@@ -34,7 +35,6 @@ from reconciler.job import ActualJob, State, Trials
 from reconciler.labels import KEY
 from reconciler.manifest import ML_V1, JsonObject
 from reconciler.staged import without_staged
-from reconciler.unread import Unread
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100
@@ -79,20 +79,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error_message: str = ""
 
 
-def _job(resource: JsonObject) -> _Job:
-    """A job as far as its fields are what they should be."""
-    return _Job(
-        job_id=resource["jobId"],
-        state=text_of(resource, "state"),
-        labels=labels_of(resource),
-        create_time=text_of(resource, "createTime"),
-        start_time=text_of(resource, "startTime"),
-        end_time=text_of(resource, "endTime"),
-        error_message=text_of(resource, "errorMessage"),
-    )
-
-
-_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), _job)
+_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), partial(typed_record, _Job))
 
 
 class MlEngine:
@@ -182,18 +169,15 @@ class MlEngine:
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
         """The jobs with these labels."""
-        return self.listed(labels).read()
+        return self.listed(labels)
 
-    def listed(self, labels: Mapping[str, str], since: str = "") -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet; `since`: those created then or later (RFC 3339)."""
-        terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
-        if since:
-            terms.append(f'create_time>="{since}"')
+    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
         ask = partial(
             self._connection.get,
             f"{_METHODS}.list",
             parent=self._parent,
-            filter=" AND ".join(terms),
+            filter=filter_of(labels, since),
             pageSize=_PAGE_SIZE,
             fields=f"jobs({_LISTED}),nextPageToken",
         )
@@ -203,7 +187,7 @@ class MlEngine:
             lambda job: self._actual(job, {}, {}),
         )
         wanted = labels.items()
-        return found.then(lambda jobs: tuple(job for job in jobs if wanted <= job.labels.items()))
+        return tuple(job for job in found if wanted <= job.labels.items())
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """The jobs with this key label."""
@@ -241,7 +225,7 @@ class MlEngine:
     def _read(self, resource: JsonObject) -> ActualJob:
         training = part_of(resource, "trainingInput")
         spec = {"trainingInput": without_staged(training)} if training else {}
-        return self._actual(_job(resource), spec, resource)
+        return self._actual(typed_record(_Job, resource), spec, resource)
 
     def _actual(self, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
         return ActualJob(

@@ -7,13 +7,10 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from operator import attrgetter
 
 from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.job_heads import JobHead
-from reconciler.localservice.message import ApiError, Response, invalid, not_found, violations
-from reconciler.localservice.partial_lists import Fields
+from reconciler.localservice.message import ApiError, invalid, not_found, violations
 from reconciler.localservice.records import (
     CUSTOM_JOBS,
     TUNING_JOBS,
@@ -83,7 +80,7 @@ class AiPlatformApi:
         job = self._named(kind, call)
         return resource(job, self._trials(job))
 
-    def _list(self, kind: _Kind, call: Call) -> Response | JsonObject:
+    def _list(self, kind: _Kind, call: Call) -> JsonObject:
         place = (kind.collection, *_place(call))
         mask = field_masks.parse_paths(call.text("readMask")) if call.text("readMask") else {}
         # Trials are most of a job: they aren't even read where nobody wants them.
@@ -96,9 +93,7 @@ class AiPlatformApi:
             return selected
 
         size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
-        return self._training.listed(
-            call, place, _filter(call.text("filter")), size, {} if mask else _FIELDS, whole
-        )
+        return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
 
     def _cancel(self, kind: _Kind, call: Call) -> JsonObject:
         self._training.cancel(self._named(kind, call), "CANCELED")
@@ -168,38 +163,18 @@ def _deletion(job: JobRecord, at: str) -> JsonObject:
 
 
 @lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobHead]:
+def _filter(text: str) -> filters.Predicate[JobRecord]:
     return filters.compiled(filters.parse(text), _field)
 
 
-def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
+def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
     match path:
         case ("display_name",):
-            return filters.text_field(lambda job: job.display_name, "=", "!=", ":")
+            return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
         case ("state",):
             return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
         case ("create_time",):
             return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
         case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.labels or {}, ".".join(key))
+            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
     return None
-
-
-def _error(job: JobHead) -> JsonObject | None:
-    return {"code": job.error_code, "message": job.error_message} if job.error_code else None
-
-
-# What a list tells of each job where only these fields are wanted; the same as in `resource`.
-_FIELDS: Fields[JobHead] = {
-    "name": lambda job: (
-        f"projects/{job.project_number}/locations/{job.location}/{job.collection}/{job.job_id}"
-    ),
-    "displayName": attrgetter("display_name"),
-    "labels": attrgetter("labels"),
-    "state": lambda job: STATES[job.state],
-    "createTime": attrgetter("create_time"),
-    "startTime": attrgetter("start_time"),
-    "endTime": attrgetter("end_time"),
-    "updateTime": attrgetter("update_time"),
-    "error": _error,
-}

@@ -1,215 +1,56 @@
-"""The names in a bucket, in order; what lies in a folder is remembered as long as the folder is as it was."""
+"""Walk through a bucket's folders and yield its objects' names in order."""
 
 from __future__ import annotations
 
 import os
 import stat
-import threading
-import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
-from reconciler.localservice.bucket_files import FOLDER, TICK_NS, Found, Wanted, opened
+from reconciler.localservice.bucket_files import Found, Wanted, opened
 
-_MOST = 200_000
-_GONE = (FileNotFoundError, NotADirectoryError)  # files and folders may go away while one walks
+_GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
 
-Signature = tuple[int, int, int, int]
-FileSignature = tuple[int, int, int]
 Names = tuple[str, ...]
-"""The names in a folder, those of folders with "/" behind, in the order that their files' names have."""
+"""The names in a folder, those of folders with "/" appended, in the order of the objects' names."""
 
 
-class Lying(NamedTuple):
-    """What lies in a folder.
+def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
+    """Yield the wanted files below an open folder, in the order of their names' UTF-8 bytes.
 
-    Attributes:
-        signature: What the folder looked like.
-        names: All names.
-        files: The same where they are all files'; else none.
+    A status may be that of a file or link that has just replaced the listed file. Use it only to compare it
+    with the recorded one; if it differs, open the file with care.
+
+    Args:
+        path: The folder's path in the bucket: "" or a path that ends in "/".
     """
-
-    signature: Signature
-    names: Names
-    files: Names
-
-
-class Look:
-    """What a walk looked at: while all of it is as it was, another walk finds the same.
-
-    Attributes:
-        is_sure: Whether no folder has changed so shortly before that it may change again unseen.
-    """
-
-    def __init__(self) -> None:
-        self.is_sure = True
-        self._folders: dict[str, Signature] = {}
-        self._files: dict[str, FileSignature] = {}
-
-    def folder(self, path: str, lying: Lying, *, is_sure: bool) -> None:
-        """Note a folder, "" for the bucket's own; the paths of others end in "/"."""
-        self._folders[path or "."] = lying.signature
-        self.is_sure = self.is_sure and is_sure
-
-    def file(self, found: Found) -> None:
-        """Note a file that was found."""
-        if found.status is not None:
-            self._files[found.name] = _file_signature(found.status)
-
-    def still_holds(self, bucket: int) -> bool:
-        """Whether what was noted is as it was, in the bucket whose open folder this is."""
-        # Most of it is in one folder, and found there in half the time that its whole path takes.
-        base = _folder_of_all(self._files)
-        below = len(base)
-        inner = {path for path in self._folders if path.startswith(base) and path not in (base, ".")}
-        try:
-            with opened(base or ".", bucket) as folder:
-                return (
-                    all(_at(path, bucket) == self._folders[path] for path in self._folders.keys() - inner)
-                    and all(_at(path[below:], folder) == self._folders[path] for path in inner)
-                    and all(_file_at(name[below:], folder) == known for name, known in self._files.items())
-                )
-        except OSError:
-            return False
+    for name in _from(_names(folder), max(wanted.start, wanted.prefix), path):
+        whole = path + name
+        if whole > wanted.prefix and not whole.startswith(wanted.prefix):
+            return
+        if not name.endswith("/"):
+            if wanted.file(whole) and (status := _file(name, folder)):
+                yield Found(whole, status)
+        elif not wanted.folder(whole):
+            continue
+        elif wanted.folds(whole):
+            if any(_within(folder, name, Wanted(start=wanted.start), path)):
+                yield Found(whole, None)
+        else:
+            yield from _within(folder, name, wanted, path)
 
 
-class Folders:
-    """What lies in the folders of one home's buckets; at most `most` names are remembered.
-
-    Whatever is put into a folder, taken out of it or replaced in it changes the folder's own times. What is
-    written into a file doesn't: files are looked at each time.
-    """
-
-    def __init__(self, most: int = _MOST) -> None:
-        self._left = most
-        self._known: dict[str, Lying] = {}
-        self._lock = threading.Lock()
-
-    def below(self, path: str, name: str, folder: int) -> Lying:
-        """What lies in the folder `name`, whose whole path is `path`, within an open one.
-
-        Raises:
-            OSError: It isn't there, or is no folder.
-        """
-        found = self._known.get(path)
-        if found is not None and found.signature == _signature(
-            os.stat(name, dir_fd=folder, follow_symlinks=False)
-        ):
-            return found
-        descriptor = os.open(name, FOLDER, dir_fd=folder)
-        try:
-            return self.read(path, descriptor)
-        finally:
-            os.close(descriptor)
-
-    def read(self, path: str, folder: int) -> Lying:
-        """What lies in the folder that the descriptor `folder` is of."""
-        status, now = os.fstat(folder), time.time_ns()
-        signature = _signature(status)
-        found = self._known.get(path)
-        if found is not None and found.signature == signature:
-            return found
-        names = _names(folder)
-        lying = Lying(signature, names, () if any(map(_is_folder, names)) else names)
-        # One that has changed just now may change again without its times showing it.
-        if now - max(status.st_mtime_ns, status.st_ctime_ns) > TICK_NS:
-            self._remember(path, lying)
-        return lying
-
-    def holds(self, path: str, lying: Lying) -> bool:
-        """Whether this is what is remembered of a folder."""
-        return self._known.get(path) is lying
-
-    def _remember(self, path: str, lying: Lying) -> None:
-        with self._lock:
-            self._forget(path)
-            self._known[path] = lying
-            self._left -= len(lying.names) + 1
-            while self._left < 0:
-                self._forget(next(iter(self._known)))
-
-    def _forget(self, path: str) -> None:
-        found = self._known.pop(path, None)
-        self._left += len(found.names) + 1 if found else 0
-
-
-def walk(bucket: str, folder: int, wanted: Wanted, folders: Folders, look: Look) -> Iterator[Found]:
-    """The wanted files of a bucket, whose folder `folder` is, in the order of their names' UTF-8 bytes.
-
-    What is looked at is noted in `look`.
-
-    A status may be that of what has taken the file's place meanwhile, even by a link: it is good for
-    comparing it with what was noted, and the file is opened with care where it differs.
-    """
-    return _Walk(bucket, folders, look).below(folder, wanted, "")
-
-
-class _Walk:
-    def __init__(self, bucket: str, folders: Folders, look: Look) -> None:
-        self.bucket = bucket
-        self.folders = folders
-        self.look = look
-
-    def below(self, folder: int, wanted: Wanted, path: str) -> Iterator[Found]:
-        """The files below an open folder; `path` is what their names begin with."""
-        lying = self.folders.read(f"{self.bucket}/{path}", folder)
-        self.noted(path, lying)
-        names = lying.names
-        inside = path.startswith(wanted.prefix) and not wanted.fold
-        for name in _from(names, max(wanted.start, wanted.prefix), path):
-            whole = path + name
-            if inside and whole >= wanted.start and (files := self.files(folder, name, whole)):
-                # Most of a large folder is wanted, and is folders of a file or a few: the way is short.
-                for each in files:
-                    if (status := _file(name + each, folder)) is not None:
-                        yield Found(whole + each, status)
-                continue
-            if whole > wanted.prefix and not whole.startswith(wanted.prefix):
-                return
-            if not name.endswith("/"):
-                if wanted.file(whole) and (status := _file(name, folder)):
-                    yield Found(whole, status)
-            elif not wanted.folder(whole):
-                continue
-            elif wanted.folds(whole):
-                if any(self.within(folder, name, Wanted(start=wanted.start), path)):
-                    yield Found(whole, None)
-            else:
-                yield from self.within(folder, name, wanted, path)
-
-    def within(self, folder: int, name: str, wanted: Wanted, path: str) -> Iterator[Found]:
-        """The files below the folder `name` in an open one."""
-        with suppress(*_GONE), opened(name[:-1], folder) as inner:
-            yield from self.below(inner, wanted, path + name)
-
-    def files(self, folder: int, name: str, path: str) -> Names:
-        """What lies in the folder `name` in an open one, where that is nothing but files."""
-        if name[-1] != "/":
-            return ()
-        try:
-            lying = self.folders.below(f"{self.bucket}/{path}", name[:-1], folder)
-        except _GONE:
-            return ()
-        if lying.files:
-            self.noted(path, lying)
-        return lying.files
-
-    def noted(self, path: str, lying: Lying) -> None:
-        is_sure = self.folders.holds(f"{self.bucket}/{path}", lying)
-        self.look.folder(path, lying, is_sure=is_sure)
+def _within(folder: int, name: str, wanted: Wanted, path: str) -> Iterator[Found]:
+    with suppress(*_GONE), opened(name[:-1], folder) as inner:
+        yield from walk(inner, wanted, path + name)
 
 
 def _from(names: Names, start: str, path: str) -> Names:
-    """The names from the first on that may be, or hold, what `start` or anything after it is."""
+    """Return the names from the first that may be or contain `start` or a later name."""
     if not start.startswith(path):
         return names
     return names[max(0, bisect_left(names, start[len(path) :]) - 1) :]
-
-
-def _is_folder(name: str) -> bool:
-    return name[-1] == "/"
 
 
 def _file(name: str, folder: int) -> os.stat_result | None:
@@ -218,31 +59,6 @@ def _file(name: str, folder: int) -> os.stat_result | None:
     except _GONE:
         return None
     return status if stat.S_ISREG(status.st_mode) else None
-
-
-def _signature(status: os.stat_result) -> Signature:
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _folder_of_all(names: Collection[str]) -> str:
-    """The innermost folder that all of the names, which are sorted, are in; "" for the bucket's own."""
-    if not names:
-        return ""
-    first, *_, last = (*names, *names)
-    common = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
-    return first[: first.rfind("/", 0, common) + 1]
-
-
-def _at(path: str, folder: int) -> Signature:
-    return _signature(os.stat(path, dir_fd=folder, follow_symlinks=False))
-
-
-def _file_at(path: str, folder: int) -> FileSignature:
-    return _file_signature(os.stat(path, dir_fd=folder, follow_symlinks=False))
-
-
-def _file_signature(status: os.stat_result) -> FileSignature:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _names(folder: int) -> Names:

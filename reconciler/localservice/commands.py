@@ -24,13 +24,23 @@ class Commands:
 
     Attributes:
         say: Writes a text to the run's log, with a severity.
+        check_home: Raises HomeError where the service's home may be another person's: a branch with a home of
+            its own may be checked out at any moment.
     """
 
-    def __init__(self, folder: RunFolder, spec: RunSpec, programs: Programs, say: Say) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: RunSpec,
+        programs: Programs,
+        say: Say,
+        check_home: Callable[[], None],
+    ) -> None:
         self._folder = folder
         self._spec = spec
         self._programs = programs
         self._say = say
+        self._check_home = check_home
         self._buckets = folder.service_home / "gcs"
         self._prepared: list[tuple[PythonTask, Prepared]] = []
         self._engine: Engine | None = None
@@ -43,14 +53,16 @@ class Commands:
             PreparationError: A package is missing, or no Python here will do.
             InstallError: pip failed.
             ContainerError: There is no container engine, or an image isn't to be had.
+            HomeError: The home isn't used.
             Interrupted: The run was to end.
         """
+        self._check_home()
         tasks = [replica.task for replica in self._spec.replicas]
         for number, task in enumerate(tasks):
             if task in tasks[:number]:
                 continue
             if isinstance(task, PythonTask):
-                self._prepared.append((task, prepare(self._folder, task, self._programs, self._say)))
+                self._prepared.append((task, self._ready(task)))
             else:
                 self._engine = self._engine or self._found_engine()
                 self._engine.make_ready(task, self._run)
@@ -66,6 +78,7 @@ class Commands:
 
         Raises:
             ContainerError: Its container can't be started.
+            HomeError: The home isn't used.
             OSError: It can't be started.
         """
         work, home, temp = (
@@ -75,6 +88,7 @@ class Commands:
         for path in (work, home, temp):
             remove(path)
             path.mkdir(parents=True)
+        self._check_home()
         start = partial(self._programs.start, cwd=work, out=out, err=err, replica=replica.task_name)
         task = replica.task
         if isinstance(task, ContainerTask):
@@ -105,6 +119,9 @@ class Commands:
         if isinstance(replica.task, ContainerTask):
             return ""
         return hint_of_missing_module(replica.task, errors)
+
+    def _ready(self, task: PythonTask) -> Prepared:
+        return prepare(self._folder, task, self._programs, self._say, self._check_home)
 
     def _found_engine(self) -> Engine:
         engine = find_engine(os.environ)

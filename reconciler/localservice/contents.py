@@ -21,6 +21,7 @@ from reconciler.localservice.address import ADDRESS
 MOST_FILES = 200_000
 MOST_DATABASE = 512 * 1024 * 1024  # bytes
 MOST_STATES = 100
+MOST_LINKS = 20
 _SECONDS = 5.0  # for one look at the database
 _STEPS = 10_000  # of SQLite, between two looks at the clock
 _LONGEST = 1_000_000  # bytes of one value
@@ -36,6 +37,13 @@ class Bucket(Struct, frozen=True):
     size: int
 
 
+class Link(Struct, frozen=True):
+    """A symbolic link: its path below the home, and the path that it leads to."""
+
+    name: str
+    target: str
+
+
 class Contents(Struct, frozen=True):
     """A home's content.
 
@@ -46,6 +54,8 @@ class Contents(Struct, frozen=True):
         buckets: The buckets with their sizes, by name.
         environments: The number of kept environments.
         has_address: Whether there is a service.json.
+        links: Symbolic links in the home, in its folders and in the buckets; at most `MOST_LINKS`.
+        further_links: The number of links beyond these.
         complete: False where there is more than was counted.
     """
 
@@ -55,6 +65,8 @@ class Contents(Struct, frozen=True):
     buckets: tuple[Bucket, ...]
     environments: int
     has_address: bool
+    links: tuple[Link, ...]
+    further_links: int
     complete: bool
 
 
@@ -62,65 +74,78 @@ def contents_of(home: Path) -> Contents:
     """Return a description of a home; raises nothing for whatever lies in it."""
     has_database = os.path.lexists(home / "state.db")
     jobs, problem = _jobs(home) if has_database else ({}, "")
-    left = _Left(MOST_FILES)
-    buckets = [_bucket(folder, left) for folder in _folders(home / "gcs", left)]
-    environments = sum(1 for _ in _folders(home / "environments", left))
+    look = _Look(home)
+    # First what may replace a whole folder: links deep in the buckets must not crowd it out.
+    folders = {folder.name: [*look.folders(folder)] for folder in [*look.folders(home)]}
+    buckets = [look.bucket(folder) for folder in folders.get("gcs", ())]
     return Contents(
         jobs,
         problem,
         has_database,
         tuple(sorted(buckets, key=lambda bucket: bucket.name)),
-        environments,
+        len(folders.get("environments", ())),
         os.path.lexists(home / ADDRESS),
-        left.entries > 0,
+        tuple(look.links),
+        look.further_links,
+        look.left > 0,
     )
 
 
-class _Left:
-    """The number of folder entries that may still be looked at."""
+class _Look:
+    """A look at the folders of a home, which is over after so many entries; it notes the links on its way."""
 
-    def __init__(self, entries: int) -> None:
-        self.entries = entries
+    def __init__(self, home: Path) -> None:
+        self.left = MOST_FILES
+        self.links: list[Link] = []
+        self.further_links = 0
+        self._home = home
 
+    def folders(self, folder: Path) -> Iterator[Path]:
+        for entry in [*self._entries(folder)]:
+            if entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
 
-def _bucket(folder: Path, left: _Left) -> Bucket:
-    files = size = 0
-    below = [folder]
-    while below:
-        for entry in _entries(below.pop(), left):
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                below.append(Path(entry.path))
-            elif stat.S_ISREG(status.st_mode):
-                files, size = files + 1, size + status.st_size
-    return Bucket(folder.name, files, size)
+    def bucket(self, folder: Path) -> Bucket:
+        files = size = 0
+        below = [folder]
+        while below:
+            for entry in self._entries(below.pop()):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    below.append(Path(entry.path))
+                elif stat.S_ISREG(status.st_mode):
+                    files, size = files + 1, size + status.st_size
+        return Bucket(folder.name, files, size)
 
+    def _entries(self, folder: Path) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if self.left <= 0:
+                        return
+                    self.left -= 1
+                    if entry.is_symlink():
+                        self._note(Path(entry.path))
+                    yield entry
+        except OSError:  # missing, unreadable, or too deep a path
+            return
 
-def _folders(folder: Path, left: _Left) -> Iterator[Path]:
-    if folder.is_symlink():
-        return
-    for entry in [*_entries(folder, left)]:
-        if entry.is_dir(follow_symlinks=False):
-            yield Path(entry.path)
-
-
-def _entries(folder: Path, left: _Left) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if left.entries <= 0:
-                    return
-                left.entries -= 1
-                yield entry
-    except OSError:  # missing, unreadable, or too deep a path
-        return
+    def _note(self, link: Path) -> None:
+        if len(self.links) >= MOST_LINKS:
+            self.further_links += 1
+            return
+        self.links.append(Link(str(link.relative_to(self._home)), str(link.readlink())))
 
 
 def _jobs(home: Path) -> tuple[dict[str, int], str]:
     """Return the number of jobs by state, or the reason why it can't be known."""
+    # Never copied, not even for SQLite to roll it back: a journal may name any file of this user as the
+    # journal of several databases, and SQLite then deletes that file.
+    if os.path.lexists(home / "state.db-journal"):
+        return {}, "state.db-journal may change what it says"
     try:
         with tempfile.TemporaryDirectory(prefix="reconciler-") as folder:
             copy = Path(folder) / "state.db"
@@ -142,6 +167,8 @@ def _count(connection: sqlite3.Connection) -> dict[str, int]:
     # Large intermediate results go to files. SQLite's limit of the heap is no way: it holds for the whole
     # process, and can't be raised again.
     connection.execute("PRAGMA temp_store = FILE")
+    # The header of a database may ask for a cache of any size; negative: in KiB.
+    connection.execute("PRAGMA cache_size = -2000")
     # Neither functions nor virtual tables run because a schema names them.
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")

@@ -86,9 +86,9 @@ CREATE TABLE IF NOT EXISTS announced (
 ) WITHOUT ROWID;
 """
 _LISTS = (
-    # A list goes along this index alone, from where its last page ended, for jobs that it remembers.
+    # A list follows this index from the end of its last page.
     "CREATE INDEX IF NOT EXISTS jobs_by_place ON jobs (collection, project_number, location, id, revision)",
-    # What is remembered of a row is good as long as its revision is the same. Nobody can forget to count.
+    # Older versions compare revisions to find changed rows.
     "CREATE TRIGGER IF NOT EXISTS jobs_revised AFTER UPDATE ON jobs WHEN NEW.revision = OLD.revision BEGIN"
     " UPDATE jobs SET revision = OLD.revision + 1 WHERE id = NEW.id; END",
 )
@@ -98,16 +98,6 @@ _ADD_REVISIONS = ("ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT
 # Before version 4 the objects lay in their index, where a row of this size takes a page for itself.
 _SET_OBJECTS_ASIDE = ("ALTER TABLE objects RENAME TO objects_3",)
 _TAKE_OBJECTS_OVER = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
-
-
-AsOf = tuple[sqlite3.Connection, int, int]
-"""A state of the database: while it is the same, nobody has written."""
-
-
-def state_of(connection: sqlite3.Connection) -> AsOf:
-    """The state that a connection reads."""
-    # What this connection has changed, and whether another one has.
-    return connection, connection.total_changes, connection.execute("PRAGMA data_version").fetchone()[0]
 
 
 class DatabaseError(Exception):

@@ -60,7 +60,7 @@ def _select_fields(value: JsonObject, mask: Mask) -> JsonObject:
     for name, item in value.items():
         below = mask.get(name, mask.get("*"))
         if below is not None:
-            found[name] = select(item, below)
+            found[name] = select(item, below) if below else item
     return found
 
 

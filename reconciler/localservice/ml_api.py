@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from operator import attrgetter
 
 from reconciler.localservice import field_masks, filters, required
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.job_heads import JobHead
-from reconciler.localservice.message import ApiError, Response, invalid, not_found, violations
-from reconciler.localservice.partial_lists import Fields
+from reconciler.localservice.message import ApiError, invalid, not_found, violations
 from reconciler.localservice.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.localservice.store import AlreadyExistsError
 from reconciler.localservice.training_api import Training, page_size
@@ -55,11 +52,11 @@ class MlApi:
     def _get(self, call: Call) -> JsonObject:
         return self._told(self._named(call))
 
-    def _list(self, call: Call) -> Response | JsonObject:
+    def _list(self, call: Call) -> JsonObject:
         whole = self._told if _wants_output(call) else _without_trials
         place = (ML_JOBS, _project(call), "")
         size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
-        return self._training.listed(call, place, _filter(call.text("filter")), size, _FIELDS, whole)
+        return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
 
     def _cancel(self, call: Call) -> JsonObject:
         self._training.cancel(self._named(call), "The job was cancelled by the user.")
@@ -152,11 +149,11 @@ def _refuse(mistakes: list[required.Mistake]) -> None:
 
 
 @lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobHead]:
+def _filter(text: str) -> filters.Predicate[JobRecord]:
     return filters.compiled(filters.parse(text), _field)
 
 
-def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
+def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
     match path:
         case ("jobId" | "job_id",):
             return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
@@ -165,18 +162,5 @@ def _field(path: tuple[str, ...]) -> filters.Field[JobHead] | None:
         case ("createTime" | "create_time",):
             return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
         case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.labels or {}, ".".join(key))
+            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
     return None
-
-
-# What a list tells of each job where only these fields are wanted; the same as in `resource`.
-_FIELDS: Fields[JobHead] = {
-    "jobId": attrgetter("job_id"),
-    "labels": attrgetter("labels"),
-    "createTime": attrgetter("create_time"),
-    "startTime": attrgetter("start_time"),
-    "endTime": attrgetter("end_time"),
-    "state": attrgetter("state"),
-    "errorMessage": attrgetter("error_message"),
-    "etag": attrgetter("etag"),
-}

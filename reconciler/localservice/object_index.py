@@ -6,17 +6,16 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.localservice.bucket_files import TICK_NS
-from reconciler.localservice.database import AsOf, state_of
 from reconciler.localservice.message import ApiError
 from reconciler.localservice.records import JsonObject
 from reconciler.localservice.store import rfc3339
@@ -102,46 +101,6 @@ def find(connection: sqlite3.Connection, bucket: str, name: str) -> StoredObject
     if row is None:
         return None
     return StoredObject(**{column: row[column] for column in _COLUMNS} | {"body": json.loads(row["body"])})
-
-
-class Version(NamedTuple):
-    """What was noted of an object, but for what it says."""
-
-    name: str
-    generation: int
-    metageneration: int
-    size: int
-    inode: int
-    mtime_ns: int
-
-    def is_of(self, status: os.stat_result) -> bool:
-        """Whether the file is still the one that was noted."""
-        return (self.mtime_ns, self.inode, self.size) == (status.st_mtime_ns, status.st_ino, status.st_size)
-
-
-class Versions:
-    """Objects' versions, remembered as long as nobody writes to the database; `most` of them.
-
-    Not to be used by two threads at once, nor within a transaction, which may be undone.
-    """
-
-    def __init__(self, most: int = 50_000) -> None:
-        self._most = most
-        self._as_of: AsOf | None = None
-        self._known: dict[str, dict[str, Version]] = {}
-
-    def of(
-        self, connection: sqlite3.Connection, bucket: str, names: Collection[str]
-    ) -> Mapping[str, Version]:
-        """The versions of at least the named objects that were noted."""
-        now = state_of(connection)
-        if now != self._as_of or sum(map(len, self._known.values())) > self._most:
-            self._as_of, self._known = now, {}
-        known = self._known.setdefault(bucket, {})
-        left = [name for name in names if name not in known]
-        if left:
-            known.update((row[0], Version(*row)) for row in _rows(connection, Version._fields, bucket, left))
-        return known
 
 
 def find_all(connection: sqlite3.Connection, bucket: str, names: Collection[str]) -> dict[str, StoredObject]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from reconciler.localservice import bucket_files, bucket_walk, object_index
 from reconciler.localservice.bucket_files import Found, Wanted
-from reconciler.localservice.bucket_walk import Folders, Look
-from reconciler.localservice.database import AsOf, Database, state_of
+from reconciler.localservice.database import Database
 from reconciler.localservice.message import ApiError, invalid, not_found
-from reconciler.localservice.object_index import ANY, Conditions, StoredObject, Version, Versions
+from reconciler.localservice.object_index import ANY, Conditions, StoredObject
 from reconciler.localservice.records import JsonObject
 from reconciler.localservice.store import rfc3339
 from reconciler.localservice.uploads import Staged, checksums_of
@@ -55,8 +54,6 @@ class Objects:
         self._root = home / "gcs"
         self._database = database
         self._clock = clock
-        self._folders = Folders()
-        self._versions = Versions()
 
     def buckets(self) -> list[str]:
         """The names of all buckets, sorted."""
@@ -190,22 +187,14 @@ class Objects:
             bucket_files.remove(folder, bucket_files.parts_of(name))
             object_index.forget(connection, bucket, name)
 
-    def walk(self, bucket: str, wanted: Wanted, look: Look | None = None) -> Iterator[Found]:
-        """The bucket's wanted names, in order; the folders that are looked at for them are noted in `look`.
+    def walk(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
+        """Yield the bucket's wanted names, in order.
 
         Raises:
             ApiError: NOT_FOUND: no such bucket.
         """
         with self._folder(bucket) as folder:
-            yield from bucket_walk.walk(bucket, folder, wanted, self._folders, look or Look())
-
-    def still_holds(self, bucket: str, look: Look, as_of: AsOf) -> bool:
-        """Whether a walk of that look would find the same, and nothing else was noted since."""
-        with self._database.reading() as connection:
-            if state_of(connection) != as_of:
-                return False
-        with self._folder(bucket) as folder:
-            return look.still_holds(folder)
+            yield from bucket_walk.walk(folder, wanted)
 
     def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
         """The objects of found files, but for those that are gone meanwhile."""
@@ -219,18 +208,6 @@ class Objects:
                 continue
             with suppress(ApiError):
                 yield self.get(bucket, each.name)
-
-    def versions(self, bucket: str, found: Sequence[Found]) -> tuple[dict[str, Version], AsOf]:
-        """The versions of those of the found files that are as they were noted, by name; and as of when."""
-        with self._database.reading() as connection:
-            as_of = state_of(connection)
-            noted = self._versions.of(connection, bucket, [each.name for each in found if each.status])
-        versions = {
-            each.name: version
-            for each in found
-            if each.status and (version := noted.get(each.name)) and version.is_of(each.status)
-        }
-        return versions, as_of
 
     @contextmanager
     def _folder(self, bucket: str) -> Iterator[int]:

@@ -81,13 +81,17 @@ class Choice:
     constraints: tuple[str, ...] = ()
 
 
-def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -> Prepared:
+def prepare(
+    folder: RunFolder, task: PythonTask, programs: Programs, say: Say, check_home: Callable[[], None]
+) -> Prepared:
     """Make everything ready for the trainer.
 
     Args:
         say: Writes a text to the run's log, with a severity.
+        check_home: Raises HomeError where the service's home may be another person's.
 
     Raises:
+        HomeError: The home isn't used.
         PreparationError: A package is missing, or no Python here will do.
         InstallError: pip failed.
         Interrupted: The run was to end.
@@ -97,6 +101,7 @@ def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -
     kept = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
+    check_home()  # the packages may have been replaced just before they were copied
     choice = choose(task, needs_of(packages), pythons.candidates(os.environ))
     base = _base(choice, task, kept, shell)
     for archive in packages:

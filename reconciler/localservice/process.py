@@ -39,10 +39,13 @@ _LOG_BYTES = 5 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
-def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS) -> int:
+def serve(
+    home: Path, *, checkout: Path | None = None, stay: bool = False, idle_seconds: float = IDLE_SECONDS
+) -> int:
     """Serve the home until there is nothing to do, somebody ends the service, or the home is gone.
 
-    The jobs go on when the service ends, but end with their home.
+    The jobs go on when the service ends, but end with their home. No job begins while a home in a checkout
+    may be another person's.
 
     Returns:
         The exit code: 0 also where another process serves the home already; 1 where the state can't be read.
@@ -54,7 +57,7 @@ def serve(home: Path, *, stay: bool = False, idle_seconds: float = IDLE_SECONDS)
         return 0
     _log_to(home / address.LOG)
     try:
-        service = _Service(home, lock)
+        service = _Service(home, checkout, lock)
         # Before anybody can know of the service: who reads its address may end it at once.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, service.on_signal)
@@ -86,7 +89,7 @@ def _found(home: Path) -> address.Address | None:
 class _Service:
     """The parts of a running service, held together by one loop in the main thread."""
 
-    def __init__(self, home: Path, lock: HomeLock) -> None:
+    def __init__(self, home: Path, checkout: Path | None, lock: HomeLock) -> None:
         self._home = home
         self._lock = lock
         self._wake = threading.Event()
@@ -106,6 +109,7 @@ class _Service:
         self._supervisor = Supervisor(
             self._store,
             home,
+            checkout=checkout,
             storage_url=lambda job: f"{self._server.url}/jobs/{job.gcs_secret}",
             machine=this_machine(),
             gpus=gpu_ids(),

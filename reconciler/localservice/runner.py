@@ -1,6 +1,6 @@
 """The process that owns one run, from its packages to its end.
 
-Started as `python -m reconciler.localservice.runner RUN_FOLDER`.
+Started as `python -m reconciler.localservice.runner [--checkout CHECKOUT] RUN_FOLDER`.
 It outlives the service that has started it, and whoever finds its folder later learns from the files how the
 run is doing or how it ended. What it starts dies with it.
 """
@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from reconciler.home import Home, HomeError
 from reconciler.localservice.codes import Code
 from reconciler.localservice.containers import end_containers
 from reconciler.localservice.programs import Interrupted, Interruption, Programs
@@ -35,17 +36,19 @@ from reconciler.localservice.run_folder import (
 )
 from reconciler.localservice.run_log import ERROR, WARNING, RunLog
 from reconciler.localservice.run_spec import RunSpec
+from reconciler.trustedhome import check
 
 _STOP_GRACE = 2.0
 
 
 def main(arguments: list[str]) -> int:
     """Carry out the run in the folder that is named, unless somebody else does or has."""
-    folder = RunFolder(Path(arguments[0]))
+    folder = RunFolder(Path(arguments[-1]))
+    checkout = Path(arguments[1]) if arguments[0] == "--checkout" else None
     try:
         with locked(folder.runner_lock), locked(folder.lock) as lock:
             if folder.claim():
-                _Run(folder, lock).carry_out()
+                _Run(folder, checkout, lock).carry_out()
                 os._exit(0)  # the last thing to go are the locks: who finds them free finds nothing else
     except BlockingIOError:
         pass  # another runner has it
@@ -55,8 +58,9 @@ def main(arguments: list[str]) -> int:
 class _Run:
     """One run."""
 
-    def __init__(self, folder: RunFolder, lock: int) -> None:
+    def __init__(self, folder: RunFolder, checkout: Path | None, lock: int) -> None:
         self._folder = folder
+        self._home = Home(folder.service_home, checkout)
         self._spec = RunSpec.from_json(read_json(folder.spec) or {})
         self._log = RunLog(folder.log, self._spec.log_limit)
         self._programs = Programs(folder.run_id, folder.sessions, lock, self._asked)
@@ -98,7 +102,7 @@ class _Run:
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:
             self._say(WARNING, warning)
-        commands = Commands(self._folder, self._spec, self._programs, self._say)
+        commands = Commands(self._folder, self._spec, self._programs, self._say, self._check_home)
         try:
             commands.prepare()
             self._folder.set_phase(RUNNING)
@@ -110,8 +114,14 @@ class _Run:
                 look()
         except (PreparationError, ContainerError) as error:
             return Ending(FAILED, error.code, error.message)
+        except HomeError as error:
+            return Ending(FAILED, Code.FAILED_PRECONDITION, f"{error.message}; {error.hint}")
         except InstallError as error:
             return Ending(FAILED, Code.INVALID_ARGUMENT, str(error))
+
+    def _check_home(self) -> None:
+        if self._home.checkout is not None:
+            check(self._home, os.environ)
 
     def _looking(self, metrics: Path) -> Callable[[], None]:
         """What takes over what the primary reports into its metrics file; nothing outside of trials."""

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
+from reconciler.home import Home
 from reconciler.localservice import containers, process_tree, sessions, surroundings
 from reconciler.localservice.run_folder import RunFolder, remove, run_folder
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Runners:
     """The runners of a home's runs; those of a former service too."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Home) -> None:
         self._home = home
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._adopted: dict[str, int] = {}
@@ -37,9 +37,14 @@ class Runners:
 
     def start(self, folder: RunFolder) -> None:
         """Start a runner that outlives this process and shares nothing with it."""
+        checkout = [] if self._home.checkout is None else ["--checkout", str(self._home.checkout)]
         with folder.complaints.open("ab") as complaints:
             self._started[folder.run_id] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "reconciler.localservice.runner", str(folder.path)],
+                [
+                    *(sys.executable, "-P", "-m", "reconciler.localservice.runner"),
+                    *checkout,
+                    str(folder.path),  # last, as `process_tree.is_runner` looks for it there
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=complaints,
                 stderr=complaints,
@@ -88,7 +93,7 @@ class Runners:
             time.sleep(_STOP_POLL)
         for run_id, pid in left.items():
             _signal(pid, signal.SIGKILL)
-            folder = run_folder(self._home, run_id)
+            folder = run_folder(self._home.path, run_id)
             _kill_left(folder)
             containers.end_containers(folder)
             folder.clean()

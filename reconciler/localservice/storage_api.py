@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from operator import attrgetter
 
-from reconciler.localservice import media, partial_lists, storage_resources
+from reconciler.localservice import media, storage_resources
 from reconciler.localservice.bucket_files import Found, Wanted
-from reconciler.localservice.bucket_walk import Look
 from reconciler.localservice.calls import Call, Handler
-from reconciler.localservice.database import AsOf
 from reconciler.localservice.discovery import Form
 from reconciler.localservice.message import ApiError, Response, invalid
 from reconciler.localservice.object_index import ANY, Conditions, StoredObject
 from reconciler.localservice.objects import Objects
 from reconciler.localservice.paging import Pages
-from reconciler.localservice.partial_lists import Answers, Fields, Texts
 from reconciler.localservice.records import JsonObject
 from reconciler.localservice.storage_uploads import StorageUploads, conditions_of
 from reconciler.localservice.uploads import Uploads
@@ -37,8 +33,6 @@ class StorageApi:
         self._uploads = uploads
         self._pages = pages
         self._incoming = StorageUploads(objects, uploads)
-        self._texts = Texts()
-        self._answers: Answers[tuple[Look, AsOf]] = Answers()
 
     def handlers(self) -> dict[str, Handler]:
         """By method id."""
@@ -112,72 +106,30 @@ class StorageApi:
             raise invalid("Objects are inserted on the upload path, with their content.")
         return self._incoming.answer(call)
 
-    def _list(self, call: Call) -> Response | JsonObject:
+    def _list(self, call: Call) -> JsonObject:
         _refuse_unserved(call)
         bucket, query = _bucket(call), _Listing.of(call)
         token = call.text("pageToken")
         start = str(self._pages.position(token, query.asked)) if token else ""
         size = _page_size(call)
-        wanted = partial_lists.wanted(call, "items", _FIELDS)
-        if wanted is not None and (again := self._again(call, bucket)) is not None:
-            return again
-        look = Look()
-        page = list(islice(self._listed(call, bucket, query, max(start, query.start), look), size + 1))
+        page = list(islice(self._listed(call, bucket, query, max(start, query.start)), size + 1))
         found, prefixes = page[:size], [each.name for each in page[:size] if each.status is None]
         following = ""
         if len(page) > size:
             last = page[size - 1]
             following = self._pages.token(last.name + ("\0" if last.status else _AFTER_ALL), query.asked)
         others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
-        if wanted is not None:
-            texts, as_of = self._texts_of(bucket, found, wanted)
-            answer = partial_lists.written(call, "items", texts, others)
-            if as_of is not None and look.is_sure and not (prefixes or call.reach.limited):
-                for each in page:
-                    look.file(each)
-                self._answers.remember(call, answer, (look, as_of))
-            return answer
         objects = self._objects.described(bucket, found)
         items = [storage_resources.object_resource(each, call.request.base) for each in objects]
         return {name: value for name, value in {**others, "items": items}.items() if value}
 
-    def _again(self, call: Call, bucket: str) -> Response | None:
-        """The answer that was given before, where another walk through the bucket would give the same."""
-        known = None if call.reach.limited else self._answers.known(call)
-        if known is None:
-            return None
-        answer, (look, as_of) = known
-        return answer if self._objects.still_holds(bucket, look, as_of) else None
-
-    def _texts_of(
-        self, bucket: str, found: list[Found], fields: Fields[StoredObject]
-    ) -> tuple[list[bytes], AsOf | None]:
-        """The JSON of the found objects; what was written before isn't read again.
-
-        And, where that is so of all of them, as of when.
-        """
-        known = self._texts.known(fields)
-        versions, as_of = self._objects.versions(bucket, found)
-        texts = {
-            name: text
-            for name, version in versions.items()
-            if (text := known.get((bucket, name, version.generation, version.metageneration)))
-        }
-        if len(texts) == len(found):
-            return list(texts.values()), as_of
-        if found:
-            for stored in self._objects.described(bucket, [each for each in found if each.name not in texts]):
-                version = (bucket, stored.name, stored.generation, stored.metageneration)
-                texts[stored.name] = self._texts.write(version, stored, fields)
-        return [texts[each.name] for each in found if each.name in texts], None
-
-    def _listed(self, call: Call, bucket: str, query: _Listing, start: str, look: Look) -> Iterator[Found]:
+    def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
         wanted = Wanted(query.prefix, start, fold=query.delimiter == "/")
         if not (query.end or query.delimiter or call.reach.limited):
-            yield from self._objects.walk(bucket, wanted, look)
+            yield from self._objects.walk(bucket, wanted)
             return
         seen = ""
-        for found in self._objects.walk(bucket, wanted, look):
+        for found in self._objects.walk(bucket, wanted):
             if query.end and found.name >= query.end:
                 return
             folded = query.folded(found)
@@ -248,18 +200,6 @@ class _Listing:
         """The file, or what all names have in common that go on after the delimiter."""
         place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
         return found if place < 0 else Found(found.name[: place + len(self.delimiter)], None)
-
-
-# What a list tells of each object where only these fields are wanted; the same as in `object_resource`.
-_FIELDS: Fields[StoredObject] = {
-    "name": attrgetter("name"),
-    "generation": lambda stored: str(stored.generation),
-    "metageneration": lambda stored: str(stored.metageneration),
-    "metadata": lambda stored: stored.body.get("metadata"),
-    "size": lambda stored: str(stored.size),
-    "timeCreated": attrgetter("created"),
-    "updated": attrgetter("updated"),
-}
 
 
 def _bucket(call: Call) -> str:

@@ -55,7 +55,8 @@ def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
 
 def object_resource(stored: StoredObject, base: str) -> JsonObject:
     """The object as the API gives it; `base` is what its links begin with."""
-    path = f"b/{stored.bucket}/o/{quote(stored.name, safe='')}"
+    # quote returns a part without special characters at once, but encodes a text with "/" byte by byte.
+    path = f"b/{stored.bucket}/o/{'%2F'.join(map(quote, stored.name.split('/')))}"
     media = f"{base}/download/storage/v1/{path}?generation={stored.generation}&alt=media"
     return {
         "kind": "storage#object",

@@ -8,11 +8,13 @@ ends that job alone where it goes wrong again and again.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from reconciler.home import Home, HomeError
 from reconciler.localservice.allotments import Allotments
 from reconciler.localservice.attempts import Attempts, Work
 from reconciler.localservice.capacity import Waiting, admitted
@@ -27,6 +29,7 @@ from reconciler.localservice.settling import take_over_end, take_over_phase
 from reconciler.localservice.store import Store
 from reconciler.localservice.trials import TuningJobs
 from reconciler.localservice.tuning.study import is_tuning
+from reconciler.trustedhome import check
 
 _TRIES = 100
 _WAITED = "The job was cancelled: it waited for longer than scheduling.{}."
@@ -38,6 +41,7 @@ class Supervisor:
     """Runs the jobs of a store.
 
     Attributes:
+        checkout: The checkout that the home lies in, None where it lies outside.
         storage_url: Cloud Storage's API for one job.
         machine: What there is for all jobs together.
         gpus: Its GPUs' ids.
@@ -48,19 +52,22 @@ class Supervisor:
         store: Store,
         home: Path,
         *,
+        checkout: Path | None = None,
         storage_url: Callable[[JobRecord], str],
         machine: Machine,
         gpus: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._machine = machine
-        self._runners = Runners(home.absolute())
+        self._home = Home(home.absolute(), checkout)
+        self._runners = Runners(self._home)
         self._attempts = Attempts(
             store, home.absolute(), self._runners, Allotments(gpus), machine, storage_url
         )
         self._tuning = TuningJobs(store, self._attempts, machine)
         self._demands: dict[int, Machine] = {}
         self._failures: dict[tuple[int, str], int] = {}
+        self._refused = ""
 
     def recover(self) -> None:
         """Take up what a former supervisor has left: what runs, what has ended, what was lost."""
@@ -92,7 +99,8 @@ class Supervisor:
             self._fenced(job, self._look_at_waiting)
         held = [self._demand(job) for job in jobs if job.id not in waiting]
         asking = [Waiting(job.id, priority(job), self._demand(job)) for job in waiting.values()]
-        for id in admitted(self._machine, held, asking):
+        chosen = admitted(self._machine, held, asking)
+        for id in chosen if chosen and self._may_use_home() else ():
             self._fenced(waiting[id], self._begin)
         return bool(jobs)
 
@@ -110,6 +118,19 @@ class Supervisor:
         if job.id not in self._demands:
             self._fenced(job, self._look_at_waiting)
         return self._demands.get(job.id, self._machine)
+
+    def _may_use_home(self) -> bool:
+        """Return whether jobs may begin; the log tells once why they stay queued."""
+        refused = ""
+        if self._home.checkout is not None:
+            try:
+                check(self._home, os.environ)
+            except HomeError as error:
+                refused = f"{error.message}; {error.hint}"
+        if refused and refused != self._refused:
+            _log.error("no job begins: %s", refused)
+        self._refused = refused
+        return not refused
 
     def _begin(self, job: JobRecord) -> None:
         refusal = self._attempts.refusal(job)

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from reconciler.localservice import partial_lists, run_folder
+from reconciler.localservice import run_folder
 from reconciler.localservice.calls import Call
 from reconciler.localservice.codes import Code
-from reconciler.localservice.database import AsOf, state_of
 from reconciler.localservice.filters import Predicate
-from reconciler.localservice.job_heads import JobHead
-from reconciler.localservice.message import ApiError, Response, invalid
+from reconciler.localservice.message import ApiError, invalid
 from reconciler.localservice.paging import Pages
-from reconciler.localservice.partial_lists import Answers, Fields, Texts
 from reconciler.localservice.records import JobRecord, JobState, JsonObject
 from reconciler.localservice.store import Store, TooLateError, new_etag
 from reconciler.localservice.tokens import expired
@@ -33,8 +30,6 @@ class Training:
         self.store = store
         self.pages = pages
         self.wake = wake
-        self._texts = Texts()
-        self._answers: Answers[AsOf] = Answers()
 
     def create(
         self,
@@ -86,46 +81,28 @@ class Training:
         self,
         call: Call,
         place: tuple[str, str, str],
-        selects: Predicate[JobHead],
+        selects: Predicate[JobRecord],
         size: int,
-        fields: Fields[JobHead],
-        whole: Callable[[JobRecord], JsonObject],
-    ) -> Response | JsonObject:
-        """One page of a list, newest first.
+        resource: Callable[[JobRecord], JsonObject],
+    ) -> JsonObject:
+        """Return one page of a list, newest first.
 
         Args:
             place: The collection, the project and the location.
             selects: The filter.
-            fields: What the jobs' heads tell: where no more is wanted, no more is read.
-            whole: Makes the resource where more is wanted.
+            resource: Returns a job as the API shows it.
         """
         query = [call.method.id, dict(call.path), call.text("filter")]
         token = call.text("pageToken")
         before = int(self.pages.position(token, query)) if token else 2**62
-        wanted = partial_lists.wanted(call, place[0], fields)
-        again = self._answers.known(call) if wanted is not None else None
-        # The filter is asked about what is told then: nothing changes between the two.
-        with self.store.database.reading() as connection:
-            as_of = state_of(connection)
-            if again is not None and again[1] == as_of:
-                return again[0]
+        # One lock for all steps: no job changes between the filter and the answer.
+        with self.store.database.reading():
             found = self.store.select(place, selects, size + 1, before=before)
             page = found[:size]
-            jobs = self.store.jobs([head.id for head in page]) if wanted is None else {}
-            resources = [whole(jobs[head.id]) for head in page if head.id in jobs]
+            items = [resource(job) for job in page]
         following = self.pages.token(page[-1].id, query) if len(found) > size else ""
-        if wanted is None:
-            answer: JsonObject = {place[0]: resources, "nextPageToken": following}
-            return {name: value for name, value in answer.items() if value}
-        known = self._texts.known(wanted)
-        texts = [
-            known.get(version) or self._texts.write(version, head, wanted)
-            for head in page
-            if (version := (head.id, head.revision))
-        ]
-        told = partial_lists.written(call, place[0], texts, {"nextPageToken": following})
-        self._answers.remember(call, told, as_of)
-        return told
+        answer: JsonObject = {place[0]: items, "nextPageToken": following}
+        return {name: value for name, value in answer.items() if value}
 
     def cancel(self, job: JobRecord, message: str) -> None:
         """End the job: at once where it hasn't begun, else when its processes are gone.

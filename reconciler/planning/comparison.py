@@ -34,13 +34,16 @@ def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[Fie
 
 
 def predecessors(
-    desired: Iterable[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
+    desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> list[ActualJob]:
-    """The runs whose specs a plan compares with: the newest of each base name whose content is new."""
-    jobs = list(desired)
-    by_base = attempts_by_base(jobs, actual, claims)
+    """Return the runs whose specs a plan compares with: the newest of each base name with new content."""
+    claimed = {id.key for id in claims}
+    new = [job for job in desired if claimed.isdisjoint(keys_of(job))]
+    if not new:
+        return []
+    by_base = attempts_by_base(desired, actual, claims)
     found = []
-    for job in jobs:
+    for job in new:
         of_base = by_base.get(job.manifest.base_name, [])
         last = None if any(attempt.id.key in keys_of(job) for attempt in of_base) else _newest(of_base)
         if last and last.run:

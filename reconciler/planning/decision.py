@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import assert_never
 
 from reconciler.claim import Claim, ClaimState
+from reconciler.diagnostics import quote
 from reconciler.job import ActualJob, State
 from reconciler.labels import INSTANCE, KEY
 from reconciler.manifest import ML_V1
@@ -187,6 +188,8 @@ class _Decision:
         action = Action.SUBMIT if number == 1 else Action.RETRY
         if self._target.engine == "google" and self._job.manifest.api_version == ML_V1:
             return self._about(Action.BLOCKED, _ML_IS_GONE, key, number, actual=actual)
+        if self._target.sharing and self._job.manifest.api_version == ML_V1:
+            return self._about(Action.BLOCKED, _ml_is_shared(self._target), key, number, actual=actual)
         # An attempt whose request may have left goes on: its claim is settled, whatever runs beside it.
         if fresh and self._doubtful:
             run = self._doubtful[0]
@@ -251,6 +254,14 @@ _END: dict[State, tuple[Stuck | None, list[str]]] = {
     State.CANCELLED: (Stuck.CANCELLED, [_RERUN]),
 }
 """What an end leaves to do, and how; a state without an entry is no end."""
+
+
+def _ml_is_shared(target: Target) -> str:
+    """Say that another environment's run of this content can't be told from the environment's own."""
+    return (
+        f"the environment {quote(target.sharing)} has the project {quote(target.project)} too, and AI "
+        "Platform does not tell their jobs apart: write a project of its own in the environment that is new"
+    )
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:

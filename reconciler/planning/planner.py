@@ -15,7 +15,6 @@ from reconciler.planning import drift
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decision import decide
 from reconciler.planning.drift import Finding
-from reconciler.planning.settled import Sides, Split, split
 
 BodyOf = Callable[[DesiredJob], JsonObject]
 
@@ -45,32 +44,18 @@ def make_plan(
         doubtful: Live runs that may be the environment's own, as `Observed.doubtful` has them: nothing of
             their content is sent beside them.
     """
-    parted = split(sides_of(desired, actual, claims, source))
-    return plan_from(target, parted, body_of, whole=whole, source=source, doubtful=doubtful)
-
-
-def plan_from(
-    target: Target,
-    parted: Split,
-    body_of: BodyOf,
-    *,
-    whole: bool = True,
-    source: str | None = None,
-    doubtful: Sequence[ActualJob] = (),
-) -> Plan:
-    """What apply would do about what is settled and what is not; the other arguments are `make_plan`'s."""
-    settled, left = parted
-    by_base = attempts_by_base(left.desired, left.own, left.claims)
-    changes = [*settled]
+    own, foreign = by_owner(actual, claims, source)
+    by_base = attempts_by_base(desired, own, claims)
+    changes: list[Change] = []
     findings: list[Finding] = []
-    for job in left.desired:
+    for job in desired:
         of_base = by_base.pop(job.manifest.base_name, [])
         change = decide(target, job, of_base, doubtful)
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
-        findings += ((found, None) for found in drift.foreign(job, left.foreign))
+        findings += ((found, None) for found in drift.foreign(job, foreign))
     if whole:
-        findings += _of_unwanted(by_base, any_wanted=bool(settled or left.desired))
+        findings += _of_unwanted(by_base, any_wanted=bool(desired))
     # A run that a claim names may have another's source by now: somebody gave it away.
     changes += (
         cancel
@@ -82,21 +67,18 @@ def plan_from(
     return Plan(target, ordered, told, _digest(target, ordered, body_of), whole)
 
 
-def sides_of(
-    desired: Sequence[DesiredJob],
-    actual: Iterable[ActualJob],
-    claims: Mapping[ClaimId, Claim],
-    source: str | None,
-) -> Sides:
-    """The runs parted by whose they are; the arguments are `make_plan`'s."""
+def by_owner(
+    runs: Iterable[ActualJob], claims: Mapping[ClaimId, Claim], source: str | None
+) -> tuple[list[ActualJob], list[ActualJob]]:
+    """Split runs into the repository's own and those of others; the arguments are those of `make_plan`."""
     bound = {claim.resource for claim in claims.values()}
     own: list[ActualJob] = []
     foreign: list[ActualJob] = []
-    for run in actual:
+    for run in runs:
         # A claim's job stays ours when somebody takes our label from it.
         is_own = source is None or run.labels.get(SOURCE) == source or run.resource in bound
         (own if is_own else foreign).append(run)
-    return Sides(desired, own, foreign, claims)
+    return own, foreign
 
 
 def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> Iterator[Finding]:

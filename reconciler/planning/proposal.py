@@ -1,66 +1,215 @@
-"""What a change of manifests would mean, from the manifests alone: no service is asked what there is."""
+"""The plan of a pull request: how its jobs and settings differ from those of the base commit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from reconciler.diagnostics import Problem
-from reconciler.plan import Change, FieldChange, Target
+from msgspec.structs import replace
+
+from reconciler.diagnostics import pointer_of
+from reconciler.diff import diff
+from reconciler.manifest import JsonObject, Manifest
+from reconciler.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
+from reconciler.planning.comparison import why_changed
+from reconciler.planning.decision import decide
+
+HoursOf = Callable[[DesiredJob], float]
+"""The most accelerator-hours that one run of a job can use."""
 
 
-class Edit(StrEnum):
-    """How a job's manifest differs from the base's."""
+def propose(
+    target: Target,
+    comparison: Comparison,
+    before: Sequence[DesiredJob],
+    after: Sequence[DesiredJob],
+    hours: HoursOf,
+    *,
+    whole: bool = True,
+    invalid: Collection[str] = (),
+) -> Plan:
+    """Return the plan that leads from the base's jobs to the work tree's, each with unique base names.
 
-    NEW = "new"
-    CHANGED = "changed"
-    REMOVED = "removed"
-    UNCHANGED = "unchanged"
-
-
-@dataclass(frozen=True, slots=True)
-class ProposedChange:
-    """One base name on both sides.
-
-    Attributes:
-        edit: How its manifest differs.
-        change: What apply would do about it if the service had exactly the base's jobs, with the field
-            differences; its `actual` is None.
-        notes: What else differs, and what that may mean for runs that are still live; each a short sentence.
-        code_changed: Whether the staged code differs.
-        hours_before: The most accelerator-hours that a run of the base's manifest can use; 0 where there is
-            none, or it is suspended.
-        hours_after: The same for the manifest as it is now.
+    Args:
+        target: Where the jobs are for.
+        comparison: The base, and the problems of both sides.
+        before: The jobs of the base's valid manifests.
+        after: The jobs of the work tree's valid manifests.
+        hours: The most accelerator-hours of one run.
+        whole: True if both are all that the repository wants; only then a removed job is cancelled.
+        invalid: Base names of other manifests of the work tree, '-' as '_'.
     """
+    old = {job.manifest.base_name: job for job in before}
+    new = {job.manifest.base_name: job for job in after}
+    paths = {problem.path for problem in comparison.problems}
+    # A file that can't be read may still contain its jobs.
+    unknown = {*invalid, *(name for name, job in old.items() if job.manifest.path in paths)}
+    is_empty = whole and not new and not paths
+    changes = []
+    for name in sorted({*old, *new}):
+        was, now = old.get(name), new.get(name)
+        if was and now:
+            change = _changed(target, was, now)
+        elif now:
+            change = replace(decide(target, now, []), edit=Edit.NEW)
+        elif was and name not in unknown:
+            change = _removed(was.manifest, was.job_name, whole=whole, is_empty=is_empty)
+        else:
+            continue
+        changes.append(replace(change, hours=(_hours(was, hours), _hours(now, hours))))
+    return Plan(target, tuple(changes), (), None, whole, comparison)
 
-    edit: Edit
-    change: Change
-    notes: tuple[str, ...] = ()
-    code_changed: bool = False
-    hours_before: float = 0.0
-    hours_after: float = 0.0
+
+def _hours(job: DesiredJob | None, hours: HoursOf) -> float:
+    return 0.0 if job is None or job.manifest.reconcile.suspend else hours(job)
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """All that differs between two sets of manifests, and between the settings beside them.
+def _removed(manifest: Manifest, job_name: str, *, whole: bool, is_empty: bool) -> Change:
+    cancels = whole and not is_empty and manifest.reconcile.on_delete == "cancel"
+    if cancels:
+        note = "if its run is still live, it is cancelled"
+    elif is_empty:
+        note = "nothing is cancelled while there is no manifest at all; a live run is told as orphaned"
+    elif not whole:
+        note = "only the paths that were named are compared: it may be elsewhere now"
+    else:
+        note = "if its run is still live, it goes on, and is told as orphaned"
+    return Change(
+        action=Action.CANCEL if cancels else Action.NONE,
+        reason="removed (onDelete: cancel)" if cancels else "removed",
+        base_name=manifest.name,
+        job_name=job_name,
+        kind=manifest.kind,
+        path=manifest.path,
+        edit=Edit.REMOVED,
+        notes=(note,),
+    )
 
-    Attributes:
-        target: Where the jobs are for; of a place that isn't known, only the environment.
-        base: The commit that is compared with, 40 hex digits.
-        changes: By base name.
-        problems: Of the manifests and settings as they are now; the jobs that they are about are not among
-            `changes`.
-        base_problems: How many problems the base's manifests have: jobs of its invalid ones count as new.
-        settings: The fields of `reconciler.yaml` that differ, those first that decide most; pointers count
-            from its top.
-        notes: What that means, each a sentence.
+
+def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
+    old, new = was.manifest.reconcile, now.manifest.reconcile
+    is_other, code_changed = was.identity != now.identity, was.code != now.code
+    fields: tuple[FieldChange, ...] = ()
+    if is_other:
+        fields = tuple(field for field in diff(was.spec, now.spec) if not _is_only_named(field, was, now))
+    change = decide(target, now, [])
+    if not (is_other or old.suspend or new.suspend):
+        change = replace(change, action=Action.NONE, reason="the same content")
+    elif change.action is Action.SUBMIT:
+        why = why_changed(len(fields), code=code_changed, rerun=old.rerun != new.rerun)
+        change = replace(change, reason=why if is_other else "no longer suspended")
+    treatment = [*_treatment(was.manifest, now.manifest, is_other=is_other)]
+    notes = [_earlier_run(now, change), *treatment] if is_other else treatment
+    return replace(
+        change,
+        fields=fields,
+        edit=Edit.CHANGED if is_other or treatment else Edit.UNCHANGED,
+        notes=(*notes, *_renamed(was.manifest, now.manifest)),
+        code_changed=code_changed,
+    )
+
+
+def _is_only_named(field: FieldChange, was: DesiredJob, now: DesiredJob) -> bool:
+    """Return True if a value differs in the job's name alone, as a folder does that is made for each job."""
+    old = field.before
+    return isinstance(old, str) and old.replace(was.job_name, now.job_name) == field.after
+
+
+def _earlier_run(now: DesiredJob, change: Change) -> str:
+    """Describe the effect of new content on a run of the earlier content."""
+    if change.action is not Action.SUBMIT:
+        then = "it goes on"
+    elif now.manifest.reconcile.on_change == "cancel":
+        then = "it is cancelled once this one is there"
+    else:
+        then = "it goes on beside this one"
+    return f"if the run of the earlier content is still live, {then}"
+
+
+def _treatment(was: Manifest, now: Manifest, *, is_other: bool) -> Iterator[str]:
+    """Describe the differences beside the content."""
+    old, new = was.reconcile, now.reconcile
+    if was.kind != now.kind:
+        yield f"kind: {was.kind} → {now.kind}"
+    if new.suspend and not old.suspend:
+        yield "suspended from now on; a live run goes on"
+    if old.suspend and not new.suspend:
+        yield "no longer suspended; what ran before isn't submitted again"
+    if old.attempts != new.attempts:
+        retried = not is_other and new.attempts > old.attempts
+        more = "; if the last attempt failed, there is another one" if retried else ""
+        yield f"attempts: {old.attempts} → {new.attempts}{more}"
+    if old.on_change != new.on_change:
+        yield f"onChange: {old.on_change} → {new.on_change}"
+    if old.on_delete != new.on_delete:
+        yield f"onDelete: {old.on_delete} → {new.on_delete}"
+    if was.labels != now.labels:
+        yield "the labels changed" + ("" if is_other else "; a run that is there keeps its own")
+
+
+def _renamed(was: Manifest, now: Manifest) -> Iterator[str]:
+    if was.path != now.path:
+        yield f"moved from {was.path}"
+    if was.name != now.name:
+        yield f'it was written "{was.name}"'
+
+
+_WHERE = "where jobs run"
+_DECIDES = {
+    "source": "which runs are this repository's",
+    "engine": _WHERE,
+    "project": _WHERE,
+    "location": _WHERE,
+    "instance": "which runs and claims are the environment's",
+    "claimsBucket": "where it is recorded what ran",
+    "stagingBucket": "where code is uploaded",
+    "submitter": "as whom jobs are submitted",
+    "limits": "what one apply may cost",
+    "github": "who is told",
+    "endpoints": "who is asked in Google's place",
+    "defaults": "what jobs run with",
+}
+"""The effect of each setting, the most important ones first."""
+
+
+def changed_settings(before: JsonObject, after: JsonObject, environment: str) -> tuple[FieldChange, ...]:
+    """Return the fields that differ between two valid documents, the most important ones first.
+
+    Each field of a setting that one side lacks counts. A written null is "no limit".
+
+    Args:
+        before: The base's document, as written.
+        after: The work tree's.
+        environment: The environment whose settings come before the others'.
     """
+    order = [*_DECIDES]
 
-    target: Target
-    base: str
-    changes: tuple[ProposedChange, ...]
-    problems: tuple[Problem, ...] = ()
-    base_problems: int = 0
-    settings: tuple[FieldChange, ...] = ()
-    notes: tuple[str, ...] = ()
+    def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
+        owner, setting = _owner_and_setting(change.pointer)
+        is_known = setting in _DECIDES
+        importance = order.index(setting) if is_known else 0
+        return not is_known, owner not in ("", environment), importance, change.pointer
+
+    old, new = dict(_fields((), before)), dict(_fields((), after))
+    pairs = ((pointer, old.get(pointer), new.get(pointer)) for pointer in {**old, **new})
+    return tuple(sorted((FieldChange(*pair) for pair in pairs if diff(*pair[1:])), key=rank))
+
+
+def decides(pointer: str) -> str:
+    """Return the effect of the setting at a JSON pointer, as a short phrase; "" for a minor setting."""
+    return _DECIDES.get(_owner_and_setting(pointer)[1], "")
+
+
+def _fields(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and (value or not keys):
+        for name, part in value.items():
+            yield from _fields((*keys, name), part)
+    else:
+        # Only limits may be null, and a written null differs from a missing limit.
+        yield pointer_of(keys), "no limit" if value is None else value
+
+
+def _owner_and_setting(pointer: str) -> tuple[str, str]:
+    """Return the environment of a setting, "" for the whole repository, and the setting's name."""
+    first, second, third, *_ = [*pointer.split("/")[1:], "", "", ""]
+    return (second, third) if first == "environments" else ("", first)

@@ -18,44 +18,42 @@ all. The object's content is the same JSON: for people, and where an object was 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, TypeVar
+from functools import partial
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from reconciler.claim import Claim, ClaimId, checked, claim_json
+from reconciler.claim import Claim, ClaimId, checked, claim_json, claim_of
 from reconciler.engines.base import (
     ApiError,
     Connection,
     NotFoundAtServiceError,
     execute,
     object_of,
-    part_of,
     text_of,
+    typed_record,
 )
 from reconciler.engines.listing import Pages, listing
 from reconciler.errors import ServiceError
 from reconciler.manifest import JsonObject
 from reconciler.ports import ClaimRead, Versioned
-from reconciler.services.claimtext import ENTRY, claim_in, object_in
 from reconciler.services.known import KnownClaim, KnownClaims
 from reconciler.transport import HttpResponse
-from reconciler.unread import Unread, already_read
 
 PREFIX = "reconciler/claims/"
 """What the name of every object begins with that claims are kept in."""
 
 _FORMAT_VERSION = 1
+_CLAIM = "claim"
 _GENESIS = "genesis"
 _CHANGED = 412
 _PAGE_SIZE = 1000
 _DIGITS = 19  # of a generation, which is an int64
 _FIELDS = "name,generation,metadata"
 _LIST = "storage.objects.list"
-
-Made = TypeVar("Made")
 
 
 class _Metadata(Struct, frozen=True, gc=False):
@@ -71,14 +69,7 @@ class _Object(Struct, frozen=True, gc=False):
     metadata: _Metadata = _Metadata()
 
 
-def _object(item: JsonObject) -> _Object:
-    """An object as far as its fields are what they should be."""
-    metadata = part_of(item, "metadata")
-    said = _Metadata(text_of(metadata, ENTRY), text_of(metadata, _GENESIS))
-    return _Object(text_of(item, "name"), text_of(item, "generation"), said)
-
-
-_PAGES = Pages("items", _Object, ("name", "name"), _object)
+_PAGES = Pages("items", _Object, ("name", "name"), partial(typed_record, _Object))
 
 
 class ObjectClaims:
@@ -162,32 +153,16 @@ class ObjectClaims:
                 if found is not None:
                     self._check_genesis(found)
 
-    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
-        """Every claim of this repository in this target; raises ServiceError where it can't have them all.
+    def listed(self) -> Mapping[ClaimId, Versioned]:
+        """Return every claim of this repository in this target; raises ServiceError rather than a part."""
+        # Converted after the listing: an object that is deleted meanwhile is no missing bucket.
+        objects = self._listed()
+        with self._told():
+            if self._known is not None:
+                return self._looked_at(objects, self._known)
+            return _by_id(map(self._versioned, objects))
 
-        Where something is remembered, they are read and remembered at once.
-        """
-        if self._known is not None:
-            return already_read(self._looked_at(self._known))
-        apart: list[str] = []
-
-        def versioned(item: _Object) -> Versioned:
-            if not item.metadata.claim:
-                apart.append(item.name)
-            return self._versioned(item)
-
-        def read() -> Mapping[ClaimId, Versioned]:
-            versions = _by_id(self._read(found))
-            if apart:
-                # What such an object holds is asked for by itself, so that the list alone tells nothing.
-                claims.digest = b""
-            return versions
-
-        found = self._listed(versioned)
-        claims = Unread(read, found.digest)
-        return claims
-
-    def _looked_at(self, before: KnownClaims) -> Mapping[ClaimId, Versioned]:
+    def _looked_at(self, objects: Iterable[_Object], before: KnownClaims) -> Mapping[ClaimId, Versioned]:
         """The claims, of which those that are as they were aren't read again."""
 
         def known(item: _Object) -> tuple[str, KnownClaim]:
@@ -196,7 +171,7 @@ class ObjectClaims:
             same = claim is not None and claim.told == told
             return item.name, claim if claim and same else KnownClaim(told, self._versioned(item))
 
-        now = dict(self._read(self._listed(known)))
+        now = dict(map(known, objects))
         before.replace(now)
         return _by_id(claim.versioned for claim in now.values())
 
@@ -214,7 +189,7 @@ class ObjectClaims:
         Sent once. Where it raises ServiceError, it may have been written all the same.
         """
         with self._told():
-            written = self._insert(self._name(claim.id), ENTRY, claim_json(claim), generation)
+            written = self._insert(self._name(claim.id), _CLAIM, claim_json(claim), generation)
         return Versioned(claim, written) if written is not None else None
 
     def now(self) -> datetime:
@@ -225,8 +200,8 @@ class ObjectClaims:
     def _name(self, id: ClaimId) -> str:
         return f"{self._prefix}{id.key}/{id.attempt}"
 
-    def _listed(self, made: Callable[[_Object], Made]) -> Unread[Sequence[Made]]:
-        """What is made of every claim's object."""
+    def _listed(self) -> list[_Object]:
+        """Return every claim's object."""
 
         def ask(token: str | None) -> HttpResponse:
             return self._connection.get(
@@ -241,16 +216,12 @@ class ObjectClaims:
 
         with self._told():
             try:
-                return listing(ask, _PAGES, made)
+                return listing(ask, _PAGES, lambda found: found)
             except NotFoundAtServiceError:
                 # Where nobody has to prepare a store, there is none before the first claim.
                 if not self._founds:
                     raise
-        return already_read([])
-
-    def _read(self, found: Unread[Sequence[Made]]) -> Sequence[Made]:
-        with self._told():
-            return found.read()
+        return []
 
     def _genesis_there(self) -> _Object | None:
         """The genesis, None where there is none: in no bucket either, where nobody has to prepare one."""
@@ -276,7 +247,9 @@ class ObjectClaims:
             fields=f"kind,items({_FIELDS})",
         )
         first = _first(object_of(response.body))
-        return (_object(first) if first is not None and first.get("name") == name else None), response
+        return (
+            typed_record(_Object, first) if first is not None and first.get("name") == name else None
+        ), response
 
     def _insert(self, name: str, entry: str, said: JsonObject, generation: int) -> int | None:
         """Write an object in one request; its new generation, None where another one is there."""
@@ -305,7 +278,7 @@ class ObjectClaims:
 
     def _versioned(self, found: _Object) -> Versioned:
         try:
-            claim = claim_in(found.metadata.claim or self._content(found))
+            claim = claim_of(_object_in(found.metadata.claim or self._content(found), _CLAIM))
             if self._name(claim.id) != found.name:
                 raise ValueError(f"it is the claim of {claim.id.key}/{claim.id.attempt}")
         except ValueError as error:
@@ -329,7 +302,7 @@ class ObjectClaims:
     def _check_genesis(self, found: _Object) -> None:
         place = f"gs://{self._bucket}/{self._genesis}"
         try:
-            said = object_in(found.metadata.genesis or self._content(found), _GENESIS)
+            said = _object_in(found.metadata.genesis or self._content(found), _GENESIS)
             version = said.get("formatVersion")
             if version != _FORMAT_VERSION:
                 raise ValueError(f"it has format version {version!r}, not {_FORMAT_VERSION}")
@@ -416,6 +389,17 @@ def _first(listed: JsonObject) -> JsonObject | None:
             hint='check "endpoints" in reconciler.yaml, and any proxy between',
         )
     return items[0] if items else None
+
+
+def _object_in(text: str, entry: str) -> JsonObject:
+    """Return the JSON object in an entry of an object's metadata, or in its content; raise ValueError."""
+    try:
+        said = json.loads(text)
+    except RecursionError:
+        said = None
+    if not isinstance(said, dict):
+        raise ValueError(f'neither the entry "{entry}" of its metadata nor its content is a JSON object')
+    return said
 
 
 def _counted(runs: int) -> str:

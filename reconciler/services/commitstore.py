@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -23,11 +24,10 @@ from reconciler.engines.base import (
     delete,
     execute,
     object_of,
-    text_of,
+    typed_record,
 )
 from reconciler.engines.listing import Pages, listing
 from reconciler.errors import ServiceError
-from reconciler.manifest import JsonObject
 from reconciler.ports import VersionedRecord
 from reconciler.services.claimstore import PREFIX, answered_at
 from reconciler.transport import HttpResponse
@@ -42,12 +42,7 @@ class _Object(Struct, frozen=True, gc=False):
     generation: str = ""
 
 
-def _object(item: JsonObject) -> _Object:
-    """An object as far as its fields are what they should be."""
-    return _Object(text_of(item, "name"), text_of(item, "generation"))
-
-
-_PAGES = Pages("items", _Object, ("name", "name"), _object)
+_PAGES = Pages("items", _Object, ("name", "name"), partial(typed_record, _Object))
 
 
 class ObjectCommits:
@@ -130,7 +125,7 @@ class ObjectCommits:
                 pageToken=token,
             )
 
-        return listing(ask, _PAGES, lambda item: item).read()
+        return listing(ask, _PAGES, lambda item: item)
 
     def _read(self, item: _Object) -> VersionedRecord | None:
         """A record; None where it was changed since it was listed: who changed it tells its commit."""

@@ -237,7 +237,7 @@ class EmbeddedService:
         prepare_home(Home(self._home, self._checkout), os.environ)
         with (self._home / "service.log").open("ab") as log:
             process = subprocess.Popen(
-                service_command(self._home, stay=False),
+                service_command(Home(self._home, self._checkout), stay=False),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -331,8 +331,10 @@ def _signature(file: Path) -> object:
     return told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
 
 
-def service_command(home: Path, *, stay: bool) -> list[str]:
+def service_command(home: Home, *, stay: bool) -> list[str]:
     """The command that runs the service; with `stay` it doesn't end when there is nothing to do."""
     # -P: nothing that lies in the working directory is ever imported.
-    command = [sys.executable, "-P", "-m", "reconciler.localservice", "--home", str(home)]
+    command = [sys.executable, "-P", "-m", "reconciler.localservice", "--home", str(home.path)]
+    if home.checkout is not None:
+        command += ["--checkout", str(home.checkout)]
     return [*command, "--stay"] if stay else command

@@ -15,7 +15,6 @@ from reconciler.ports import Bounds, Clock, Credential
 from reconciler.redaction import redacted
 from reconciler.services.known import Lister, Memory
 from reconciler.transport import NotSentError
-from reconciler.unread import Unread, already_read, joined
 
 
 class RunsSeen:
@@ -42,7 +41,7 @@ class RunsSeen:
 
 
 _OWN = (AIPLATFORM_V1, ML_V1)
-"""The apiVersions whose engines, our own, list what was created since a moment, and leave it unread."""
+"""The apiVersions of our own engines, which can list only what was created since a moment."""
 
 
 class EngineJobs:
@@ -69,27 +68,20 @@ class EngineJobs:
 
     def runs(self) -> tuple[ActualJob, ...]:
         """All runs that carry this repository's source label, without their specs."""
-        return self.listed().read()
-
-    def listed(self) -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet."""
+        labels = {SOURCE: self._source}
         own = [version for version in self._api_versions if version in _OWN]
+        found: list[ActualJob] = []
         if self._known:
-            found: list[Unread[Sequence[ActualJob]]] = [already_read(self._known.runs(own, self._since))]
-        else:
-            found = [self._unread(version) for version in own]
+            found += self._known.runs(own, self._since)
         for version in self._api_versions:
-            if version not in own:
-                found.append(already_read(self._engine(version).jobs({SOURCE: self._source})))
-        return joined(found)
+            if not (self._known and version in own):
+                found += self._engine(version).jobs(labels)
+        return tuple(found)
 
     def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
-        return self._unread(api_version, since).read()
-
-    def _unread(self, api_version: str, since: str = "") -> Unread[Sequence[ActualJob]]:
         # Engines of other packages know nothing of a time.
         engine: Any = self._engine(api_version)
-        found: Unread[Sequence[ActualJob]] = engine.listed({SOURCE: self._source}, since)
+        found: Sequence[ActualJob] = engine.listed({SOURCE: self._source}, since)
         return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:

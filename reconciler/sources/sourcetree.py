@@ -31,7 +31,6 @@ from reconciler.errors import InvalidError
 from reconciler.sources.worktree import (
     Folder,
     Names,
-    Signature,
     UnfitError,
     WorkTree,
     not_a_file,
@@ -113,24 +112,19 @@ class SourceTreeError(InvalidError):
         super().__init__(first.message + more, hint=first.hint)
 
 
-def read_source_tree(folder: Path, root: Path, seen: dict[Names, Signature] | None = None) -> SourceTree:
+def read_source_tree(folder: Path, root: Path) -> SourceTree:
     """The files of `folder` that count, with their bytes.
 
     Args:
         folder: The package's folder.
         root: The repository's root, from which `.gitignore` files are read and which no link may leave.
-        seen: Is given the signatures of all files and folders that the tree follows from, by where they are
-            below the root: while none of them changes, nor does the tree.
 
     Raises:
         SourceTreeError: Some of it can't be staged, or there is nothing to stage.
     """
     package = Path(os.path.relpath(folder, root)).as_posix()
-    tree = WorkTree(root)
-    reader = _Reader(tree, package)
+    reader = _Reader(WorkTree(root), package)
     reader.read()
-    if seen is not None:
-        seen.update(tree.seen)
     if reader.findings:
         raise SourceTreeError(reader.findings)
     return SourceTree(tuple(reader.files))

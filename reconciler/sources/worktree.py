@@ -22,8 +22,6 @@ Names = tuple[str, ...]
 """Where something is: the names from the root downwards, none of them a link's."""
 Rules = tuple[gitignore.Rule, ...]
 """What one `.gitignore` says."""
-Signature = tuple[int, ...]
-"""What `signature_of` gives: it tells whether a file or a folder is still what it was, without reading it."""
 
 NEVER_CODE = frozenset({".git", ".reconciler", ".venv", "__pycache__", ".ds_store"})
 """What git, this tool, virtual environments, Python and the Finder keep beside code; in any case of letters.
@@ -68,18 +66,6 @@ def not_a_file(mode: int) -> UnfitError:
     return UnfitError(f"is {kind}", "take it away, or exclude it in a .gitignore")
 
 
-def signature_of(status: os.stat_result) -> Signature:
-    """Device, inode, kind and permissions, size, and the times in nanoseconds, the last two."""
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_mode,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Folder:
     """An open folder.
@@ -89,14 +75,12 @@ class Folder:
         rules: Of each folder from the root down to this one, in this order.
         fd: Its descriptor.
         inode: Device and inode, by which the same folder is known again.
-        seen: By where they are, the signatures of all folders and files that the tree was read from.
     """
 
     names: Names
     rules: tuple[Rules, ...]
     fd: int
     inode: tuple[int, int]
-    seen: dict[Names, Signature]
 
     def entries(self) -> list[os.DirEntry[str]]:
         """What it holds, sorted by name."""
@@ -121,11 +105,9 @@ class Folder:
     def read(self, name: str, limit: int) -> tuple[bytes, bool]:
         """The first `limit` bytes of the file `name`, and whether its owner may execute it."""
         with os.fdopen(os.open(name, _OPEN_FILE, dir_fd=self.fd), "rb") as file:
-            status = os.fstat(file.fileno())
-            mode = status.st_mode
+            mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise not_a_file(mode)
-            self.seen.setdefault((*self.names, name), signature_of(status))
             return file.read(limit), bool(mode & stat.S_IXUSR)
 
     def link_target(self, name: str) -> str | None:
@@ -143,13 +125,9 @@ class WorkTree:
     """The folders below a repository's root.
 
     Its methods raise UnfitError for what can't be part of a package, and OSError.
-
-    Attributes:
-        seen: By where they are, the signatures of all folders and files that were opened so far.
     """
 
     def __init__(self, root: Path) -> None:
-        self.seen: dict[Names, Signature] = {}
         self._root = root
         self._rules: dict[Names, Rules] = {}
 
@@ -206,9 +184,7 @@ class WorkTree:
 
     def _folder(self, fd: int, names: Names, above: tuple[Rules, ...]) -> Folder:
         status = os.fstat(fd)
-        # A folder is opened again and again: what it looked like at first counts.
-        self.seen.setdefault(names, signature_of(status))
-        folder = Folder(names, above, fd, (status.st_dev, status.st_ino), self.seen)
+        folder = Folder(names, above, fd, (status.st_dev, status.st_ino))
         if names not in self._rules:
             self._rules[names] = _ignore_rules(folder)
         return replace(folder, rules=(*above, self._rules[names]))

@@ -16,7 +16,6 @@ from reconciler.labels import INSTANCE, KEY, SOURCE, attempt_of, is_of_other_ins
 from reconciler.ports import Ports, Versioned
 from reconciler.repair import marked
 from reconciler.submission.listings import blind, is_old
-from reconciler.unread import Unread, digest_of
 
 _ASKED = 3
 """Ended jobs that are read by name where a listing is empty."""
@@ -28,15 +27,12 @@ class Observed(Struct, frozen=True, dict=True):
     Attributes:
         claims: Every claim of the repository in this target.
         runs: Every run of it, without their specs.
-        digest: The same for looks that saw the same, to the letter; b"" where nothing tells so: where a job
-            was asked for by itself, for one.
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
             time when it had another `instance`, or none; as `_doubtful` has them.
     """
 
     claims: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
-    digest: bytes = b""
     doubtful: tuple[ActualJob, ...] = ()
 
     @cached_property
@@ -45,35 +41,8 @@ class Observed(Struct, frozen=True, dict=True):
         return {id: found.claim for id, found in self.claims.items()}
 
 
-class Listed(Struct, frozen=True):
-    """The claims and runs of one look, not read yet."""
-
-    claims: Unread[Mapping[ClaimId, Versioned]]
-    runs: Unread[tuple[ActualJob, ...]]
-
-    @property
-    def digest(self) -> bytes:
-        """As `Observed` has it."""
-        digests = self.claims.digest, self.runs.digest
-        return digest_of(digests) if all(digests) else b""
-
-
-def listed(ports: Ports) -> Listed:
-    """The claims, then the runs: what a claim names was there before it was listed.
-
-    Raises:
-        ServiceError: A service can't be asked.
-    """
-    return Listed(ports.claims.listed(), ports.jobs.listed())
-
-
 def observe(ports: Ports) -> Observed:
-    """One look, as `observed` reads it."""
-    return observed(ports, listed(ports))
-
-
-def observed(ports: Ports, found: Listed) -> Observed:
-    """What was listed, read.
+    """Return the claims and runs of one look.
 
     A claim's job that the listing leaves out is asked for by name. Where it is there, with its labels, and
     isn't so young that a listing may still lack it, listings can't be trusted, and a search for jobs that
@@ -83,13 +52,14 @@ def observed(ports: Ports, found: Listed) -> Observed:
     Raises:
         ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
     """
-    claims, listed = found.claims.read(), found.runs.read()
+    # The claims first: a job that a claim names was there before its claim was listed.
+    claims = ports.claims.listed()
+    listed = ports.jobs.runs()
     own, others = _by_instance(ports, claims, listed)
     ports.claims.check(len(own))
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
-    digest = b"" if missing else found.digest
     runs = (*own, *_unlisted(ports, missing))
-    return Observed(claims, runs, digest, _doubtful(ports, claims, runs, others))
+    return Observed(claims, runs, _doubtful(ports, claims, runs, others))
 
 
 def _by_instance(

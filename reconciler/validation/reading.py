@@ -1,7 +1,4 @@
-"""What the files hold: remembered, read here, or read by processes where there are many.
-
-What a file holds is told in the order of the files, whoever read it.
-"""
+"""The contents of the files: from the memory, read here, or read by processes where many files are unread."""
 
 from __future__ import annotations
 
@@ -44,10 +41,10 @@ _results = msgpack.Decoder(list[_Read])
 
 
 class Reading:
-    """Files being read; where there are many unread ones, processes are at work from here on.
+    """The contents of files, in the order of the files.
 
     Args:
-        files: In the order in which they are told.
+        files: The files.
         memory: What is known already; what gets known is put there.
         most_bytes: Where reading ahead ends, as nobody will ask for what is behind it.
     """
@@ -65,7 +62,6 @@ class Reading:
             size += file.signature.size
             if size > most_bytes:
                 break
-        self._workers = self._start() if len(self._unread) >= FEWEST else None
 
     def __enter__(self) -> Self:
         return self
@@ -73,8 +69,6 @@ class Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._workers is not None:
-            self._workers.end()
         self._folders.close()
 
     def __iter__(self) -> Iterator[KnownFile | bytes | Problem]:
@@ -122,7 +116,8 @@ class Reading:
 
     # In other processes.
 
-    def _start(self) -> Workers | None:
+    def _workers(self) -> Workers | None:
+        """Return processes at work on the unread files; None where they would not help."""
         from reconciler.validation.workers import MOST, Workers, can_fork, count_of_processors
 
         count = min(count_of_processors(), MOST)
@@ -136,14 +131,16 @@ class Reading:
         return msgpack.encode(self._read(self._indices(piece)))
 
     def _read_by_workers(self) -> dict[int, _Read]:
-        """By index of the file, what the processes found; what one left undone isn't there."""
-        if self._workers is None:
+        """Return the processes' results by index of the file, as far as they got."""
+        workers = self._workers() if len(self._unread) >= FEWEST else None
+        if workers is None:
             return {}
-        return {
-            index: read
-            for piece, results in self._workers.results()
-            for index, read in zip(self._indices(piece), _results.decode(results), strict=True)
-        }
+        with workers:
+            return {
+                index: read
+                for piece, results in workers.results()
+                for index, read in zip(self._indices(piece), _results.decode(results), strict=True)
+            }
 
     @property
     def _pieces(self) -> int:

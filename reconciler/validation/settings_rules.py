@@ -56,8 +56,7 @@ def _place_at_google(environment: Mapping[Any, Any]) -> _Place:
 
 
 def _place_on_training_service(environment: Mapping[Any, Any]) -> _Place:
-    """Return the project alone: the id of an AI Platform job is unique in its project, in every location."""
-    return ("local", str(environment.get("project") or _LOCAL))
+    return ("local", *(str(environment.get(part) or _LOCAL) for part in ("project", "location")))
 
 
 def _at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
@@ -74,10 +73,14 @@ def _at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
 
 
 def _on_training_service(name: str, other: str, place: _Place) -> tuple[str, str]:
-    new = other if name == _LOCAL else name
-    project = f"local-{new}"[:_PROJECT_LENGTH].rstrip("-")
-    hint = f'write a project of its own in {quote(new)}, such as "project: {project}"'
-    return _message(name, other, f"the project {quote(place[1])} of the training service"), hint
+    _, project, location = place
+    own = f"local-{other if name == _LOCAL else name}"[:_PROJECT_LENGTH].rstrip("-")
+    hint = (
+        f'write a project of its own, such as "project: {own}", in the environment that is new: the other '
+        "one keeps the claims and jobs that exist"
+    )
+    same = f"the project {quote(project)} and the location {quote(location)} of the training service"
+    return _message(name, other, same), hint
 
 
 def _message(name: str, other: str, place: str) -> str:

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from reconciler.diagnostics import Problem, capped
 from reconciler.manifest import Manifest
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     # Importing PyYAML takes a while, and isn't needed where all files are remembered.
     from reconciler.validation.examined import ExaminedFile
 
-__all__ = ["PackageOf", "Validating", "Validation", "check_document", "validate"]
+__all__ = ["PackageOf", "Validation", "check_document", "validate"]
 
 MAX_TOTAL_BYTES = 200 * 1024 * 1024
 MAX_TOTAL_ALIASED = 1_000_000
@@ -86,9 +85,12 @@ def validate(
     Raises:
         UsageError: A path isn't there.
     """
+    memory = Memory() if memory is None else memory
+    memory.attune(filled)
     found = find_manifests(root, paths)
-    with Validating(root, found, filled, package_of, memory, whole=whole) as validating:
-        return validating.result()
+    files, _ = found
+    with Reading(files, memory, MAX_TOTAL_BYTES) as reading:
+        return _Validator(root, found, reading, memory, package_of).result(whole=whole)
 
 
 def check_document(
@@ -126,55 +128,22 @@ def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
     return documents[0].value
 
 
-class Validating:
-    """A validation under way: where there are many files, processes read them from here on.
-
-    `found` is what `find_manifests` gives; the other arguments are those of `validate`. No thread may be
-    started before this by whoever wants the processes; until `result`, there is time for other work.
-    """
+class _Validator:
+    """The check of all files together; the arguments are those of `validate`."""
 
     def __init__(
-        self,
-        root: Path,
-        found: Found,
-        filled: frozenset[str] = frozenset(),
-        package_of: PackageOf = package_folder,
-        memory: Memory | None = None,
-        *,
-        whole: bool = False,
+        self, root: Path, found: Found, reading: Reading, memory: Memory, package_of: PackageOf
     ) -> None:
-        self._memory = Memory() if memory is None else memory
-        self._memory.attune(filled)
-        self._whole = whole
+        self._files, self._obstacles = found
+        self._reading = reading
+        self._memory = memory
         self._root = real_path(root)
         self._packages = Packages(self._root, package_of)
-        self._files, self._obstacles = found
-        self._reading = Reading(self._files, self._memory, MAX_TOTAL_BYTES)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reading.__exit__(kind, error, trace)
-
-    @property
-    def found(self) -> Found:
-        """What is validated."""
-        return self._files, self._obstacles
-
-    @property
-    def is_remembered(self) -> bool:
-        """Whether no file would be read another time, as all are valid and look as when they were read."""
-        return not self._obstacles and all(
-            self._memory.at(file.place, file.signature) for file in self._files
-        )
-
-    def result(self) -> Validation:
-        """What came of it; call it once."""
+    def result(self, *, whole: bool) -> Validation:
+        """Return the result, and bring the memory up to date; call it once."""
         entries = self._load_all()
-        if self._whole:
+        if whole:
             kept = {found.digest for _, found in entries if isinstance(found, KnownFile)}
             self._memory.keep_only({file.place for file in self._files}, kept)
         while True:

@@ -15,6 +15,7 @@ from reconciler.commit import commit_of
 from reconciler.config import Config, Environment, load_config
 from reconciler.desired import Desired
 from reconciler.errors import InvalidError, ReconcilerError, RefusedError, ServiceError, UsageError
+from reconciler.load_desired import load_desired
 from reconciler.manifestcache import ManifestCache
 from reconciler.onepass import (
     Settled,
@@ -35,7 +36,7 @@ from reconciler.reporters.settings import github_settings
 from reconciler.services.known import Memory
 from reconciler.session import Session, open_session
 from reconciler.submission.observation import Observed, observe
-from reconciler.wanting import PassMemory, wanted
+from reconciler.validation.remembered import Memory as ManifestMemory
 
 Done = Callable[[Sequence[Outcome], Origin], None]
 
@@ -156,28 +157,28 @@ class Remembered:
 
     Attributes:
         service: What was seen of claims and runs.
-        files: What was read of manifests and code; None before the first pass.
+        manifests: The known manifests; None before the first pass.
         ahead: What `look_ahead` saw, and by which settings; None where it didn't.
     """
 
     def __init__(self) -> None:
         self.service = Memory()
         self.ahead: tuple[Config, Observed] | None = None
-        self.files: PassMemory | None = None
+        self.manifests: ManifestMemory | None = None
 
-    def wanted(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
-        """The jobs that the checkout's manifests ask for; raises InvalidError with every problem.
+    def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
+        """Return the jobs that the checkout's manifests ask for; raises InvalidError with every problem.
 
-        The first time begins with what commands before have found out, and leaves them what it has.
+        The first pass loads the cache on disk and updates it for later commands.
         """
-        if self.files is not None:
-            return wanted(config, environment, [], self.files)
+        if self.manifests is not None:
+            return load_desired(config, environment, [], self.manifests)
         cache = ManifestCache(config.root, frozenset(environment.defaults), checkout.environ)
-        self.files = PassMemory(cache.load())
+        self.manifests = cache.load()
         try:
-            return wanted(config, environment, [], self.files)
+            return load_desired(config, environment, [], self.manifests)
         finally:
-            cache.save(self.files.manifests)
+            cache.save(self.manifests)
 
 
 def one_turn(
@@ -250,7 +251,7 @@ def _turn(
         return open_session(config, environment, checkout.environ, start=start, memory=remembered.service)
 
     try:
-        desired = remembered.wanted(checkout, config, environment)
+        desired = remembered.load_desired(checkout, config, environment)
     except InvalidError as error:
         if is_told:
             commit = before_reading if before_reading == _clean_commit(checkout) else None

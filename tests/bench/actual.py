@@ -20,6 +20,7 @@ from reconciler.config import load_config
 from reconciler.engines.base import Connection, Endpoint
 from reconciler.home import Home, prepare_home
 from reconciler.labels import KEY, TRY
+from reconciler.load_desired import load_desired
 from reconciler.localservice.application import Application
 from reconciler.localservice.database import Database, prepare
 from reconciler.localservice.message import Request
@@ -32,7 +33,6 @@ from reconciler.services.storage import ensure_bucket
 from reconciler.session import Session
 from reconciler.submission.submitter import bound
 from reconciler.transport import HttpRequest, HttpResponse
-from reconciler.wanting import wanted
 
 _ROOT = "http://embedded.invalid/"
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
@@ -55,7 +55,7 @@ def fill(root: Path, home: Path) -> int:
     """Fill the home of a service that doesn't run; how many jobs it has then."""
     config = load_config(root)
     environment = config.environment(None)
-    desired = wanted(config, environment, [])
+    desired = load_desired(config, environment, [])
     prepare_home(Home(home, None), os.environ)
     # What is lost with the machine's power is made again: nobody waits here for the disk.
     database = Database(lambda: _connected(home / "state.db"))

@@ -25,7 +25,6 @@ HEAVY = ("googleapiclient", "google.auth", "jsonschema", "requests", "rich", "st
 
 COLD_VALIDATE, WARM_VALIDATE = "validate, cold", "validate, warm"
 COLD_PLAN, WARM_PLAN = "plan, cold", "plan, warm"
-NEWS_PLAN = "plan, the service tells news"
 
 _PLAN = ("plan", "--detailed-exitcode")
 _CHANGES_PENDING, _INVALID = 2, 3
@@ -40,14 +39,12 @@ class Program:
     Attributes:
         arguments: Of `reconciler`.
         cold: Whether nothing is remembered from an earlier run.
-        news: Whether the service is taken to have told something else for the last plan.
         edit: What is done before to every hundredth manifest.
         code: What it has to end with: else it did something else.
     """
 
     arguments: Sequence[str]
     cold: bool = False
-    news: bool = False
     edit: manifests.Edit | None = None
     code: int = 0
 
@@ -58,7 +55,6 @@ PROGRAMS: Mapping[str, Program] = {
     WARM_VALIDATE: Program(["validate"]),
     COLD_PLAN: Program(_PLAN, cold=True),
     WARM_PLAN: Program(_PLAN),
-    NEWS_PLAN: Program(_PLAN, news=True),
     "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
 }
@@ -123,5 +119,3 @@ def _run(place: Place, program: Program) -> Cost:
 def _prepare(place: Place, program: Program) -> None:
     if program.cold:
         place.forget()
-    elif program.news:
-        place.module("news", str(place.root))

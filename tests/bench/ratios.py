@@ -16,11 +16,16 @@ Figures = Mapping[str, Any]
 GROWTH_WISHED = 12.0
 _TIMES = 10
 
-_OF_LOADING = {programs.COLD_VALIDATE: 0.5, programs.COLD_PLAN: 0.8, programs.WARM_PLAN: 0.2}
+_OF_LOADING = {
+    programs.COLD_VALIDATE: 0.5,
+    programs.WARM_VALIDATE: 0.15,
+    programs.COLD_PLAN: 0.9,
+    programs.WARM_PLAN: 0.55,
+}
 
-# Seconds of CPU, on a machine where `python -c pass` takes 0.012.
-_STARTS = {programs.VALIDATE_ONE: 0.12, programs.PLAN_ONE: 0.35, programs.HELP: 0.08}
-_NOTHING = 0.012
+# Seconds of CPU, on a machine where `python -c pass` takes 0.022.
+_STARTS = {programs.VALIDATE_ONE: 0.117, programs.PLAN_ONE: 0.151, programs.HELP: 0.065}
+_NOTHING = 0.022
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def ratios(figures: Figures) -> Iterator[Ratio]:
     if planned:
         number, size = largest(planned)
         what = f"{others.TERRAFORM}, {number:,} : {programs.COLD_PLAN}"
-        yield _ratio(what, size[others.TERRAFORM], size["programs"][programs.COLD_PLAN], 20, at_least=True)
+        yield _ratio(what, size[others.TERRAFORM], size["programs"][programs.COLD_PLAN], 15, at_least=True)
     nothing = column(figures["start"][programs.NOTHING], "cpu")
     for program, seconds in _STARTS.items():
         cpu = of(column(figures["start"][program], "cpu"), nothing)

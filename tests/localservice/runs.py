@@ -47,6 +47,7 @@ class Run:
 
     Attributes:
         through: The beginning of a command that starts the one that is given after it.
+        checkout: The checkout that the home lies in, None where it lies outside.
     """
 
     folder: RunFolder
@@ -54,6 +55,7 @@ class Run:
     runner: subprocess.Popen[bytes] | None = None
     environ: dict[str, str] = field(default_factory=dict)
     through: tuple[str, ...] = ()
+    checkout: Path | None = None
 
     def start(self) -> Run:
         self.runner = subprocess.Popen(
@@ -63,6 +65,7 @@ class Run:
                 "-P",
                 "-m",
                 "reconciler.localservice.runner",
+                *(("--checkout", str(self.checkout)) if self.checkout else ()),
                 str(self.folder.path),
             ],
             start_new_session=True,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 from reconciler.localservice import bucket_files, bucket_walk, database, object_index
 from reconciler.localservice.bucket_files import Wanted
-from reconciler.localservice.bucket_walk import Folders
 from reconciler.localservice.message import ApiError
 from reconciler.localservice.object_index import ANY, Conditions
 from reconciler.localservice.objects import Objects
@@ -277,24 +275,20 @@ def test_a_walk_gives_the_wanted_names_in_the_order_of_their_bytes(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         kept.add(name)
-    folders, seen = Folders(), []
     with bucket_files.opened(folder) as opened:
-        # With what is remembered of the folders a walk finds the same.
-        for _ in range(2):
-            with mock.patch.object(bucket_walk, "TICK_NS", -(10**9)):
-                found = walked(opened, Wanted(prefix, start), folders)
-                folded = walked(opened, Wanted(prefix, start, fold=True), folders)
-            seen.append((found, folded))
+        found = walked(opened, Wanted(prefix, start))
+        folded = walked(opened, Wanted(prefix, start, fold=True))
     wanted = [
         name
         for name in sorted(kept, key=str.encode)
         if name.startswith(prefix) and name.encode() >= start.encode()
     ]
-    assert seen == 2 * [(wanted, list(dict.fromkeys(first_part(name, prefix) for name in wanted)))]
+    assert found == wanted
+    assert folded == list(dict.fromkeys(first_part(name, prefix) for name in wanted))
 
 
-def walked(folder: int, wanted: Wanted, folders: Folders) -> list[str]:
-    return [found.name for found in bucket_walk.walk("bucket", folder, wanted, folders, bucket_walk.Look())]
+def walked(folder: int, wanted: Wanted) -> list[str]:
+    return [found.name for found in bucket_walk.walk(folder, wanted)]
 
 
 def first_part(name: str, prefix: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from urllib.parse import urlencode
 
 import pytest
@@ -18,13 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Clock, Service
 
-from reconciler.localservice import bucket_walk, field_masks
+from reconciler.localservice import field_masks
 from reconciler.localservice.application import Application
-from reconciler.localservice.bucket_files import opened
-from reconciler.localservice.bucket_walk import Folders
 from reconciler.localservice.database import Database, prepare
 from reconciler.localservice.message import Request
-from reconciler.localservice.partial_lists import Texts
 from reconciler.localservice.records import UNFINISHED, JobState
 from reconciler.localservice.store import Store
 
@@ -105,7 +101,7 @@ def test_parts_of_a_list_are_those_of_the_whole_list(
     fields = f"{items}({','.join(data.draw(parts))}){data.draw(others)}"
     with in_process() as (application, store):
         fill(application, store, path, jobs)
-        for _ in range(2):  # with nothing remembered, and then with all
+        for _ in range(2):
             whole = asked(application, path, filter=filter, pageSize=3)
             wanted = field_masks.select(whole, field_masks.parse(fields))
             query: dict[str, str | int] = {"filter": filter, "pageSize": 3, "fields": fields}
@@ -147,7 +143,6 @@ def listed(service: Service, **query: str) -> list[Any]:
         if "nextPageToken" not in page:
             break
         token = {"pageToken": page["nextPageToken"]}
-    # The whole list, which remembers nothing of objects.
     whole = service.get(f"{LIST}?{urlencode(query)}").json.get("items", [])
     names = ("name", "generation", "metadata", "size")
     assert found == [{name: item[name] for name in names if name in item} for item in whole]
@@ -160,9 +155,7 @@ def bucket(service: Service) -> Path:
     service.post("/storage/v1/b?project=p", {"name": "bucket"})
     for name in ("k/a/1", "k/b/1", "k/c/1"):
         put(service, name, b"data")
-    # As if they had lain there for long: they are remembered.
-    with mock.patch.object(bucket_walk, "TICK_NS", -(10**9)):
-        assert [item["name"] for item in listed(service, prefix="k/")] == ["k/a/1", "k/b/1", "k/c/1"]
+    assert [item["name"] for item in listed(service, prefix="k/")] == ["k/a/1", "k/b/1", "k/c/1"]
     return service.home / "gcs" / "bucket"
 
 
@@ -230,39 +223,6 @@ def test_what_others_change_is_in_the_next_list(service: Service, bucket: Path) 
     (bucket / "k" / "a").symlink_to(bucket / "k" / "b")
     later(bucket / "k")
     assert [item["name"] for item in listed(service)] == ["k/b/1", "k/b/2", "k/c/1"]
-
-
-@pytest.mark.parametrize(("age", "reads"), [(10**7, 2), (10**9, 1), (-(10**9), 2)])
-def test_a_folder_that_has_changed_just_now_is_read_again(tmp_path: Path, age: int, reads: int) -> None:
-    (tmp_path / "a").touch()
-    status = tmp_path.stat()
-    now = max(status.st_mtime_ns, status.st_ctime_ns) + age
-    folders = Folders()
-    with (
-        mock.patch("time.time_ns", return_value=now),
-        mock.patch.object(bucket_walk, "_names", wraps=bucket_walk._names) as names,
-        opened(tmp_path) as folder,
-    ):
-        assert [folders.read("path", folder).names for _ in range(2)] == [("a",), ("a",)]
-    assert names.call_count == reads
-
-
-def test_what_is_remembered_of_folders_has_a_bound(tmp_path: Path) -> None:
-    folders = Folders(most=4)
-    with mock.patch.object(bucket_walk, "TICK_NS", -(10**9)):
-        for number in range(5):
-            (tmp_path / f"{number}").mkdir()
-            (tmp_path / f"{number}" / "file").touch()
-            with opened(tmp_path / f"{number}") as folder:
-                assert folders.read(f"{number}", folder).names == ("file",)
-    assert [*folders._known] == ["3", "4"]
-
-
-def test_what_is_remembered_of_items_has_a_bound() -> None:
-    texts, fields = Texts(most=1000), {"a": lambda item: item}
-    for number in range(10):
-        assert texts.write(number, "x", fields) == b'{"a":"x"}'
-    assert [*texts.known(fields)] == [7, 8, 9]
 
 
 def test_a_job_that_only_json_can_write_is_listed() -> None:

@@ -216,14 +216,15 @@ def test_told_to_stay_it_stays(processes: Processes) -> None:
     assert call(found, "GET", "/_service/health")
 
 
-def test_the_command_can_tell_it_to_stay() -> None:
+def test_the_command_can_tell_it_to_stay_and_where_its_checkout_is() -> None:
     given: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "reconciler.localservice.__main__.serve", lambda home, stay: given.append((home, stay)) or 0
+            "reconciler.localservice.__main__.serve",
+            lambda home, checkout, stay: given.append((home, checkout, stay)) or 0,
         )
-        assert main(["--home", "x"]) == main(["--home", "x", "--stay"]) == 0
-    assert given == [(Path("x"), False), (Path("x"), True)]
+        assert main(["--home", "x"]) == main(["--home", "x", "--checkout", "y", "--stay"]) == 0
+    assert given == [(Path("x"), None, False), (Path("x"), Path("y"), True)]
 
 
 @pytest.mark.parametrize("made_anew", [False, True])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from runs import Starter, lives, until
 
+from reconciler.home import Home
 from reconciler.localservice import process_tree, sessions
 from reconciler.localservice.runners import Runners
 
@@ -73,7 +74,7 @@ def test_what_a_killed_run_leaves_without_a_mark_is_ended(trainer: Starter) -> N
     until(lambda: not lives(program))
     assert lives(child)
     assert process_tree.marked(run.folder.run_id) == []
-    assert Runners(run.folder.service_home).silence(run.folder)
+    assert Runners(Home(run.folder.service_home, None)).silence(run.folder)
     assert not lives(child)
     assert not run.folder.sessions.exists()
 

@@ -17,6 +17,7 @@ import trainers
 from served import Service
 from supervised import DEADLINE, FOR_TWO, PATIENT, SUPERVISING, Bench, supervised, tuned, wait_for
 
+from reconciler.home import Home
 from reconciler.localservice import attempts
 from reconciler.localservice.machines import Machine
 from reconciler.localservice.records import JobRecord, JobState
@@ -509,7 +510,7 @@ def test_only_a_runner_is_killed_as_one(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as claimer:
         (folder.path / "started").write_text(str(claimer.pid))
         with locked(folder.runner_lock):
-            assert not Runners(tmp_path).kill(folder)
+            assert not Runners(Home(tmp_path, None)).kill(folder)
         assert claimer.poll() is None
         claimer.kill()
 

@@ -34,7 +34,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "submission.listings": ("test_observation", "test_unlisted_jobs", "test_apply"),
     "submission.observation": ("test_observation", "test_unlisted_jobs", "test_apply"),
     "submission.upkeep": ("test_claim_upkeep", "test_apply"),
-    "planning.proposing": ("test_proposing",),
+    "planning.proposal": ("test_proposing",),
     "planning.outcome": ("test_outcome", "test_outcome_rows"),
     "redaction": ("test_redaction", "test_jobapi"),
     "submission.submitter": (

@@ -14,7 +14,6 @@ from reconciler.manifest import ML_V1, JsonObject
 from reconciler.ports import Credential
 from reconciler.transport.connecting import write_request
 from reconciler.transport.wire import request_bytes
-from reconciler.unread import Unread, already_read
 
 from .model import OURS, PARENT, TIMEOUT, Job, Request
 from .process import Process
@@ -39,10 +38,6 @@ class JobsPort:
     def runs(self) -> tuple[ActualJob, ...]:
         """All that carry this repository's source label."""
         return self._listed("runs", lambda job: job.labels.get(SOURCE) == self._source)
-
-    def listed(self) -> Unread[tuple[ActualJob, ...]]:
-        """The same, not read yet."""
-        return already_read(self.runs())
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """All of one kind that carry a key."""

@@ -10,7 +10,6 @@ from reconciler.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.commitrecord import CommitRecord, record_json, record_of
 from reconciler.errors import ServiceError
 from reconciler.ports import ClaimRead, Versioned, VersionedRecord
-from reconciler.unread import Unread, already_read
 
 from .process import Process
 from .world import World
@@ -88,13 +87,13 @@ class StorePort:
     def found(self) -> None:
         """Nothing: only a person makes a store in the cloud the repository's."""
 
-    def listed(self) -> Unread[Mapping[ClaimId, Versioned]]:
+    def listed(self) -> Mapping[ClaimId, Versioned]:
         """Every claim."""
         self._reached("list claims")
         found = self._claims.all()
         self._world.checker.listed_claims(found, self._process.name)
         self._process.turn(f"listed {len(found)} claims")
-        return already_read(found)
+        return found
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim, with the time of the answer in whole seconds, as a Date header has it."""

@@ -5,19 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from reconciler.sidebyside import MOST, SideBySide, Together, in_order
+from reconciler.concurrency import MOST, RunTasks, run_concurrently, run_in_order
 
 LONG = 60.0
 """Seconds after which something that should have happened never will."""
 
 
-@pytest.mark.parametrize("together", [in_order, SideBySide(), SideBySide(1), SideBySide(3)])
+@pytest.mark.parametrize(
+    "run",
+    [run_in_order, run_concurrently, partial(run_concurrently, most=1), partial(run_concurrently, most=3)],
+)
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
-def test_each_task_is_run_once(together: Together, count: int) -> None:
-    assert sorted(together([lambda number=number: number for number in range(count)])) == [*range(count)]
+def test_each_task_is_run_once(run: RunTasks, count: int) -> None:
+    assert sorted(run([lambda number=number: number for number in range(count)])) == [*range(count)]
 
 
 def test_so_many_are_under_way_and_no_more() -> None:
@@ -34,14 +38,14 @@ def test_so_many_are_under_way_and_no_more() -> None:
             now -= 1
 
     # The first is alone: what all others use is made by it.
-    assert len([*SideBySide(4)([lambda: None, *[task] * 12])]) == 13
+    assert len([*run_concurrently([lambda: None, *[task] * 12], most=4)]) == 13
     assert most == 4
     assert MOST > 4
 
 
 def test_the_first_is_run_here_and_before_all_others() -> None:
     threads: list[threading.Thread] = []
-    list(SideBySide(3)([lambda: threads.append(threading.current_thread())] * 6))
+    list(run_concurrently([lambda: threads.append(threading.current_thread())] * 6, most=3))
     assert threads[0] is threading.current_thread()
     assert threads[0] not in threads[1:]
 
@@ -60,7 +64,7 @@ def test_after_an_error_what_was_begun_ends_and_nothing_else_begins() -> None:
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
-        list(SideBySide(2)([lambda: None, slow, fails, *[lambda: ended.append("later")] * 50]))
+        list(run_concurrently([lambda: None, slow, fails, *[lambda: ended.append("later")] * 50], most=2))
     assert ended == ["slow"]
 
 
@@ -77,7 +81,7 @@ def test_who_goes_no_further_begins_no_other() -> None:
         return run
 
     before = threading.active_count()
-    answers = SideBySide(1)([task(number) for number in range(9)])
+    answers = run_concurrently([task(number) for number in range(9)], most=1)
     assert [next(answers), next(answers)] == [0, 1]
     answers.close()  # type: ignore[attr-defined]  # it is a generator
     held.set()
@@ -99,7 +103,7 @@ def test_an_interrupt_is_raised_at_once_and_begins_no_other() -> None:
     before = set(threading.enumerate())
     tasks: list[Callable[[], int]] = [lambda: 0, *[lambda number=n: holds(number) for n in range(1, 40)]]
     with pytest.raises(KeyboardInterrupt):
-        list(SideBySide(5)(tasks))
+        list(run_concurrently(tasks, most=5))
     mine = [thread for thread in threading.enumerate() if thread not in before]
     assert len(mine) == 5
     assert all(thread.daemon for thread in mine), "the process's end would wait for them"
