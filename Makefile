@@ -60,7 +60,7 @@ chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments
 
 kills: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill the embedded service and what it runs at random moments; KILLS=100 SEED=1
 	SERVICE_KILLS=$(if $(filter file,$(origin KILLS)),100,$(KILLS)) SERVICE_SEED=$(or $(SEED),1) \
-		$(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/localservice/test_kills.py
+		$(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/training_service/test_kills.py
 
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
@@ -74,7 +74,7 @@ adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an advers
 	$(BIN)/pytest -n 2 --no-skips $(PYTEST_FLAGS) tests/test_adversary.py
 
 model: $(STAMPS)/dev  ## check the model of the submission protocol in its large worlds too: minutes
-	MODEL=large $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/test_protocol_model.py
+	MODEL=large $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/submission/test_protocol_model.py
 
 mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)

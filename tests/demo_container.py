@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from reconciler.errors import ReconcilerError
-from reconciler.home import prepare_home
-from reconciler.localservice.containers import ContainerError, Engine, find_engine
-from reconciler.trustedhome import home_of
+from reconciler.base.errors import ReconcilerError
+from reconciler.base.state_dir import prepare_home
+from reconciler.base.state_dir_trust import home_of
+from reconciler.training_service.runner.containers import ContainerError, Engine, find_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / "jobs" / "iris-container.yaml"

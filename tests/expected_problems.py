@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reconciler.validation.validate import validate
+from reconciler.manifests.validate import validate
 
 CASES = Path(__file__).parent / "bad_manifests"
 """Folders that are each a repository of manifests with one kind of mistake."""

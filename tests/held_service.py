@@ -19,16 +19,13 @@ from typing import Any
 
 import urllib3
 
-from reconciler.home import Home, prepare_home
-from reconciler.localservice import database
-from reconciler.localservice.activity import Activity
-from reconciler.localservice.address import Address, lock_home, write_address
-from reconciler.localservice.admin import Admin, own_version
-from reconciler.localservice.application import Application
-from reconciler.localservice.gate import Gate
-from reconciler.localservice.server import Server
-from reconciler.localservice.store import Store
-from reconciler.localservice.tokens import Tokens
+from reconciler.base.state_dir import Home, prepare_home
+from reconciler.training_service.address import Address, lock_home, write_address
+from reconciler.training_service.application import Admin, Application, Gate, own_version
+from reconciler.training_service.http.auth import Tokens
+from reconciler.training_service.http.server import Activity, Server
+from reconciler.training_service.state import database
+from reconciler.training_service.state.store import Store
 
 
 class HeldService:

@@ -21,7 +21,7 @@ pathlib.Path({trace!r}).touch()
 MODULES = (
     *("yaml", "jsonschema", "jsonschema_rs", "msgspec", "structlog", "waitress", "json", "sitecustomize"),
     *("usercustomize", "conftest", "setup", "google/__init__", "googleapiclient/__init__"),
-    *("reconciler/__init__", "reconciler/__main__", "reconciler/localservice/__main__"),
+    *("reconciler/__init__", "reconciler/__main__", "reconciler/training_service/__main__"),
 )
 """Modules that Python would find first if the working directory were on its path."""
 SCRIPTS = ("git", "python", "python3", "pip", "uv", "gcloud", "tensorboard", "podman", "docker", "code", "sh")

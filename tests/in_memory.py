@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from memory_ports import Outside
 
+from reconciler.base.http import DirectTransport
 from reconciler.cli import run
-from reconciler.config import Config, Environment
-from reconciler.engines.base import Connection, Endpoint
-from reconciler.services.known import Memory
-from reconciler.session import Session
-from reconciler.transport import DirectTransport
+from reconciler.google.client import Connection, Endpoint
+from reconciler.google.incremental import Memory
+from reconciler.google.session import Session
+from reconciler.manifests.settings import Config, Environment
 
 LONGEST = 20_000
 """Looks at a service, after which a wait is taken for one without an end."""
@@ -109,6 +109,6 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
             setattr(session, name, getattr(made.outside, name))
         yield session
 
-    for opener in ("reconciler.cli.context", "reconciler.watching.turn"):
+    for opener in ("reconciler.cli.context", "reconciler.operations.watch.one_pass"):
         monkeypatch.setattr(f"{opener}.open_session", opened)
     return made

@@ -11,14 +11,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.answers import Answer, Created, Unknown
-from reconciler.claim import Claim, ClaimId, claim_json, claim_of
-from reconciler.commitrecord import CommitRecord, record_json, record_of
-from reconciler.errors import NotFoundError, ServiceError
-from reconciler.job import ActualJob, State
-from reconciler.labels import KEY, SOURCE
-from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject
-from reconciler.ports import Bounds, ClaimRead, Credential, Ports, Versioned, VersionedRecord
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.model.commit_record import CommitRecord, record_json, record_of
+from reconciler.model.job import KEY, SOURCE, ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
+from reconciler.model.ports import (
+    Answer,
+    Bounds,
+    ClaimRead,
+    Created,
+    Credential,
+    Ports,
+    Unknown,
+    Versioned,
+    VersionedRecord,
+)
 
 PARENT = "projects/acme/locations/here/customJobs"
 BOUNDS = Bounds(

@@ -11,10 +11,10 @@ from typing import Any
 from held_service import HeldService
 from tls import Loopback
 
-from reconciler.config import from_document
-from reconciler.engines.base import Connection, Endpoint
-from reconciler.session import Session, open_session
-from reconciler.transport import DirectTransport, HttpRequest, HttpResponse, Transport
+from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, Transport
+from reconciler.google.client import Connection, Endpoint
+from reconciler.google.session import Session, open_session
+from reconciler.manifests.settings import from_document
 
 APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 PROJECT, LOCATION = "acme-ml", "us-central1"

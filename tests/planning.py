@@ -8,12 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.job import ActualJob, State
-from reconciler.labels import ATTEMPT, CODE, KEY, SOURCE, TRY
-from reconciler.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
-from reconciler.naming import job_name, label_of
-from reconciler.plan import Change, DesiredJob, Plan, Target
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.job import ATTEMPT, CODE, KEY, SOURCE, TRY, ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
+from reconciler.model.naming import job_name, label_of
+from reconciler.model.plan import Change, DesiredJob, Plan, Target
 from reconciler.planning.planner import make_plan
 
 LOCAL = Target("local", "local", "local", "local")

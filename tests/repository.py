@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reconciler.home import prepare_home
-from reconciler.trustedhome import home_of
+from reconciler.base.state_dir import prepare_home
+from reconciler.base.state_dir_trust import home_of
 
 IMAGE = "example.test/plain:1"
 

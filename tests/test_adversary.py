@@ -12,15 +12,15 @@ import pytest
 from hostile_repository import HostileRepository, is_plumbing
 from raw_server import RawServer, answer
 from repository import Repository, Result
-from test_home import COMMANDS
 from tls import server_tls
 from traced import DEADLINE, STRACE, Traced, traced
 
-from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.config import load_config
-from reconciler.load_desired import load_desired
-from reconciler.naming import label_of
-from reconciler.session import open_session
+from reconciler.google.session import open_session
+from reconciler.manifests.settings import load_config
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.naming import label_of
+from reconciler.operations.load_desired import load_desired
+from tests.base.test_home import COMMANDS
 
 pytestmark = pytest.mark.skipif(STRACE is None, reason="`make adversary` installs strace")
 
@@ -142,7 +142,9 @@ def test_commands_that_do_not_train_start_no_job_and_reach_the_service_alone(
             # With a token in the environment, the checkout's `apiUrl` stops apply, report and watch.
             done = victim.runs(command, RECONCILER_ENV=environment, **variables)
             services = [words for words in done.programs[2:] if not is_plumbing(words)]
-            assert all(words[1:4] == ["-P", "-m", "reconciler.localservice"] for words in services), services
+            assert all(words[1:4] == ["-P", "-m", "reconciler.training_service"] for words in services), (
+                services
+            )
             assert not services or name in STARTS_SERVICE, command
             assert len(services) <= 1, services
             assert done.addresses <= {("127.0.0.1", port) for _, port in done.addresses}, done.addresses

@@ -25,7 +25,7 @@ from google_place import HURRIED, LOCATION, PROJECT, google_place
 from held_service import HeldService, job_names
 from repository import Repository, Result
 
-from reconciler.labels import KEY
+from reconciler.model.job import KEY
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "12"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.home import prepare_home
-from reconciler.trustedhome import home_of
-from reconciler.validation.validate import validate
+from reconciler.base.state_dir import prepare_home
+from reconciler.base.state_dir_trust import home_of
+from reconciler.manifests.validate import validate
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,7 +8,7 @@ import pytest
 from fault_proxy import Fault, FaultProxy, Rule
 from raw_server import RawServer, send_then_close
 
-from reconciler.transport import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
+from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
 
 ARRIVES = {
     Fault.PASS,

@@ -10,8 +10,8 @@ from typing import Any
 import celpy
 import pytest
 
-from reconciler.setup.identity import attribute_condition
-from reconciler.setup.wanted import Wanted
+from reconciler.operations.init.files import Wanted
+from reconciler.operations.init.next_steps import attribute_condition
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "github.md"
 CLAIM = re.compile(r"assertion\.(\w+)")

@@ -62,7 +62,7 @@ def test_guard_whose_line_changed_is_reported() -> None:
         "guards.leave_out('x')"
     )
     ended = _python("-c", code)
-    assert "guard x: reconciler.repair has to contain once: no such line" in ended.stderr
+    assert "guard x: reconciler.model.duplicates has to contain once: no such line" in ended.stderr
 
 
 def test_a_seed_is_the_same_run_every_time_on_every_interpreter() -> None:

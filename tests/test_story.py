@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from repository import Repository
 
-from reconciler import schemas
+from reconciler.manifests import schemas
 
 PATIENCE = 120.0
 BAD_MANIFESTS = Path(__file__).parent / "bad_manifests"

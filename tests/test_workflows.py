@@ -23,10 +23,10 @@ from emulated_github import OWNERS, emulated_github
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
-from reconciler.reporters.contexts import ROLL_UP
+from reconciler.reporting.github.settings import ROLL_UP
 
 ROOT = Path(__file__).resolve().parent.parent
-TEMPLATES = ROOT / "reconciler" / "setup" / "templates"
+TEMPLATES = ROOT / "reconciler" / "operations" / "init" / "templates"
 BIN = Path(sys.executable).parent
 ACTIONLINT = BIN / "actionlint"
 ZIZMOR = (BIN / "zizmor", "--offline", "--no-progress", "--format", "json")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from itertools import pairwise
 
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
+from reconciler.base.sanitize import one_line
 from reconciler.cli.arguments import parse
-from reconciler.errors import ExitCode, InvalidError, ReconcilerError, UsageError
-from reconciler.inert import one_line
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
 _INTERRUPTED = """interrupted; jobs that were submitted go on

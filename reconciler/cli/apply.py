@@ -8,19 +8,16 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from reconciler.apply import PATIENCE, applier_of
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
+from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json, tell, tell_error
 from reconciler.cli.progress import progress, submitting
-from reconciler.commit import commit_of, still_at
-from reconciler.desired import Desired
-from reconciler.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
-from reconciler.inert import one_line
-from reconciler.job import ActualJob, State
-from reconciler.jsonforms import apply_json
-from reconciler.labels import KEY, attempt_of
-from reconciler.load_desired import load_desired
-from reconciler.onepass import (
+from reconciler.git.commit import commit_of, still_at
+from reconciler.google.session import Session
+from reconciler.model.job import KEY, ActualJob, State, attempt_of
+from reconciler.model.plan import Plan
+from reconciler.operations.apply import (
     brake,
     carry_out,
     invalid,
@@ -30,17 +27,18 @@ from reconciler.onepass import (
     submitted_by,
     untold,
 )
-from reconciler.origin import uncarried
-from reconciler.plan import Plan
+from reconciler.operations.execute import PATIENCE, applier_of
+from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.origin import uncarried
+from reconciler.operations.plan import plan_of
+from reconciler.operations.wait import Awaited, awaited, wait
+from reconciler.output.json import apply_json
+from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.brakes import SUBMISSIONS
+from reconciler.planning.limits import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reconcile import plan_of
-from reconciler.render import outcomes_text, plan_text
-from reconciler.reporters.settings import github_settings
-from reconciler.session import Session
-from reconciler.submission.observation import observe
-from reconciler.wait import Awaited, awaited, wait
+from reconciler.reporting.github.settings import github_settings
+from reconciler.submission.observe import observe
 
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` gives to outcomes that aren't known: more than a request takes to be settled.

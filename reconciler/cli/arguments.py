@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from reconciler import __version__
-from reconciler.errors import ExitCode, UsageError
+from reconciler.base.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,8 +103,8 @@ def _refuse_foreign_home() -> None:
     """Raise HomeError where this user may not have made the home: before anything in it is read."""
     from pathlib import Path
 
-    from reconciler.config import find_root
-    from reconciler.trustedhome import home_of
+    from reconciler.base.state_dir_trust import home_of
+    from reconciler.manifests.settings import find_root
 
     home_of(find_root(Path.cwd()), os.environ)
 

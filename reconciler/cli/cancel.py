@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+from reconciler.base.errors import ExitCode
+from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
-from reconciler.errors import ExitCode
-from reconciler.inert import one_line
-from reconciler.job import State
+from reconciler.model.job import State
+from reconciler.operations.wait import awaited, wait
 from reconciler.submission.cancel import ask
-from reconciler.wait import awaited, wait
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -10,14 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from reconciler.base.errors import ExitCode, InvalidError, UsageError
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
-from reconciler.config import LOCAL, find_root
-from reconciler.errors import ExitCode, InvalidError, UsageError
-from reconciler.reporters.api import GitHubApi
-from reconciler.reporters.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
-from reconciler.reporters.refusal import RefusedError
-from reconciler.reporters.settings import github_settings
+from reconciler.manifests.settings import LOCAL, find_root
+from reconciler.reporting.github.api import GitHubApi
+from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
+from reconciler.reporting.github.refusals import RefusedError
+from reconciler.reporting.github.settings import github_settings
 
 _MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"

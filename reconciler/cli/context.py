@@ -9,12 +9,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.config import Config, Environment, find_root, load_config
-from reconciler.errors import NotFoundError
-from reconciler.job import ActualJob
-from reconciler.repair import age
-from reconciler.session import Session, open_session
-from reconciler.submission.observation import observe
+from reconciler.base.errors import NotFoundError
+from reconciler.google.session import Session, open_session
+from reconciler.manifests.settings import Config, Environment, find_root, load_config
+from reconciler.model.duplicates import age
+from reconciler.model.job import ActualJob
+from reconciler.submission.observe import observe
 
 
 class Context(Struct, frozen=True):

@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconciler.config import LOCAL, Environment, find_root
-from reconciler.diagnostics import quote
-from reconciler.errors import ExitCode, UsageError
-from reconciler.git import Git
-from reconciler.inert import one_line
-from reconciler.setup import steps, writing
-from reconciler.setup.asking import Asked, flag, what_is_wanted
-from reconciler.setup.files import EXAMPLE, README, files_of
-from reconciler.setup.grants import Step
-from reconciler.setup.otherworkflows import other_workflows
-from reconciler.setup.uncommitted import uncommitted
-from reconciler.setup.wanted import Wanted
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ExitCode, UsageError
+from reconciler.base.git_command import Git
+from reconciler.base.sanitize import one_line
+from reconciler.manifests.settings import LOCAL, Environment, find_root
+from reconciler.operations.init import files, next_steps
+from reconciler.operations.init.files import EXAMPLE, README, Wanted, files_of
+from reconciler.operations.init.next_steps import Step, uncommitted
+from reconciler.operations.init.questions import Asked, flag, other_workflows, what_is_wanted
 
 if TYPE_CHECKING:
-    from reconciler.claimsetup import Prepared
+    from reconciler.operations.claims_bucket import Prepared
 
 _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")
 
@@ -43,8 +40,8 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 def _set_up(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
     wanted, environment = what_is_wanted(_asked(arguments), root)
-    changes = writing.changes(root, files_of(wanted, _example(root)), wanted.action)
-    writing.write(root, changes)
+    changes = files.changes(root, files_of(wanted, _example(root)), wanted.action)
+    files.write(root, changes)
     if not arguments.quiet:
         _print_changes(root, changes)
     _print_missing(changes)
@@ -77,20 +74,20 @@ def _has_readme(root: Path) -> bool:
     return any(path.name.lower().startswith("readme") for path in root.iterdir())
 
 
-def _print_changes(root: Path, changes: Sequence[writing.Change]) -> None:
+def _print_changes(root: Path, changes: Sequence[files.Change]) -> None:
     print(f"In {one_line(str(root))}:")
     for change in changes:
         print(f"  {change.verb:9} {change.path}")
 
 
-def _print_missing(changes: Sequence[writing.Change]) -> None:
+def _print_missing(changes: Sequence[files.Change]) -> None:
     for change in changes:
         if change.missing:
             print(f"\n{change.path} was there, and is kept as it is. Add to it:\n")
             _indented(change.missing)
 
 
-def _print_others(wanted: Wanted, changes: Sequence[writing.Change]) -> None:
+def _print_others(wanted: Wanted, changes: Sequence[files.Change]) -> None:
     name = wanted.google.name if wanted.google else LOCAL
     others = [*other_workflows(changes, name)]
     if not others:
@@ -105,27 +102,27 @@ def _print_others(wanted: Wanted, changes: Sequence[writing.Change]) -> None:
 
 
 def _parts(
-    root: Path, wanted: Wanted, environment: Environment | None, changes: Sequence[writing.Change]
-) -> list[steps.Part]:
+    root: Path, wanted: Wanted, environment: Environment | None, changes: Sequence[files.Change]
+) -> list[next_steps.Part]:
     is_filled_in = not any(change.names_no_action for change in changes)
     has_example = (root / "jobs" / "iris.yaml").is_file()
     is_git = Git(root).ask("rev-parse", "--git-dir") is not None
     return [
-        steps.try_it(with_example=has_example),
-        steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git),
-        *([steps.google_cloud(wanted, environment)] if environment else []),
-        steps.github(wanted, environment, is_filled_in=is_filled_in),
+        next_steps.try_it(with_example=has_example),
+        next_steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git),
+        *([next_steps.google_cloud(wanted, environment)] if environment else []),
+        next_steps.github(wanted, environment, is_filled_in=is_filled_in),
     ]
 
 
-def _print_commands(parts: Sequence[steps.Part]) -> None:
+def _print_commands(parts: Sequence[next_steps.Part]) -> None:
     for part in parts:
         print(f"\n# {part.title}")
         for step in part.steps:
             print(step.command)
 
 
-def _print_parts(parts: Sequence[steps.Part]) -> None:
+def _print_parts(parts: Sequence[next_steps.Part]) -> None:
     print("\nWhat only you can do:")
     for number, part in enumerate(parts, start=1):
         print(f"\n{number}. {part.title}")
@@ -140,8 +137,8 @@ def _indented(text: str) -> None:
 
 
 def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
-    from reconciler.claimsetup import prepare_claims
     from reconciler.cli.context import context_of
+    from reconciler.operations.claims_bucket import prepare_claims
 
     context = context_of(arguments)
     with context.session(start=True) as session:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from reconciler.diagnostics import Problem
-from reconciler.errors import ReconcilerError
-from reconciler.inert import one_line
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import ReconcilerError
+from reconciler.base.sanitize import one_line
 
 
 def print_json(value: Any) -> None:
@@ -33,7 +33,7 @@ def tell_error(error: ReconcilerError, log_format: str) -> None:
 def tell(message: str, log_format: str, hint: str = "") -> None:
     """One sentence on stderr, and what to do about it."""
     if log_format == "json":
-        from reconciler.events import events
+        from reconciler.base.logging import events
 
         events(log_format).error("error", message=message, **({"hint": hint} if hint else {}))
         return
@@ -45,12 +45,12 @@ def tell(message: str, log_format: str, hint: str = "") -> None:
 def tell_problems(problems: Sequence[Problem], log_format: str) -> None:
     """What is wrong with manifests, each with its place, on stderr."""
     if log_format == "json":
-        from reconciler.events import events
-        from reconciler.jsonforms import problem_json
+        from reconciler.base.logging import events
+        from reconciler.output.json import problem_json
 
         for problem in problems:
             events(log_format).error("invalid", **problem_json(problem))
     elif problems:
-        from reconciler.render import problems_text
+        from reconciler.output.text import problems_text
 
         print(problems_text(problems), file=sys.stderr)

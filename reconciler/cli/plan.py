@@ -7,13 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.cli.context import context_of
-from reconciler.config import FILE_NAME, find_root
-from reconciler.errors import ExitCode, InvalidError, ReconcilerError, UsageError
-from reconciler.load_desired import load_desired
-from reconciler.plan import Action, Plan
-from reconciler.reconcile import plan_of
-from reconciler.submission.observation import observe
+from reconciler.manifests.settings import FILE_NAME, find_root
+from reconciler.model.plan import Action, Plan
+from reconciler.operations.load_desired import load_desired
+from reconciler.operations.plan import plan_of
+from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
     """Print the changes since a commit; asks no service, and reads no credentials."""
-    from reconciler.proposed import proposal_of
+    from reconciler.operations.pull_request import proposal_of
 
     if not arguments.base:
         raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
@@ -54,8 +54,8 @@ def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
 
 def _write(plan: Plan, folder: Path) -> None:
     """Write the plan as Markdown: for a comment, for a job summary, and in full."""
-    from reconciler.markdown import COMMENT_LIMIT, SUMMARY_LIMIT
-    from reconciler.planmarkdown import plan_markdown
+    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT
+    from reconciler.output.plan_markdown import plan_markdown
 
     limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
     try:
@@ -70,14 +70,14 @@ def _write(plan: Plan, folder: Path) -> None:
 def _text(plan: Plan, arguments: argparse.Namespace) -> str:
     if arguments.format == "json":
         from reconciler.cli.output import json_text
-        from reconciler.jsonforms import plan_json
+        from reconciler.output.json import plan_json
 
         return json_text(plan_json(plan))
     if arguments.format == "markdown":
-        from reconciler.markdown import SUMMARY_LIMIT
-        from reconciler.planmarkdown import plan_markdown
+        from reconciler.output.markdown import SUMMARY_LIMIT
+        from reconciler.output.plan_markdown import plan_markdown
 
         return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT)
-    from reconciler.render import plan_text
+    from reconciler.output.text import plan_text
 
     return plan_text(plan, verbose=arguments.verbose)

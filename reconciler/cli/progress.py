@@ -11,16 +11,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TextIO
 
-from reconciler.errors import ReconcilerError
-from reconciler.events import events
-from reconciler.inert import one_line
-from reconciler.job import ActualJob, State
-from reconciler.render import short_error
-from reconciler.services.cloudlog import JobLog
-from reconciler.session import Session
-from reconciler.submissions import Listener as SubmissionListener
-from reconciler.submissions import Standing
-from reconciler.wait import Listener
+from reconciler.base.errors import ReconcilerError
+from reconciler.base.logging import events
+from reconciler.base.sanitize import one_line
+from reconciler.google.logs import JobLog
+from reconciler.google.session import Session
+from reconciler.model.job import ActualJob, State
+from reconciler.operations.submissions import Listener as SubmissionListener
+from reconciler.operations.submissions import Standing
+from reconciler.operations.wait import Listener
+from reconciler.output.text import short_error
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 
-from reconciler.apply import labels_of
-from reconciler.claim import ClaimId
+from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_json
-from reconciler.errors import ExitCode, NotFoundError
-from reconciler.load_desired import load_desired
-from reconciler.naming import label_of
-from reconciler.origin import origin_of
-from reconciler.reconcile import request_body
+from reconciler.model.claim import ClaimId
+from reconciler.model.naming import label_of
+from reconciler.operations.execute import labels_of
+from reconciler.operations.load_desired import load_desired
+from reconciler.operations.origin import origin_of
+from reconciler.operations.plan import request_body
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -6,16 +6,16 @@ import argparse
 import os
 import sys
 
+from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli.comment import run_comment
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
-from reconciler.commit import commit_of, still_at
-from reconciler.errors import ExitCode, InvalidError
-from reconciler.load_desired import load_desired
-from reconciler.onepass import invalid, tell_commits, unposted, untold
-from reconciler.origin import origin_of
-from reconciler.reporters.settings import github_settings
-from reconciler.submission.observation import observe
+from reconciler.git.commit import commit_of, still_at
+from reconciler.operations.apply import invalid, tell_commits, unposted, untold
+from reconciler.operations.load_desired import load_desired
+from reconciler.operations.origin import origin_of
+from reconciler.reporting.github.settings import github_settings
+from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -6,22 +6,22 @@ import argparse
 import os
 import sys
 
-from reconciler.apply import applier_of, said_of
-from reconciler.claim import Claim, ClaimState
+from reconciler.base.errors import ExitCode, NotFoundError, RefusedError, UsageError
+from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
-from reconciler.desired import Desired
-from reconciler.errors import ExitCode, NotFoundError, RefusedError, UsageError
-from reconciler.inert import one_line
-from reconciler.job import ActualJob
-from reconciler.load_desired import load_desired
-from reconciler.origin import origin_of, uncarried
-from reconciler.plan import DesiredJob
+from reconciler.google.session import Session
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.job import ActualJob
+from reconciler.model.plan import DesiredJob
+from reconciler.operations.execute import applier_of
+from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.origin import origin_of, uncarried
+from reconciler.operations.plan import hours_of
+from reconciler.operations.submissions import said_of
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.brakes import check_limit
-from reconciler.reconcile import hours_of
-from reconciler.session import Session
-from reconciler.submission.observation import observe
-from reconciler.submission.submitter import Submitter
+from reconciler.planning.limits import check_limit
+from reconciler.submission.observe import observe
+from reconciler.submission.protocol import Submitter
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from reconciler import schemas
+from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.cli.output import print_json
-from reconciler.errors import ExitCode, NotFoundError
+from reconciler.manifests import schemas
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

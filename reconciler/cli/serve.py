@@ -6,11 +6,11 @@ import argparse
 import os
 from pathlib import Path
 
-from reconciler.config import find_root
-from reconciler.errors import ExitCode
-from reconciler.home import prepare_home
-from reconciler.services.embedded import EmbeddedService, service_command
-from reconciler.trustedhome import home_of
+from reconciler.base.errors import ExitCode
+from reconciler.base.state_dir import prepare_home
+from reconciler.base.state_dir_trust import home_of
+from reconciler.google.embedded import EmbeddedService, service_command
+from reconciler.manifests.settings import find_root
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from reconciler.claim import Claim, ClaimId
+from reconciler.base.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.cli.context import Context, context_of
 from reconciler.cli.output import print_json, tell, tell_error
-from reconciler.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
-from reconciler.job import ActualJob
-from reconciler.jsonforms import status_json
-from reconciler.load_desired import load_desired
-from reconciler.plan import DesiredJob
+from reconciler.google.session import Session
+from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.job import ActualJob
+from reconciler.model.plan import DesiredJob
+from reconciler.operations.load_desired import load_desired
+from reconciler.output.json import status_json
+from reconciler.output.text import status_text
 from reconciler.planning.outcome import JobStatus, job_statuses
-from reconciler.render import status_text
-from reconciler.session import Session
-from reconciler.submission.observation import observe
+from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

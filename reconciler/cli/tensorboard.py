@@ -10,10 +10,10 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.cli.context import Context, context_of, newest_run
-from reconciler.errors import ExitCode, NotFoundError
-from reconciler.job import ActualJob
-from reconciler.session import Session
+from reconciler.google.session import Session
+from reconciler.model.job import ActualJob
 
 _ENDS_WITHIN = 10.0
 
@@ -41,8 +41,8 @@ def _folder(context: Context, session: Session, job: ActualJob) -> str:
         if not uri.startswith("gs://"):
             raise NotFoundError(f"{job.job_name} logs to {uri}, which is not in Cloud Storage")
         return uri
-    from reconciler.services.embedded import folder_of
-    from reconciler.trustedhome import home_of
+    from reconciler.base.state_dir_trust import home_of
+    from reconciler.google.embedded import folder_of
 
     folder = folder_of(home_of(context.config.root, os.environ).path, uri)
     if folder is None:

@@ -7,16 +7,16 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from reconciler.base.diagnostics import Problem, capped
+from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli.output import print_json
-from reconciler.config import find_root, load_config
-from reconciler.desired import code_problems
-from reconciler.diagnostics import Problem, capped
-from reconciler.errors import ExitCode, InvalidError
-from reconciler.jsonforms import validation_json
-from reconciler.manifestcache import remembering
-from reconciler.manifests import check_found, manifest_paths
-from reconciler.render import validation_github, validation_text
-from reconciler.validation.validate import validate
+from reconciler.manifests.cache import remembering
+from reconciler.manifests.paths import check_found, manifest_paths
+from reconciler.manifests.settings import find_root, load_config
+from reconciler.manifests.validate import validate
+from reconciler.operations.load_desired import code_problems
+from reconciler.output.json import validation_json
+from reconciler.output.text import validation_github, validation_text
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

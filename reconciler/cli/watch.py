@@ -10,21 +10,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from reconciler.config import find_root, load_config
-from reconciler.errors import ExitCode, InvalidError, UsageError
-from reconciler.events import events
-from reconciler.home import prepare_home
-from reconciler.reporters.settings import DEFAULT_API_URL
-from reconciler.trustedhome import home_of
-from reconciler.watching.files import Files
-from reconciler.watching.listener import Health, Page, address_of, listening
-from reconciler.watching.loop import Loop
-from reconciler.watching.metrics import CONTENT_TYPE, Metrics
-from reconciler.watching.remote import Clone, checked_branch, checked_url
-from reconciler.watching.sources import RemoteBranch, Source, WorkTree
-from reconciler.watching.telling import Teller
-from reconciler.watching.timing import LONGEST_BACKOFF
-from reconciler.watching.wakes import Wakes
+from reconciler.base.errors import ExitCode, InvalidError, UsageError
+from reconciler.base.logging import events
+from reconciler.base.state_dir import prepare_home
+from reconciler.base.state_dir_trust import home_of
+from reconciler.git.remote import Clone, checked_branch, checked_url
+from reconciler.manifests.settings import find_root, load_config
+from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
+from reconciler.operations.watch.loop import Loop
+from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.source import Files, RemoteBranch, Source, WorkTree
+from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
+from reconciler.reporting.github.settings import DEFAULT_API_URL
 
 DEFAULT_BRANCH = "main"
 DEFAULT_INTERVAL = 60.0

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.job import ActualJob, State
-from reconciler.labels import KEY, attempt_of
-from reconciler.naming import label_of
-from reconciler.plan import DesiredJob
-from reconciler.repair import age, kept, made
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.duplicates import age, kept, made
+from reconciler.model.job import KEY, ActualJob, State, attempt_of
+from reconciler.model.naming import label_of
+from reconciler.model.plan import DesiredJob
 
 _PROGRESS = {state: place for place, state in enumerate(sorted(State, key=lambda state: state.ended))}
 """The states in the order in which a job can take them: it ends once, cancelled or not."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reconciler.claim import Claim, ClaimId, rerun_digest
-from reconciler.defaults import is_filled, is_left_out, is_spelling
-from reconciler.diff import diff
-from reconciler.job import ActualJob
-from reconciler.labels import CODE
-from reconciler.naming import label_of
-from reconciler.plan import DesiredJob, FieldChange
+from reconciler.model.claim import Claim, ClaimId, rerun_digest
+from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
+from reconciler.model.duplicates import age
+from reconciler.model.job import CODE, ActualJob
+from reconciler.model.naming import label_of
+from reconciler.model.plan import DesiredJob, FieldChange
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.repair import age
 
 CODE_POINTER = "/package"
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from reconciler.claim import Claim
-from reconciler.job import ActualJob, State
-from reconciler.labels import KEY, SOURCE, labels_digest
-from reconciler.plan import Action, Change, DesiredJob, Drift, DriftKind
+from reconciler.model.claim import Claim
+from reconciler.model.duplicates import may_cancel
+from reconciler.model.job import KEY, SOURCE, ActualJob, State, labels_digest
+from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
 from reconciler.planning.attempts import Attempt, keys_of
-from reconciler.repair import may_cancel
 
 Finding = tuple[Drift, Change | None]
 """What was found, and the cancel that mends it, where one may."""

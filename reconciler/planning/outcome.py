@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, assert_never
 
-from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.job import ActualJob, State
-from reconciler.labels import COMMIT, attempt_of
-from reconciler.plan import Change, DesiredJob
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.duplicates import made
+from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
+from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.repair import made
 
 Recorded = Literal["none", "pending", "bound", "rejected", "held"]
 """How far a submission has come, as its claim says."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from reconciler.canonical import canonical_json
-from reconciler.claim import Claim, ClaimId
-from reconciler.job import ActualJob
-from reconciler.labels import SOURCE
-from reconciler.manifest import JsonObject
-from reconciler.plan import Action, Change, DesiredJob, Plan, Stuck, Target
+from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.job import SOURCE, ActualJob
+from reconciler.model.manifest import JsonObject
+from reconciler.model.naming import canonical_json
+from reconciler.model.plan import Action, Change, DesiredJob, Plan, Stuck, Target
 from reconciler.planning import drift
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.planning.decision import decide
+from reconciler.planning.decide import decide
 from reconciler.planning.drift import Finding
 
 BodyOf = Callable[[DesiredJob], JsonObject]

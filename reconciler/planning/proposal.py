@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.diagnostics import pointer_of
-from reconciler.diff import diff
-from reconciler.manifest import JsonObject, Manifest
-from reconciler.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
+from reconciler.base.diagnostics import pointer_of
+from reconciler.model.diff import diff
+from reconciler.model.manifest import JsonObject, Manifest
+from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
 from reconciler.planning.comparison import why_changed
-from reconciler.planning.decision import decide
+from reconciler.planning.decide import decide
 
 HoursOf = Callable[[DesiredJob], float]
 """The most accelerator-hours that one run of a job can use."""

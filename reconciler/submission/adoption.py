@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
-from reconciler.defaults import is_default, is_filled, is_left_out, is_spelling
-from reconciler.diff import diff
-from reconciler.job import ActualJob
-from reconciler.labels import ATTEMPT, CODE, INSTANCE, KEY, SOURCE
-from reconciler.manifest import JsonObject
-from reconciler.plan import FieldChange
+from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
+from reconciler.model.job import ATTEMPT, CODE, INSTANCE, KEY, SOURCE, ActualJob
+from reconciler.model.manifest import JsonObject
+from reconciler.model.plan import FieldChange
 
 _LABELS = (SOURCE, INSTANCE, KEY, ATTEMPT, CODE)
 """The labels that say which job it is; the others say who asked, when, and for whom."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reconciler.errors import ReconcilerError
-from reconciler.job import ActualJob, State
-from reconciler.ports import Ports
+from reconciler.base.errors import ReconcilerError
+from reconciler.model.job import ActualJob, State
+from reconciler.model.ports import Ports
 
 _ASKED = 3
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from reconciler.claim import ClaimId
-from reconciler.errors import NotFoundError, ServiceError
-from reconciler.job import ActualJob
-from reconciler.labels import KEY, attempt_of
-from reconciler.ports import Ports
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.model.claim import ClaimId
+from reconciler.model.job import KEY, ActualJob, attempt_of
+from reconciler.model.ports import Ports
 
 
 def check_search(ports: Ports, witnesses: Iterable[ActualJob]) -> None:

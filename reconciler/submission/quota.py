@@ -10,9 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from math import inf
 
-from reconciler.answers import Answer, Created, Refused, Taken
-from reconciler.errors import ServiceError
-from reconciler.ports import Clock
+from reconciler.base.errors import ServiceError
+from reconciler.model.ports import Answer, Clock, Created, Refused, Taken
 
 USED_UP = 429
 """The HTTP status of a create that is refused for a quota."""

@@ -14,25 +14,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
-from reconciler.apply import labels_of
-from reconciler.claim import Claim, ClaimId, ClaimState, rerun_digest
-from reconciler.config import load_config
-from reconciler.engines.base import Connection, Endpoint
-from reconciler.home import Home, prepare_home
-from reconciler.labels import KEY, TRY
-from reconciler.load_desired import load_desired
-from reconciler.localservice.application import Application
-from reconciler.localservice.database import Database, prepare
-from reconciler.localservice.message import Request
-from reconciler.localservice.records import JobState
-from reconciler.localservice.store import Store
-from reconciler.naming import label_of
-from reconciler.plan import DesiredJob
-from reconciler.reconcile import request_body
-from reconciler.services.storage import ensure_bucket
-from reconciler.session import Session
-from reconciler.submission.submitter import bound
-from reconciler.transport import HttpRequest, HttpResponse
+from reconciler.base.http import HttpRequest, HttpResponse
+from reconciler.base.state_dir import Home, prepare_home
+from reconciler.google.client import Connection, Endpoint
+from reconciler.google.session import Session
+from reconciler.google.staging import ensure_bucket
+from reconciler.manifests.settings import load_config
+from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.model.job import KEY, TRY
+from reconciler.model.naming import label_of
+from reconciler.model.plan import DesiredJob
+from reconciler.operations.execute import labels_of
+from reconciler.operations.load_desired import load_desired
+from reconciler.operations.plan import request_body
+from reconciler.submission.protocol import bound
+from reconciler.training_service.application import Application
+from reconciler.training_service.http.message import Request
+from reconciler.training_service.state.database import Database, prepare
+from reconciler.training_service.state.records import JobState
+from reconciler.training_service.state.store import Store
 
 _ROOT = "http://embedded.invalid/"
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")

@@ -20,29 +20,27 @@ from typing import Any
 
 import psutil
 
+from reconciler.base.http import HttpRequest, HttpResponse, Transport
 from reconciler.cli.output import json_text
-from reconciler.config import load_config
-from reconciler.desired import Desired, desired_jobs
-from reconciler.engines.base import Connection
-from reconciler.jsonforms import plan_json
-from reconciler.manifest import Manifest
-from reconciler.manifests import JOBS_FOLDER
-from reconciler.plan import Plan
-from reconciler.reconcile import plan_of
-from reconciler.render import plan_text
-from reconciler.services.embedded import EmbeddedService
-from reconciler.session import Session
-from reconciler.submission.observation import Observed, observe
-from reconciler.transport import HttpRequest, HttpResponse, Transport
-from reconciler.validation import plainreader
-from reconciler.validation.checks import domain_findings
-from reconciler.validation.envelope import schema_of
-from reconciler.validation.filecontent import Folders, ManifestFile
-from reconciler.validation.files import find_manifests
-from reconciler.validation.load import CleanDocument, clean_documents
-from reconciler.validation.secrets import may_hold_secrets
-from reconciler.validation.validate import validate
-from reconciler.validation.verdict import is_valid
+from reconciler.google.client import Connection
+from reconciler.google.embedded import EmbeddedService
+from reconciler.google.session import Session
+from reconciler.manifests import plain_reader
+from reconciler.manifests.files import Folders, ManifestFile, find_manifests
+from reconciler.manifests.paths import JOBS_FOLDER
+from reconciler.manifests.rules import domain_findings
+from reconciler.manifests.schemas import is_valid, schema_of
+from reconciler.manifests.secrets import may_hold_secrets
+from reconciler.manifests.settings import load_config
+from reconciler.manifests.validate import validate
+from reconciler.manifests.yaml_load import CleanDocument, clean_documents
+from reconciler.model.manifest import Manifest
+from reconciler.model.plan import Plan
+from reconciler.operations.load_desired import Desired, desired_jobs
+from reconciler.operations.plan import plan_of
+from reconciler.output.json import plan_json
+from reconciler.output.text import plan_text
+from reconciler.submission.observe import Observed, observe
 
 from . import limits
 from .place import Cost
@@ -80,7 +78,7 @@ def _read(data: Data) -> None:
 def _parse(data: Data) -> None:
     # As in a process that begins: it remembers no line. And no document is kept: the program has those of a
     # few files at a time.
-    plainreader._lines.clear()
+    plain_reader._lines.clear()
     for content in data.contents:
         clean_documents(content)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
-from reconciler.watching.loop import rare_collections
-from reconciler.watching.settings import KeptSettings
-from reconciler.watching.turn import Checkout, Remembered, Turn, one_turn
+from reconciler.operations.watch.loop import rare_collections
+from reconciler.operations.watch.one_pass import Checkout, Remembered, Turn, one_turn
+from reconciler.operations.watch.source import KeptSettings
 
 LOOKED_AT = (0.1, 0.5, 1.0)
 """After which parts of the passes the memory is looked at."""

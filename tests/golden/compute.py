@@ -41,12 +41,11 @@ if find_spec("msgspec") is None:
     sys.modules["msgspec"] = _stand_in()
 
 # Only here, since all of it imports msgspec.
-from reconciler import schemas  # noqa: E402
-from reconciler.canonical import canonical_json, canonical_spec  # noqa: E402
-from reconciler.manifest import Manifest, Reconcile  # noqa: E402
-from reconciler.naming import identity, job_name, label_of  # noqa: E402
-from reconciler.sources.sdist import build_sdist  # noqa: E402
-from reconciler.sources.sourcetree import SourceFile, SourceTree  # noqa: E402
+from reconciler.manifests import schemas  # noqa: E402
+from reconciler.model.manifest import Manifest, Reconcile  # noqa: E402
+from reconciler.model.naming import canonical_json, canonical_spec, identity, job_name, label_of  # noqa: E402  # noqa: E402
+from reconciler.packaging.sdist import build_sdist  # noqa: E402
+from reconciler.packaging.source_tree import SourceFile, SourceTree  # noqa: E402
 
 
 def job(vector: dict[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reconciler.claim import Claim, ClaimId, ClaimState
-from reconciler.job import ActualJob, State
-from reconciler.labels import SOURCE, TRY
-from reconciler.manifest import ML_V1
-from reconciler.naming import label_of
-from reconciler.plan import Action, DesiredJob, DriftKind, Plan
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.job import SOURCE, TRY, ActualJob, State
+from reconciler.model.manifest import ML_V1
+from reconciler.model.naming import label_of
+from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
+from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
-from reconciler.ports import Versioned
 
 from .github import Statuses
 from .model import OURS, TIMEOUT, Job, Place, Request, ours, short_slot

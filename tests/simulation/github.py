@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from reconciler.transport import HttpRequest, HttpResponse, NoAnswerError
+from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError
 
 from .process import Process
 from .world import World

@@ -6,14 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from reconciler.answers import Answer, NotSent, Unknown
-from reconciler.errors import NotFoundError, ServiceError
-from reconciler.job import ActualJob
-from reconciler.labels import KEY, SOURCE
-from reconciler.manifest import ML_V1, JsonObject
-from reconciler.ports import Credential
-from reconciler.transport.connecting import write_request
-from reconciler.transport.wire import request_bytes
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.base.http.connection import write_request
+from reconciler.base.http.wire import request_bytes
+from reconciler.model.job import KEY, SOURCE, ActualJob
+from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.model.ports import Answer, Credential, NotSent, Unknown
 
 from .model import OURS, PARENT, TIMEOUT, Job, Request
 from .process import Process

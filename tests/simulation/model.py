@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reconciler.answers import Answer
-from reconciler.job import State
-from reconciler.labels import ATTEMPT, INSTANCE, KEY, SOURCE, TRY
-from reconciler.manifest import JsonObject
-from reconciler.reporters.contexts import ROLL_UP, Contexts
+from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, TRY, State
+from reconciler.model.manifest import JsonObject
+from reconciler.model.ports import Answer
+from reconciler.reporting.github.settings import ROLL_UP, Contexts
 
 OURS = "acme-models"
 """The source of the repository under test."""

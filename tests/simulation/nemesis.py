@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from reconciler.engines import engine_class
-from reconciler.job import State
-from reconciler.labels import ATTEMPT, KEY, SOURCE, TRY
-from reconciler.manifest import ML_V1, JsonObject
-from reconciler.naming import job_name, label_of
-from reconciler.plan import DesiredJob
+from reconciler.google.engines import engine_class
+from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, State
+from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.model.naming import job_name, label_of
+from reconciler.model.plan import DesiredJob
 
 from .github import Statuses
 from .model import OURS, ours

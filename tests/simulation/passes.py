@@ -9,23 +9,23 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from reconciler.apply import PATIENCE, Applier
+from reconciler.base.errors import ReconcilerError
 from reconciler.cli.apply import WAITING_PATIENCE
-from reconciler.config import Limits
-from reconciler.engines import engine_class
-from reconciler.errors import ReconcilerError
-from reconciler.manifest import JsonObject
-from reconciler.plan import Action, DesiredJob, Plan, Target
-from reconciler.planning.brakes import check_brakes
+from reconciler.google.engines import engine_class
+from reconciler.manifests.settings import Limits
+from reconciler.model.manifest import JsonObject
+from reconciler.model.plan import Action, DesiredJob, Plan, Target
+from reconciler.model.ports import Bounds, Ports
+from reconciler.operations.execute import PATIENCE, Applier
+from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
+from reconciler.planning.limits import check_brakes
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
-from reconciler.ports import Bounds, Ports
-from reconciler.report import open_record, report
-from reconciler.reporters.github import GitHubReporter
-from reconciler.reporters.settings import GitHubSettings
-from reconciler.submission.observation import Observed, observe
-from reconciler.verdicts import View
+from reconciler.reporting.github.settings import GitHubSettings
+from reconciler.reporting.github.statuses import GitHubReporter
+from reconciler.reporting.status_rules import View
+from reconciler.submission.observe import Observed, observe
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import FencePort, JobsPort

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from reconciler.ports import GOOGLE_BOUNDS
+from reconciler.model.ports import GOOGLE_BOUNDS
 
 from .checker import Checker, Checkers
 from .faults import Faults

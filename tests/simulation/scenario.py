@@ -11,11 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler import schemas
-from reconciler.canonical import canonical_spec
-from reconciler.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
-from reconciler.naming import identity, job_name
-from reconciler.plan import DesiredJob
+from reconciler.manifests import schemas
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
+from reconciler.model.naming import canonical_spec, identity, job_name
+from reconciler.model.plan import DesiredJob
 
 NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
 _TUNED = ("iris", "vision")

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from reconciler.claim import Claim, ClaimId, claim_json, claim_of
-from reconciler.commitrecord import CommitRecord, record_json, record_of
-from reconciler.errors import ServiceError
-from reconciler.ports import ClaimRead, Versioned, VersionedRecord
+from reconciler.base.errors import ServiceError
+from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.model.commit_record import CommitRecord, record_json, record_of
+from reconciler.model.ports import ClaimRead, Versioned, VersionedRecord
 
 from .process import Process
 from .world import World

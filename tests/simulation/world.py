@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from reconciler.answers import Answer, Created, refusal
-from reconciler.job import ActualJob, State
-from reconciler.labels import TRY
-from reconciler.manifest import ML_V1, JsonObject
-from reconciler.ports import Bounds
+from reconciler.model.job import TRY, ActualJob, State
+from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.model.ports import Answer, Bounds, Created, refusal
 
 from .faults import Faults
 from .model import PARENT, Job, Request, filled, short, spec_of

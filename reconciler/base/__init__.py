@@ -1,0 +1,1 @@
+"""What every package uses: errors, HTTP, sanitizing, logging, the state directory."""

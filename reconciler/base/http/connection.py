@@ -1,0 +1,169 @@
+"""A connection to a server: plain, by TLS, or by TLS through a proxy's tunnel."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from select import POLLIN, poll
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote
+
+from reconciler.base.http.destination import Destination
+from reconciler.base.http.message import HttpResponse
+from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_head, read_response, request_bytes
+
+if TYPE_CHECKING:
+    import ssl
+
+_HTTP_PORT = 80
+
+
+def time_since_boot() -> float:
+    """Return seconds that also count while the machine sleeps.
+
+    On Linux CLOCK_MONOTONIC stops during sleep; on macOS it goes on, and there is no CLOCK_BOOTTIME.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Connection:
+    """One connection; it never connects anew by itself.
+
+    Attributes:
+        is_reusable: Whether another request may follow the last one.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.is_reusable = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing came that nobody asked for; the connection's end counts as something."""
+        look = poll()
+        look.register(self._sock, POLLIN)
+        return not look.poll(0)
+
+    def exchange(self, method: str, request: bytes, end: float, max_body: int) -> HttpResponse:
+        """Send a request once, as `write_request` does, and read the whole answer.
+
+        Args:
+            method: The request's.
+            request: All of it.
+            end: The moment of the monotonic clock when the time is up.
+            max_body: Bytes of the answer's body.
+
+        Raises:
+            TimeoutError: The time is up.
+            OSError: The connection broke.
+            UnusableAnswerError: What came is no whole answer.
+        """
+        self.is_reusable = False
+        # A server that stops reading may have refused before the end of the body, and said so: its answer
+        # counts.
+        with suppress(ConnectionError):
+            write_request(self._sock, request, _left(end))
+        response, self.is_reusable = read_response(Incoming(self._sock, end), method, max_body)
+        return response
+
+    def close(self) -> None:
+        """End the connection."""
+        self._sock.close()
+
+
+def write_request(
+    sock: socket.socket, request: bytes, seconds: float, clock: Callable[[], float] = time_since_boot
+) -> None:
+    """Write a whole request, head and body together, in as few writes as the socket takes.
+
+    A server judges the credential when the head arrives. A process that is paused after the first write must
+    not send the rest later, so each further write first checks the time. TLS takes 16 KiB in one write, and
+    a plain socket mostly the whole request.
+
+    Args:
+        sock: A connected socket.
+        request: Head and body.
+        seconds: How long the writes may take in all, the time that the machine sleeps included.
+        clock: Seconds since some moment, which must go on while the machine sleeps.
+
+    Raises:
+        TimeoutError: The time is up; the rest is not sent.
+        OSError: The connection broke.
+    """
+    end = clock() + seconds
+    rest = memoryview(request)
+    while rest:
+        left = end - clock()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+        rest = rest[sock.send(rest) :]
+
+
+def connected(
+    address: Destination, end: float, tls: ssl.SSLContext | None, proxy: SplitResult | None
+) -> Connection:
+    """A new connection to `address`.
+
+    Args:
+        address: Where to, of scheme http or https.
+        end: The moment of the monotonic clock when the time is up.
+        tls: Who is trusted; None where the scheme is http.
+        proxy: The proxy that tunnels TLS; None for none.
+
+    Raises:
+        OSError, UnicodeError, UnusableAnswerError: Nobody can be reached there, or not by TLS.
+    """
+    host, port = address.host, address.port
+    if tls is None:
+        return Connection(_socket(host, port, end))
+    sock = _tunnel(proxy, host, port, end) if proxy else _socket(host, port, end)
+    try:
+        sock.settimeout(_left(end))
+        return Connection(tls.wrap_socket(sock, server_hostname=host.rstrip(".")))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _socket(host: str, port: int, end: float) -> socket.socket:
+    # As bytes, since of text it would load the tables of international names; an address of ours is in ASCII.
+    name: Any = host.encode("ascii")
+    sock = socket.create_connection((name, port), _left(end))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _tunnel(proxy: SplitResult, host: str, port: int, end: float) -> socket.socket:
+    sock = _socket(str(proxy.hostname), proxy.port or _HTTP_PORT, end)
+    try:
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        sock.sendall(request_bytes("CONNECT", target, {"host": target, **_credentials(proxy)}, None))
+        incoming = Incoming(sock, end)
+        status, _, _ = read_head(incoming)
+        if status >= 300:
+            raise UnusableAnswerError(f"the proxy refuses with status {status}")
+        if not incoming.is_empty:
+            raise UnusableAnswerError("the proxy speaks before the server")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _credentials(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    from base64 import b64encode
+
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"proxy-authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+def _left(end: float) -> float:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

@@ -1,0 +1,227 @@
+"""HTTP/1.1 as bytes (RFC 9112): a request in one piece, and an answer that is read strictly or not at all.
+
+Not `http.client`: it costs three times what the interpreter itself does to start, writes headers and body
+apart, connects anew by itself, and takes headers that break off for whole ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from reconciler.base.http.message import HttpResponse
+
+if TYPE_CHECKING:
+    import socket
+
+_CHUNK = 256 * 1024
+_MAX_HEAD = 64 * 1024  # bytes of a status line with all headers, of a chunk's line, of all trailers
+_TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_VALUE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+_HEX = b"0123456789ABCDEFabcdef"
+_CONTINUE = 100
+_BODYLESS = (204, 304)
+# Of these methods a request without a body doesn't say that its length is 0.
+_NO_BODY_EXPECTED = ("GET", "HEAD", "DELETE", "OPTIONS", "CONNECT")
+
+Head = tuple[int, bool, dict[str, str]]
+"""An answer's status, whether its sender keeps the connection, and its headers, names in lower case."""
+
+
+class UnusableAnswerError(Exception):
+    """An answer that we won't read; its text quotes nothing of the request."""
+
+
+def is_token(text: str) -> bool:
+    """Whether HTTP can carry this as a method or as a header's name."""
+    return text.isascii() and text != "" and not text.encode().translate(None, _TOKEN)
+
+
+def is_field_value(text: str) -> bool:
+    """Whether HTTP can carry this as a header's value."""
+    try:
+        return not text.encode("latin-1").translate(None, _VALUE)
+    except UnicodeEncodeError:
+        return False
+
+
+def request_bytes(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    """A whole request: headers and body in one piece.
+
+    A process that is stopped between the two would send the body whenever it goes on, long after the server
+    has judged the headers, and with them the credential.
+
+    Args:
+        method, target: Of the request line.
+        headers: All of them but `content-length`.
+        body: None for none.
+    """
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if body is not None or method not in _NO_BODY_EXPECTED:
+        lines.append(f"content-length: {len(body or b'')}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+class Incoming:
+    """The bytes that come over a socket, until a moment of the monotonic clock.
+
+    A socket's own timeout begins anew with each byte, so a server that sends one now and then could hold us
+    for ever; therefore what is left of the time is set before each read.
+
+    Raises from its methods:
+        TimeoutError: The moment has come.
+        OSError: The connection is broken.
+        UnusableAnswerError: It ended too early, or what comes isn't HTTP.
+    """
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock = sock
+        self._end = end
+        self._began = False
+        self._held = bytearray()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that has come was taken."""
+        return not self._held
+
+    def line(self, limit: int = _MAX_HEAD) -> bytes:
+        """The next line, without its end; of at most `limit` bytes."""
+        searched = 0
+        while (at := self._held.find(b"\n", searched)) < 0:
+            searched = len(self._held)
+            if searched > limit:
+                raise UnusableAnswerError("its headers are too long")
+            self._held += self._more()
+        if at > limit:
+            raise UnusableAnswerError("its headers are too long")
+        line = bytes(self._held[:at])
+        del self._held[: at + 1]
+        return line.removesuffix(b"\r")
+
+    def exactly(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        parts = [bytes(self._held[:count])]
+        del self._held[:count]
+        missing = count - len(parts[0])
+        while missing:
+            parts.append(self._received(min(missing, _CHUNK)))
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def _more(self) -> bytes:
+        return self._received(_CHUNK)
+
+    def _received(self, most: int) -> bytes:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        data = self._sock.recv(most)
+        if not data:
+            raise UnusableAnswerError("it broke off" if self._began else "the connection ended")
+        self._began = True
+        return data
+
+
+def read_head(incoming: Incoming) -> Head:
+    """Status and headers of a final answer; 100 (Continue) is passed over.
+
+    Raises:
+        UnusableAnswerError: It is none, or another one that isn't final.
+    """
+    while True:
+        version, _, rest = incoming.line().partition(b" ")
+        code = rest.partition(b" ")[0]
+        if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(code) != 3 or not code.isdigit():
+            raise UnusableAnswerError("it is not HTTP/1.1")
+        status = int(code)
+        headers = _fields(incoming)
+        if status != _CONTINUE:
+            break
+    if status < 200:
+        raise UnusableAnswerError(f"its status {status} is no final one")
+    ends = "close" in _words(headers.get("connection", ""))
+    return status, version == b"HTTP/1.1" and not ends, headers
+
+
+def read_response(incoming: Incoming, method: str, max_body: int) -> tuple[HttpResponse, bool]:
+    """A whole answer, and whether another request may follow on its connection.
+
+    Args:
+        incoming: What comes.
+        method: The request's.
+        max_body: Bytes; a longer body is an error.
+
+    Raises:
+        UnusableAnswerError: It isn't whole, doesn't say where it ends, is encoded, or is too long.
+    """
+    status, keeps, headers = read_head(incoming)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnusableAnswerError("it is encoded, against what was asked")
+    if method == "HEAD" or status in _BODYLESS:
+        body = b""
+    elif "transfer-encoding" in headers:
+        if _words(headers["transfer-encoding"]) != ["chunked"]:
+            raise UnusableAnswerError("it is encoded, against what was asked")
+        # Who names a length too may be one of two senders whose answers got mixed: nothing may follow.
+        keeps = keeps and "content-length" not in headers
+        body = _chunked(incoming, max_body)
+    else:
+        length = _length(headers)
+        if length > max_body:
+            raise _too_long(max_body)
+        body = incoming.exactly(length)
+    return HttpResponse(status, headers, body), keeps and incoming.is_empty
+
+
+def _fields(incoming: Incoming) -> dict[str, str]:
+    """Header or trailer fields up to the empty line; one that comes several times is joined by commas."""
+    fields: dict[str, str] = {}
+    left = _MAX_HEAD
+    while line := incoming.line(left):
+        left -= len(line)
+        name, colon, value = line.partition(b":")
+        value = value.strip(b" \t")
+        if not name or not colon or name.translate(None, _TOKEN) or value.translate(None, _VALUE):
+            raise UnusableAnswerError("one of its headers is none")
+        key, text = name.decode("ascii").lower(), value.decode("latin-1")
+        fields[key] = f"{fields[key]}, {text}" if key in fields else text
+    return fields
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    """Where the body ends; a sender that ends the connection there can't be told from one that broke off."""
+    named = {word.strip() for word in headers.get("content-length", "").split(",")}
+    text = named.pop()
+    if named or not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise UnusableAnswerError("it doesn't say where it ends")
+    return int(text)
+
+
+def _chunked(incoming: Incoming, max_body: int) -> bytes:
+    chunks: list[bytes] = []
+    total = 0
+    while True:
+        size = incoming.line().partition(b";")[0].strip(b" \t")
+        if not 0 < len(size) <= 16 or size.translate(None, _HEX):
+            raise UnusableAnswerError("one of its chunks has no length")
+        count = int(size, 16)
+        if count == 0:
+            _fields(incoming)
+            return b"".join(chunks)
+        total += count
+        if total > max_body:
+            raise _too_long(max_body)
+        chunks.append(incoming.exactly(count))
+        if incoming.line():
+            raise UnusableAnswerError("one of its chunks is longer than it says")
+
+
+def _too_long(max_body: int) -> UnusableAnswerError:
+    return UnusableAnswerError(f"it is longer than {max_body} bytes")
+
+
+def _words(value: str) -> list[str]:
+    return [word.strip().lower() for word in value.split(",")]

@@ -1,0 +1,1 @@
+"""Adapters to Google's APIs and to the training service."""

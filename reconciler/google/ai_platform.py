@@ -1,0 +1,269 @@
+"""AI Platform Training: `ml.googleapis.com/v1` `projects.jobs`.
+
+Google switched the service off on 2025-01-31; its manifests run on the embedded service.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from reconciler.google.client import (
+    DEFAULT_TIMEOUT,
+    Connection,
+    about,
+    count_of,
+    execute,
+    filter_of,
+    hours,
+    object_of,
+    part_of,
+    parts_of,
+    text_of,
+    typed_record,
+    unknown,
+    with_headers,
+)
+from reconciler.google.listing import Pages, listing
+from reconciler.manifests import schemas
+from reconciler.manifests.accelerators import accelerators_of
+from reconciler.model.job import KEY, ActualJob, State, Trials
+from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.packaging.staging_name import without_staged
+
+_LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
+_PAGE_SIZE = 100
+_METHODS = "ml.projects.jobs"
+_KIND = "Job"
+_ROLES = ("master", "worker", "parameterServer", "evaluator")
+
+# The accelerators that a legacy machine name stands for: https://cloud.google.com/ml-engine/docs/machine-types.
+_LEGACY = {
+    "standard_gpu": 1,
+    "standard_p100": 1,
+    "standard_v100": 1,
+    "large_model_v100": 1,
+    "complex_model_m_gpu": 4,
+    "complex_model_m_p100": 4,
+    "complex_model_m_v100": 4,
+    "complex_model_l_gpu": 8,
+    "complex_model_l_v100": 8,
+    "cloud_tpu": 1,
+}
+
+
+# What the log calls the replicas of each role beside the master; how many the tiers have that aren't CUSTOM:
+# https://cloud.google.com/ai-platform/training/docs/machine-types#scale_tiers.
+_TASKS = {"worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
+_TIERS = {"STANDARD_1": {"worker": 4, "ps": 3}, "PREMIUM_1": {"worker": 19, "ps": 11}}
+_UNBEGUN = ("", "STATE_UNSPECIFIED", "QUEUED")
+
+# A word that isn't known counts as RUNNING: only an end that was seen may be told as an end.
+_STATES = {str(state): state for state in State}
+
+
+class _Job(Struct, frozen=True, rename="camel", gc=False):
+    """The fields `_LISTED` of a job."""
+
+    job_id: Annotated[str, Meta(min_length=1)]
+    state: str = ""
+    labels: Mapping[str, str] = {}
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    error_message: str = ""
+
+
+_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), partial(typed_record, _Job))
+
+
+class MlEngine:
+    """Training jobs of one project."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @staticmethod
+    def manifest_schema(kind: str) -> JsonObject | None:
+        """The schema that ships with the reconciler."""
+        return schemas.manifest_schema(ML_V1, kind)
+
+    @staticmethod
+    def module(kind: str, spec: JsonObject) -> str:
+        """`pythonModule`; a container has none."""
+        return str(spec["trainingInput"].get("pythonModule", ""))
+
+    @staticmethod
+    def accelerator_hours(kind: str, spec: JsonObject) -> float:
+        """The accelerators of all replicas, times `scheduling.maxRunningTime`, times `maxTrials`."""
+        training = spec["trainingInput"]
+        trials = int(training.get("hyperparameters", {}).get("maxTrials", 1))
+        timeout = training.get("scheduling", {}).get("maxRunningTime", DEFAULT_TIMEOUT)
+        return _accelerators(training) * trials * hours(timeout)
+
+    @staticmethod
+    def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
+        """The defaults where the manifest has none; `baseOutputDirectory` is called `jobDir` here."""
+        training = spec["trainingInput"]
+        filled: dict[str, Any] = {
+            name: defaults[name] for name in ("serviceAccount", "network", "region") if name in defaults
+        }
+        if "baseOutputDirectory" in defaults:
+            filled["jobDir"] = f"{defaults['baseOutputDirectory'].rstrip('/')}/{job_name}"
+        merged = {**filled, **training}
+        if "timeout" in defaults:
+            merged["scheduling"] = {"maxRunningTime": defaults["timeout"], **training.get("scheduling", {})}
+        return {**spec, "trainingInput": merged}
+
+    @staticmethod
+    def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+        """`uri` after the package URIs that the manifest gives."""
+        training = spec["trainingInput"]
+        return {
+            **spec,
+            "trainingInput": {**training, "packageUris": [*training.get("packageUris", []), uri]},
+        }
+
+    @staticmethod
+    def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
+        """A `Job` resource."""
+        return {"jobId": job_name, "trainingInput": spec["trainingInput"], "labels": dict(labels)}
+
+    @staticmethod
+    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+        """The replicas of each role; what a scale tier has is said in its documentation."""
+        training = part_of(spec, "trainingInput")
+        counts = _TIERS.get(text_of(training, "scaleTier")) or {
+            name: count_of(training, f"{role}Count") for role, name in _TASKS.items()
+        }
+        return {
+            "master-replica-": 1,
+            **{f"{name}-replica-": count for name, count in counts.items() if count},
+        }
+
+    @staticmethod
+    def trials(job: ActualJob) -> Trials | None:
+        """The trials in the output of a tuning job."""
+        tuning = part_of(part_of(job.body, "trainingInput"), "hyperparameters")
+        if not tuning:
+            return None
+        trials = parts_of(part_of(job.body, "trainingOutput"), "trials")
+        begun = (text_of(trial, "trialId") for trial in trials if text_of(trial, "state") not in _UNBEGUN)
+        goes_on = bool(text_of(tuning, "resumePreviousJobId"))
+        return Trials(frozenset(begun), count_of(tuning, "maxTrials", 1), goes_on)
+
+    @staticmethod
+    def log_directory(kind: str, spec: JsonObject) -> str:
+        """`jobDir`, which has a folder of its own for each trial."""
+        return text_of(part_of(spec, "trainingInput"), "jobDir")
+
+    @staticmethod
+    def log_directory_field(kind: str) -> str:
+        """`jobDir`."""
+        return "spec.trainingInput.jobDir"
+
+    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        """The jobs with these labels."""
+        return self.listed(labels)
+
+    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
+        ask = partial(
+            self._connection.get,
+            f"{_METHODS}.list",
+            parent=self._parent,
+            filter=filter_of(labels, since),
+            pageSize=_PAGE_SIZE,
+            fields=f"jobs({_LISTED}),nextPageToken",
+        )
+        found = listing(
+            lambda token: ask(pageToken=token),
+            _PAGES,
+            lambda job: self._actual(job, {}, {}),
+        )
+        wanted = labels.items()
+        return tuple(job for job in found if wanted <= job.labels.items())
+
+    def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """The jobs with this key label."""
+        _check_kind(kind)
+        return self.jobs({KEY: key})
+
+    def read(self, kind: str, resource: str) -> ActualJob:
+        """The job as it is now, with its spec."""
+        _check_kind(kind)
+        answer = self._connection.get(f"{_METHODS}.get", name=_checked(resource))
+        return self._read(about(object_of(answer.body), "jobId"))
+
+    def named(self, kind: str, job_name: str) -> str:
+        """The name that the `jobId` gives."""
+        return f"{self._parent}/jobs/{job_name}"
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
+        """One `create`; a jobId that is taken is refused with ALREADY_EXISTS."""
+        request = self._jobs.create(parent=self._parent, body=body)
+        answer = execute(request, with_headers(self._connection, headers))
+        return self._read(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
+
+    def cancel(self, job: ActualJob) -> None:
+        """One `cancel`."""
+        execute(self._jobs.cancel(name=_checked(job.resource), body={}))
+
+    @property
+    def _jobs(self) -> Any:
+        return self._connection.client(_METHODS)
+
+    @property
+    def _parent(self) -> str:
+        return f"projects/{self._connection.endpoint.project}"
+
+    def _read(self, resource: JsonObject) -> ActualJob:
+        training = part_of(resource, "trainingInput")
+        spec = {"trainingInput": without_staged(training)} if training else {}
+        return self._actual(typed_record(_Job, resource), spec, resource)
+
+    def _actual(self, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
+        return ActualJob(
+            resource=self.named(_KIND, job.job_id),
+            job_name=job.job_id,
+            api_version=ML_V1,
+            kind=_KIND,
+            state=_STATES.get(job.state, State.RUNNING),
+            service_state=job.state,
+            labels=job.labels,
+            spec=spec,
+            body=body,
+            create_time=job.create_time,
+            start_time=job.start_time,
+            end_time=job.end_time,
+            error=job.error_message,
+        )
+
+
+def _check_kind(kind: str) -> None:
+    if kind != _KIND:
+        raise unknown(f"AI Platform has no jobs of the kind {kind!r}")
+
+
+def _checked(resource: str) -> str:
+    """A job's name, if it is one: it comes from a claim or a listing, and becomes a part of an address."""
+    if not re.fullmatch(r"projects/[\w.:-]+/jobs/[\w-]+", resource, re.ASCII):
+        raise unknown(f"{resource!r} is no job of AI Platform")
+    return resource
+
+
+def _accelerators(training: JsonObject) -> int:
+    if training.get("scaleTier") in ("BASIC_GPU", "BASIC_TPU"):
+        return 1
+    return sum(_role_accelerators(training, role) for role in _ROLES)
+
+
+def _role_accelerators(training: JsonObject, role: str) -> int:
+    replicas = 1 if role == "master" else int(training.get(f"{role}Count", 0))
+    config = training.get(f"{role}Config", {}).get("acceleratorConfig", {})
+    machine = training.get(f"{role}Type", "")
+    return replicas * int(config.get("count", _LEGACY.get(machine, accelerators_of(machine))))

@@ -1,0 +1,80 @@
+"""A job's log, read through Cloud Logging's `entries.list` (`logging` v2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reconciler.google.client import Connection, execute, part_of, text_of
+from reconciler.model.job import ActualJob, LogEntry
+from reconciler.model.manifest import JsonObject
+
+_PAGE_SIZE = 1000
+_TRIAL = "ml.googleapis.com/trial_id"
+
+
+class JobLog:
+    """The log of one job, or of a part of it.
+
+    Both training services write their replicas' output under the resource type `ml_job`, whose label `job_id`
+    is the last part of the job's resource name, and `task_name` the replica; the trial is a label of each
+    entry.
+
+    Args:
+        connection: Reaches Cloud Logging.
+        job: The job.
+        replica: The one replica whose lines are wanted, by its task name; "" for all.
+        trial: The one trial whose lines are wanted, by its id; "" for all.
+    """
+
+    def __init__(self, connection: Connection, job: ActualJob, replica: str = "", trial: str = "") -> None:
+        self._connection = connection
+        asked = [
+            'resource.type="ml_job"',
+            f"resource.labels.job_id={_quoted(job.resource.rpartition('/')[2])}",
+            f"resource.labels.task_name={_quoted(replica)}" if replica else "",
+            f"labels.{_quoted(_TRIAL)}={_quoted(trial)}" if trial else "",
+        ]
+        self._filter = " AND ".join(filter(None, asked))
+
+    def entries(self, since: str = "") -> Iterator[LogEntry]:
+        """All entries from the time `since` on (RFC 3339), oldest first."""
+        body = self._query("timestamp asc", _PAGE_SIZE, since)
+        while True:
+            answer = execute(self._connection.client("logging.entries").list(body=body))
+            yield from (_entry(entry) for entry in answer.get("entries", []))
+            if not answer.get("nextPageToken"):
+                return
+            body = {**body, "pageToken": answer["nextPageToken"]}
+
+    def last(self) -> LogEntry | None:
+        """The newest entry, None where there is none."""
+        answer = execute(
+            self._connection.client("logging.entries").list(body=self._query("timestamp desc", 1, ""))
+        )
+        return next((_entry(entry) for entry in answer.get("entries", [])), None)
+
+    def _query(self, order: str, size: int, since: str) -> JsonObject:
+        return {
+            "resourceNames": [f"projects/{self._connection.endpoint.project}"],
+            "filter": f"{self._filter} AND timestamp>={_quoted(since)}" if since else self._filter,
+            "orderBy": order,
+            "pageSize": size,
+        }
+
+
+def _quoted(text: str) -> str:
+    """The text as a filter has it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _entry(entry: JsonObject) -> LogEntry:
+    payload = part_of(entry, "jsonPayload")
+    return LogEntry(
+        timestamp=text_of(entry, "timestamp"),
+        severity=text_of(entry, "severity") or "DEFAULT",
+        text=text_of(entry, "textPayload") or str(payload.get("message", "")),
+        insert_id=text_of(entry, "insertId"),
+        replica=text_of(part_of(part_of(entry, "resource"), "labels"), "task_name"),
+        trial=text_of(part_of(entry, "labels"), _TRIAL),
+    )

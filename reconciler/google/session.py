@@ -1,0 +1,230 @@
+"""One environment, opened: its engines, its runs, its claims, its staging bucket."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from reconciler.google.claim_store import PREFIX, ObjectClaims
+from reconciler.google.client import Connection, Engine, NotFoundAtServiceError
+from reconciler.google.engines import api_versions, engine_class
+from reconciler.google.incremental import Memory
+from reconciler.google.job_store import EngineJobs, RunsSeen
+from reconciler.manifests.settings import Config, Environment
+from reconciler.model.job import ActualJob, is_of_other_instance
+from reconciler.model.manifest import ML_V1
+from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, CommitStore, Fence, Ports
+
+# What only some commands need is loaded where it is made.
+if TYPE_CHECKING:
+    from reconciler.google.credential_expiry import TokenSource
+    from reconciler.google.staging import Staging
+
+_LOCAL_PAUSE = 0.2
+_GOOGLE_PAUSE = 15.0
+
+
+class Session:
+    """What commands ask a service through; nothing is made before it is first used.
+
+    Attributes:
+        config: The repository's settings.
+        environment: Where the jobs run.
+        connection: How its services are reached.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        connection: Connection,
+        credentials: TokenSource | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.config = config
+        self.environment = environment
+        self.connection = connection
+        self._credentials = credentials
+        self._memory = memory
+        self._engines: dict[str, Engine] = {}
+
+    def engine(self, api_version: str) -> Engine:
+        """The engine of an apiVersion, made when first asked for."""
+        if api_version not in self._engines:
+            self._engines[api_version] = engine_class(api_version)(self.connection)
+        return self._engines[api_version]
+
+    def runs(self) -> tuple[ActualJob, ...]:
+        """Return all runs of this environment by their labels, without their specs."""
+        source, instance = self.config.source, self.environment.instance
+        return tuple(run for run in self.jobs.runs() if not is_of_other_instance(run, source, instance))
+
+    def read(self, job: ActualJob) -> ActualJob:
+        """The job as it is now, with its spec."""
+        return self.jobs.read(job.api_version, job.kind, job.resource)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the embedded service runs the jobs."""
+        return self.environment.engine == "local"
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks at what changes by itself."""
+        return _LOCAL_PAUSE if self.is_local else _GOOGLE_PAUSE
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the environment's services promise of their own delays."""
+        return EMBEDDED_BOUNDS if self.is_local else GOOGLE_BOUNDS
+
+    @cached_property
+    def staging(self) -> Staging:
+        """Where packages go."""
+        from reconciler.google.staging import Staging
+
+        return Staging(self.connection, self.environment.staging_bucket)
+
+    @cached_property
+    def claims(self) -> ObjectClaims:
+        """The claims of this repository in this environment."""
+        environment = self.environment
+        return ObjectClaims(
+            self.connection,
+            environment.claims_bucket,
+            self.config.source,
+            environment.project,
+            environment.location,
+            instance=environment.instance,
+            founds=self.is_local,
+            environment=environment.name,
+            known=self._memory.claims if self._memory else None,
+        )
+
+    @cached_property
+    def commits(self) -> CommitStore:
+        """What is owed to commits in this environment."""
+        from reconciler.google.commit_store import ObjectCommits
+
+        environment = self.environment
+        return ObjectCommits(
+            self.connection,
+            environment.claims_bucket,
+            self.config.source,
+            environment.project,
+            environment.location,
+            environment.name,
+        )
+
+    @cached_property
+    def jobs(self) -> EngineJobs:
+        """The jobs of all engines."""
+        # Google's ml service is gone: asking it would fail every plan.
+        gone = set() if self.is_local else {ML_V1}
+        asked = (version for version in api_versions() if version not in gone)
+        known = RunsSeen(self._memory, _Clock(), self.bounds) if self._memory else None
+        return EngineJobs(self.config.source, self.engine, asked, known)
+
+    @cached_property
+    def fence(self) -> Fence:
+        """Makes the credentials of creates."""
+        from reconciler.google.credential_expiry import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
+
+        submitter = self.environment.submitter
+        if self._credentials is not None and not submitter:
+            return OwnToken(self._credentials, self.claims.now)
+        return GeneratedTokens(self.connection, submitter or LOCAL_SUBMITTER, self.bounds.lifetime)
+
+    @cached_property
+    def ports(self) -> Ports:
+        """All that the deciding core asks of the outside."""
+        return Ports(
+            source=self.config.source,
+            claims=self.claims,
+            jobs=self.jobs,
+            fence=self.fence,
+            clock=_Clock(),
+            chance=os.urandom,
+            bounds=self.bounds,
+            owner=f"process {os.getpid()} on {platform.node()}",
+            instance=self.environment.instance,
+            neighbours=self.config.neighbours(self.environment),
+        )
+
+
+class _Clock:
+    """The process's own time."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@contextmanager
+def open_session(
+    config: Config,
+    environment: Environment,
+    environ: Mapping[str, str],
+    *,
+    start: bool,
+    memory: Memory | None = None,
+) -> Iterator[Session]:
+    """A session; no service is asked, and no credentials are read, before the first request.
+
+    Args:
+        config: The repository's settings.
+        environment: Where the jobs run.
+        environ: The environment variables.
+        start: Whether the embedded service is started where it doesn't run.
+        memory: What sessions before have seen, and this one sees; None where each begins from nothing.
+
+    Raises:
+        InvalidError: The settings lead Google's token to a host that may not get it.
+    """
+    if environment.engine == "google":
+        from reconciler.google.credentials import DefaultCredentials, google_endpoint
+
+        credentials = DefaultCredentials()
+        endpoint = google_endpoint(config.root, environment, credentials, environ)
+        connection = Connection(replace(endpoint, distant=True))
+        seen = memory and memory.of((config.source, environment))
+        yield Session(config, environment, connection, credentials, seen)
+        return
+    from reconciler.base.state_dir_trust import home_of
+    from reconciler.google.embedded import EmbeddedService
+
+    home = home_of(config.root, environ)
+    with EmbeddedService(home.path, start=start, checkout=home.checkout) as service:
+        seen = memory and memory.of((config.source, environment, home))
+        connection = Connection(service.endpoint(environment))
+        session = Session(config, environment, connection, memory=seen)
+        if start:
+            service.put_images(config.images)
+            service.reserve(_reserved(config))
+            for bucket in {environment.staging_bucket, environment.claims_bucket}:
+                _ensure_bucket(connection, bucket)
+        yield session
+
+
+def _ensure_bucket(connection: Connection, bucket: str) -> None:
+    """Create a bucket of the embedded service where it isn't there."""
+    try:
+        connection.get("storage.buckets.get", bucket=bucket, fields="name")
+    except NotFoundAtServiceError:
+        from reconciler.google.staging import ensure_bucket
+
+        ensure_bucket(connection, bucket)
+
+
+def _reserved(config: Config) -> set[str]:
+    """Where the embedded service keeps claims, in all of its environments: out of the reach of jobs."""
+    local = (environment for environment in config.environments.values() if environment.engine == "local")
+    return {f"{environment.claims_bucket}/{PREFIX}" for environment in local}

@@ -1,0 +1,84 @@
+"""Packages staged in Cloud Storage: an object's place says what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reconciler.base.errors import ServiceError
+from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError, execute
+from reconciler.packaging.staging_name import staged_name, staged_uri
+
+if TYPE_CHECKING:
+    from reconciler.packaging.sdist import Sdist
+
+_MEDIA_TYPE = "application/gzip"
+
+
+def ensure_bucket(connection: Connection, bucket: str) -> None:
+    """Create a bucket where it isn't there: nobody else makes those of the embedded service."""
+    buckets = connection.client("storage.buckets")
+    try:
+        execute(buckets.insert(project=connection.endpoint.project, body={"name": bucket}))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+class Staging:
+    """The staging bucket of one environment."""
+
+    def __init__(self, connection: Connection, bucket: str) -> None:
+        self._connection = connection
+        self._bucket = bucket
+
+    def put(self, archive: Sdist) -> str:
+        """Upload the archive where it isn't there yet; its `gs://` URI.
+
+        What is there already is used only if its size and MD5 are the archive's; anything else raises
+        ServiceError, because running it would run code that nobody reviewed.
+        """
+        import base64
+
+        found = self._find(archive) or self._insert(archive)
+        expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
+        if "size" not in found:
+            raise ServiceError(
+                f"Cloud Storage's answer doesn't say what {staged_uri(self._bucket, archive)} holds",
+                hint='check "endpoints" in reconciler.yaml, and any proxy between',
+            )
+        if (found["size"], found.get("md5Hash")) != (str(len(archive.data)), expected):
+            raise ServiceError(
+                f"{staged_uri(self._bucket, archive)} holds something else than the package of that name",
+                hint="find out who may write to the staging bucket, then delete the object",
+            )
+        return staged_uri(self._bucket, archive)
+
+    def _find(self, archive: Sdist) -> Any:
+        objects = self._connection.client("storage.objects")
+        try:
+            return execute(objects.get(bucket=self._bucket, object=staged_name(archive)))
+        except NotFoundAtServiceError:
+            return None
+
+    def _insert(self, archive: Sdist) -> Any:
+        from googleapiclient.http import MediaInMemoryUpload
+
+        request = self._connection.client("storage.objects").insert(
+            bucket=self._bucket,
+            name=staged_name(archive),
+            ifGenerationMatch="0",
+            media_body=MediaInMemoryUpload(archive.data, mimetype=_MEDIA_TYPE),
+        )
+        try:
+            return execute(request)
+        except NotFoundAtServiceError as error:
+            raise ServiceError(
+                f"there is no bucket {self._bucket}: {error.message}",
+                hint='create it, or name another under "stagingBucket" in reconciler.yaml',
+            ) from None
+        except ApiError as error:
+            # 412: somebody staged the same archive a moment ago.
+            found = self._find(archive) if error.status == 412 else None
+            if found is None:
+                raise
+            return found

@@ -1,0 +1,345 @@
+"""Vertex AI: `aiplatform.googleapis.com/v1` `customJobs` and `hyperparameterTuningJobs`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from math import prod
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from reconciler.base.concurrency import call_all
+from reconciler.google.client import (
+    DEFAULT_TIMEOUT,
+    Connection,
+    about,
+    count_of,
+    execute,
+    filter_of,
+    hours,
+    object_of,
+    part_of,
+    parts_of,
+    text_of,
+    typed_record,
+    unknown,
+    with_headers,
+)
+from reconciler.google.listing import Pages, listing
+from reconciler.manifests import schemas
+from reconciler.manifests.accelerators import accelerators_of
+from reconciler.model.job import KEY, ActualJob, State, Trials
+from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
+from reconciler.packaging.staging_name import without_staged
+
+_COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
+_CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
+_LISTED = "name,displayName,state,labels,createTime,startTime,endTime,error"
+# The service says of no size that it is too large; what it doesn't take, it makes smaller (AIP-158).
+_PAGE_SIZE = 1000
+_METHODS = "aiplatform.projects.locations"
+_TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
+
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState. A word that is not here, PAUSED and
+# UPDATING count as RUNNING: nothing but an end that was seen may be told as an end.
+_STATES = {
+    "JOB_STATE_QUEUED": State.QUEUED,
+    "JOB_STATE_PENDING": State.PREPARING,
+    "JOB_STATE_RUNNING": State.RUNNING,
+    "JOB_STATE_SUCCEEDED": State.SUCCEEDED,
+    "JOB_STATE_FAILED": State.FAILED,
+    "JOB_STATE_CANCELLING": State.CANCELLING,
+    "JOB_STATE_CANCELLED": State.CANCELLED,
+    "JOB_STATE_EXPIRED": State.FAILED,
+    "JOB_STATE_PARTIALLY_SUCCEEDED": State.FAILED,
+}
+
+
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: chosen, but not run yet.
+_UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
+
+
+class _Error(Struct, frozen=True, gc=False):
+    message: str = ""
+
+
+class _Job(Struct, frozen=True, rename="camel", gc=False):
+    """The fields that jobs of both kinds have, `_LISTED`."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    display_name: str = ""
+    state: str = ""
+    labels: Mapping[str, str] = {}
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    error: _Error = _Error()
+
+
+_PAGES = {
+    kind: Pages(items, _Job, ("name", "name"), partial(typed_record, _Job))
+    for kind, items in _COLLECTIONS.items()
+}
+
+
+class AiPlatformEngine:
+    """Custom jobs and hyper-parameter tuning jobs of one project and location."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @staticmethod
+    def manifest_schema(kind: str) -> JsonObject | None:
+        """The schema that ships with the reconciler."""
+        return schemas.manifest_schema(AIPLATFORM_V1, kind)
+
+    @staticmethod
+    def module(kind: str, spec: JsonObject) -> str:
+        """The first pool's module that there is."""
+        packages = (pool.get("pythonPackageSpec") for pool in _job_spec(kind, spec)["workerPoolSpecs"])
+        return next((str(package["pythonModule"]) for package in packages if package), "")
+
+    @staticmethod
+    def accelerator_hours(kind: str, spec: JsonObject) -> float:
+        """The accelerators of all replicas, times `scheduling.timeout`, times `maxTrialCount`."""
+        job_spec = _job_spec(kind, spec)
+        pools = sum(_accelerators(pool) for pool in job_spec["workerPoolSpecs"])
+        timeout = job_spec.get("scheduling", {}).get("timeout", DEFAULT_TIMEOUT)
+        return pools * int(spec.get("maxTrialCount", 1)) * hours(timeout)
+
+    @staticmethod
+    def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
+        """`serviceAccount`, `network`, `timeout` and `baseOutputDirectory` where the manifest has none."""
+        return _job_spec_changed(kind, spec, lambda job_spec: _filled(job_spec, defaults, job_name))
+
+    @staticmethod
+    def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+        """`uri` after the package URIs of every pool that runs a Python package."""
+        return _pools_changed(kind, spec, lambda pool: _pool_with(pool, uri))
+
+    @staticmethod
+    def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
+        """A `CustomJob` or `HyperparameterTuningJob` resource."""
+        head: dict[str, Any] = {"displayName": job_name, "labels": dict(labels)}
+        if kind != "CustomJob":
+            return {**head, **spec}
+        job_spec = {name: value for name, value in spec.items() if name != "encryptionSpec"}
+        encryption = {"encryptionSpec": spec["encryptionSpec"]} if "encryptionSpec" in spec else {}
+        return {**head, "jobSpec": job_spec, **encryption}
+
+    @staticmethod
+    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+        """The replicas of each worker pool."""
+        pools = parts_of(spec if kind == "CustomJob" else part_of(spec, "trialJobSpec"), "workerPoolSpecs")
+        # An empty pool keeps the place of one that isn't there; else one replica is the default.
+        counts = (count_of(pool, "replicaCount", 1) if pool else 0 for pool in pools)
+        return {f"workerpool{number}-": count for number, count in enumerate(counts) if count}
+
+    @staticmethod
+    def trials(job: ActualJob) -> Trials | None:
+        """The trials in the resource of a tuning job."""
+        if job.kind == "CustomJob":
+            return None
+        trials = parts_of(job.body, "trials")
+        begun = (text_of(trial, "id") for trial in trials if text_of(trial, "state") not in _UNBEGUN_TRIALS)
+        return Trials(frozenset(begun), count_of(job.body, "maxTrialCount"))
+
+    @staticmethod
+    def log_directory(kind: str, spec: JsonObject) -> str:
+        """What AIP_TENSORBOARD_LOG_DIR says; for tuning, the folder that each trial's one is in."""
+        job_spec = spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
+        base = text_of(part_of(job_spec, "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+        return f"{base}/logs" if base and kind == "CustomJob" else base
+
+    @staticmethod
+    def log_directory_field(kind: str) -> str:
+        """`outputUriPrefix`."""
+        below = "" if kind == "CustomJob" else "trialJobSpec."
+        return f"spec.{below}baseOutputDirectory.outputUriPrefix"
+
+    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
+        """The jobs of both kinds with these labels."""
+        return self.listed(labels)
+
+    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
+        listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
+        found = call_all(listings, threads=self._connection.endpoint.distant)
+        return tuple(job for jobs in found for job in jobs)
+
+    def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """The jobs of this kind with this key label."""
+        return tuple(self._listed(kind, {KEY: key}))
+
+    def read(self, kind: str, resource: str) -> ActualJob:
+        """The job as it is now, with its spec."""
+        answer = self._connection.get(f"{_METHODS}.{_items(kind)}.get", name=_checked(kind, resource))
+        return self._read(kind, about(object_of(answer.body), "name"))
+
+    @staticmethod
+    def named(kind: str, job_name: str) -> None:
+        """None: Vertex AI chooses the name of a job's resource."""
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
+        """One `create`; Vertex AI takes no id from the caller, so that a second one would be a second job."""
+        request = self._collection(kind).create(parent=self._parent, body=body)
+        answer = execute(request, with_headers(self._connection, headers))
+        return self._read(kind, about(answer, "name", self._names(kind)))
+
+    def cancel(self, job: ActualJob) -> None:
+        """One `cancel`: best effort, says the service."""
+        execute(self._collection(job.kind).cancel(name=_checked(job.kind, job.resource), body={}))
+
+    @property
+    def _parent(self) -> str:
+        endpoint = self._connection.endpoint
+        return f"projects/{endpoint.project}/locations/{endpoint.location}"
+
+    def _names(self, kind: str) -> re.Pattern[str]:
+        """What jobs of ours are called; Vertex AI writes a project as its number."""
+        endpoint = self._connection.endpoint
+        project, location = re.escape(endpoint.project), re.escape(endpoint.location)
+        return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
+
+    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
+        items = _items(kind)
+        ask = partial(
+            self._connection.get,
+            f"{_METHODS}.{items}.list",
+            parent=self._parent,
+            filter=filter_of(labels, since),
+            pageSize=_PAGE_SIZE,
+            fields=f"{items}({_LISTED}),nextPageToken",
+        )
+        found = listing(
+            lambda token: ask(pageToken=token),
+            _PAGES[kind],
+            lambda job: self._actual(kind, job, {}, {}),
+        )
+        wanted = labels.items()
+        return [job for job in found if wanted <= job.labels.items()]
+
+    def _collection(self, kind: str) -> Any:
+        return self._connection.client(f"{_METHODS}.{_items(kind)}")
+
+    def _read(self, kind: str, resource: JsonObject) -> ActualJob:
+        return self._actual(kind, typed_record(_Job, resource), _spec_of(kind, resource), resource)
+
+    def _actual(self, kind: str, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
+        return ActualJob(
+            resource=job.name,
+            job_name=job.display_name,
+            api_version=AIPLATFORM_V1,
+            kind=kind,
+            state=_STATES.get(job.state, State.RUNNING),
+            service_state=job.state,
+            labels=job.labels,
+            spec=spec,
+            body=body,
+            create_time=job.create_time,
+            start_time=job.start_time,
+            end_time=job.end_time,
+            error=job.error.message,
+            url=self._url(kind, job.name),
+        )
+
+    def _url(self, kind: str, name: str) -> str:
+        endpoint = self._connection.endpoint
+        if not endpoint.console:
+            return ""
+        job_id = name.rpartition("/")[2]
+        page = f"locations/{endpoint.location}/{_CONSOLE_PAGES[kind]}/{job_id}"
+        return f"https://console.cloud.google.com/vertex-ai/{page}?project={endpoint.project}"
+
+
+def _items(kind: str) -> str:
+    """The collection of a kind, as the API calls it."""
+    if kind not in _COLLECTIONS:
+        raise unknown(f"Vertex AI has no jobs of the kind {kind!r}")
+    return _COLLECTIONS[kind]
+
+
+def _checked(kind: str, resource: str) -> str:
+    """A job's name, if it is one: it comes from a claim or a listing, and becomes a part of an address."""
+    pattern = rf"projects/[\w.:-]+/locations/[\w-]+/{_items(kind)}/[\w-]+"
+    if not re.fullmatch(pattern, resource, re.ASCII):
+        raise unknown(f"{resource!r} is no {kind} of Vertex AI")
+    return resource
+
+
+def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
+    """The `CustomJobSpec`: all of a custom job's spec, a tuning job's `trialJobSpec`."""
+    part: JsonObject = spec if kind == "CustomJob" else spec["trialJobSpec"]
+    return part
+
+
+def _accelerators(pool: JsonObject) -> int:
+    machine, replicas = pool.get("machineSpec", {}), int(pool.get("replicaCount", 1))
+    name, given = machine.get("machineType", ""), int(machine.get("acceleratorCount", 0))
+    return max(replicas * (given or accelerators_of(name)), _chips(machine.get("tpuTopology", "")))
+
+
+def _chips(topology: str) -> int:
+    """The TPU chips of a topology such as "4x4"; 0 for none.
+
+    A slice may be all of a pool: then the number of its machines follows from it, whatever `replicaCount` is.
+    """
+    return prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else 0
+
+
+def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    """`spec` with its `CustomJobSpec` changed."""
+    if kind == "CustomJob":
+        return change(spec)
+    return {**spec, "trialJobSpec": change(spec["trialJobSpec"])}
+
+
+def _filled(job_spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
+    filled: dict[str, Any] = {
+        name: defaults[name] for name in ("serviceAccount", "network") if name in defaults
+    }
+    if "baseOutputDirectory" in defaults:
+        prefix = f"{defaults['baseOutputDirectory'].rstrip('/')}/{job_name}"
+        filled["baseOutputDirectory"] = {"outputUriPrefix": prefix}
+    merged = {**filled, **job_spec}
+    if "timeout" in defaults:
+        merged["scheduling"] = {"timeout": defaults["timeout"], **job_spec.get("scheduling", {})}
+    return merged
+
+
+def _pool_with(pool: JsonObject, uri: str) -> JsonObject:
+    if "pythonPackageSpec" not in pool:
+        return pool
+    package = pool["pythonPackageSpec"]
+    uris = [*package.get("packageUris", []), uri]
+    return {**pool, "pythonPackageSpec": {**package, "packageUris": uris}}
+
+
+def _spec_of(kind: str, resource: JsonObject) -> JsonObject:
+    """The part of a resource that a manifest's `spec` stands for; empty where the listing left it out."""
+    names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
+    own = part_of(resource, "jobSpec") if kind == "CustomJob" else _of_names(names, resource)
+    spec = {**own, **_of_names(("encryptionSpec",), resource)}
+    pools = (spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")).get("workerPoolSpecs")
+    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
+        return spec
+    return _pools_changed(kind, spec, _pool_without_staged)
+
+
+def _of_names(names: Iterable[str], resource: JsonObject) -> JsonObject:
+    return {name: resource[name] for name in names if name in resource}
+
+
+def _pools_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    return _job_spec_changed(
+        kind,
+        spec,
+        lambda job_spec: {**job_spec, "workerPoolSpecs": [change(p) for p in job_spec["workerPoolSpecs"]]},
+    )
+
+
+def _pool_without_staged(pool: JsonObject) -> JsonObject:
+    package = part_of(pool, "pythonPackageSpec")
+    return {**pool, "pythonPackageSpec": without_staged(package)} if package else pool

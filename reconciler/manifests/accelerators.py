@@ -1,0 +1,192 @@
+"""Which accelerators go with which machine type.
+
+Machine types that are in none of the tables are taken as they are: new ones appear. Sources, as of 2026:
+https://cloud.google.com/compute/docs/gpus (what accelerator-optimized machines come with, what can be
+attached to N1 machines, and to how many CPUs),
+https://cloud.google.com/vertex-ai/docs/training/configure-compute and
+https://cloud.google.com/ai-platform/training/docs/machine-types (AI Platform's own names).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from reconciler.base.diagnostics import quote
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard")
+_CPUS = re.compile(r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))")
+_TPU_MACHINE = re.compile(r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*")
+
+
+def _sizes(series: str, accelerator: str, sizes: dict[str, int]) -> dict[str, tuple[str, int]]:
+    return {f"{series}-{size}": (accelerator, count) for size, count in sizes.items()}
+
+
+_BUNDLED: dict[str, tuple[str, int]] = {
+    **_sizes("a2-highgpu", "NVIDIA_TESLA_A100", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
+    **_sizes("a2-megagpu", "NVIDIA_TESLA_A100", {"16g": 16}),
+    **_sizes("a2-ultragpu", "NVIDIA_A100_80GB", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
+    **_sizes("a3-highgpu", "NVIDIA_H100_80GB", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
+    **_sizes("a3-edgegpu", "NVIDIA_H100_80GB", {"8g": 8}),
+    **_sizes("a3-megagpu", "NVIDIA_H100_MEGA_80GB", {"8g": 8}),
+    **_sizes("a3-ultragpu", "NVIDIA_H200_141GB", {"8g": 8}),
+    **_sizes("a4-highgpu", "NVIDIA_B200", {"8g": 8}),
+    **_sizes("a4x-highgpu", "NVIDIA_GB200", {"4g": 4}),
+    **_sizes(
+        "g2-standard", "NVIDIA_L4", {"4": 1, "8": 1, "12": 1, "16": 1, "32": 1, "24": 2, "48": 4, "96": 8}
+    ),
+    **_sizes("g4-standard", "NVIDIA_RTX_PRO_6000", {"48": 1, "96": 2, "192": 4, "384": 8}),
+}
+
+# How many of them can be attached to an N1 machine -> the most CPUs that it may have then.
+_ATTACHABLE: dict[str, dict[int, int]] = {
+    "NVIDIA_TESLA_K80": {1: 8, 2: 16, 4: 32, 8: 64},
+    "NVIDIA_TESLA_P4": {1: 24, 2: 48, 4: 96},
+    "NVIDIA_TESLA_P100": {1: 16, 2: 32, 4: 96},
+    "NVIDIA_TESLA_T4": {1: 48, 2: 48, 4: 96},
+    "NVIDIA_TESLA_V100": {1: 12, 2: 24, 4: 48, 8: 96},
+}
+
+_WITHOUT = re.compile(r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+")
+
+# AI Platform's own names of machines; what some of them have is part of the machine.
+_OWN_NAMES = re.compile(
+    "standard(?:_gpu|_p100|_v100)?|large_model(?:_v100)?"
+    "|complex_model_(?:s|m|l|m_gpu|l_gpu|m_p100|m_v100|l_v100)"
+)
+
+Part = Literal["machine", "type", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """What doesn't go together.
+
+    Attributes:
+        part: Which of the three is to be changed.
+        message: What is wrong.
+        hint: What else to take; "" where `right` says it, or it can't be known.
+        right: The accelerator and its count that the machine has to have.
+    """
+
+    part: Part
+    message: str
+    hint: str = ""
+    right: tuple[str, int] | None = None
+
+
+def name_mismatch(machine: str) -> Mismatch | None:
+    """What is wrong with a name that no machine type can have, or None."""
+    if _NAME.fullmatch(machine):
+        return None
+    lower = machine.strip().lower().replace(" ", "-")
+    hint = f"write {lower}" if _NAME.fullmatch(lower) else "write one such as n1-standard-4"
+    return Mismatch("machine", f"{quote(machine)} can't be a machine type", hint)
+
+
+def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
+    """Why a machine can't have `number` of an accelerator, or None.
+
+    `accelerator` is the API's name of it, "" for none.
+    """
+    if machine in _BUNDLED:
+        return _bundled(machine, accelerator, number)
+    if not accelerator:
+        return None
+    if accelerator.startswith("TPU_") or _TPU_MACHINE.fullmatch(machine):
+        return _tpu(machine, accelerator)
+    if _OWN_NAMES.fullmatch(machine) or _WITHOUT.fullmatch(machine):
+        return Mismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
+    return _attached(machine, accelerator, number) if machine.startswith("n1-") else None
+
+
+def bundled_accelerator(machine: str) -> str:
+    """The accelerator that a machine type always comes with, or ""."""
+    return _BUNDLED.get(machine, ("", 0))[0]
+
+
+def _bundled(machine: str, accelerator: str, count: int) -> Mismatch | None:
+    right = own, own_count = _BUNDLED[machine]
+    if (accelerator, count) == right:
+        return None
+    if not accelerator:
+        return Mismatch("machine", f"{machine} comes with {own_count} {own}, which must be said", right=right)
+    part: Part = "count" if accelerator == own else "type"
+    return Mismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
+
+
+def _tpu(machine: str, accelerator: str) -> Mismatch | None:
+    is_tpu = accelerator.startswith("TPU_")
+    is_tpu_machine = bool(_TPU_MACHINE.fullmatch(machine))
+    if is_tpu_machine and not is_tpu:
+        return Mismatch("type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine")
+    if is_tpu and (_WITHOUT.fullmatch(machine) or machine.startswith("n1-")):
+        return Mismatch(
+            "machine", f"{accelerator} can't be attached to {machine}", "take a machine with TPUs"
+        )
+    return None
+
+
+def _attached(machine: str, accelerator: str, count: int) -> Mismatch | None:
+    most_cpus = _ATTACHABLE.get(accelerator)
+    if most_cpus is None:
+        if not _machines_for(accelerator, count):
+            return None  # one that isn't in the tables
+        message = f"{accelerator} can't be attached to {machine}"
+        return Mismatch("type", message, _machines_for(accelerator, count))
+    if count not in most_cpus:
+        message = f"a machine can have {_or(most_cpus)} {accelerator}, not {count}"
+        return Mismatch("count", message, f"write {_or(most_cpus)}")
+    match = _CPUS.fullmatch(machine)
+    cpus = int(match[1] or match[2]) if match else 0
+    if cpus > most_cpus[count]:
+        enough = [number for number, most in most_cpus.items() if most >= cpus]
+        hint = f"write {_or(enough)}, or take a smaller machine" if enough else "take a smaller machine"
+        return Mismatch("count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint)
+    return None
+
+
+def _machines_for(accelerator: str, count: int) -> str:
+    """Which machines have the accelerator, as a hint."""
+    if accelerator in _ATTACHABLE:
+        return f"{accelerator} goes with machines of the series n1"
+    having = {machine: number for machine, (own, number) in _BUNDLED.items() if own == accelerator}
+    fitting = [machine for machine, number in having.items() if number == count] or list(having)
+    return f"{accelerator} comes with {_or(fitting)}" if fitting else ""
+
+
+def _or(values: Iterable[object]) -> str:
+    *others, last = [str(value) for value in values]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+# The names of the series A and of TPUs end with the number: a2-highgpu-8g, ct5lp-hightpu-4t.
+_COUNTED = re.compile(r"(?:a[0-9]|ct[0-9]|tpu)[a-z0-9]*-[a-z]+-([0-9]{1,3})[gt]")
+
+# Those of the series G end with the number of CPUs. A part of a GPU counts as one.
+_BY_CPUS = {
+    "g2-standard-4": 1,
+    "g2-standard-8": 1,
+    "g2-standard-12": 1,
+    "g2-standard-16": 1,
+    "g2-standard-24": 2,
+    "g2-standard-32": 1,
+    "g2-standard-48": 4,
+    "g2-standard-96": 8,
+    "g4-standard-6": 1,
+    "g4-standard-12": 1,
+    "g4-standard-24": 1,
+    "g4-standard-48": 1,
+    "g4-standard-96": 2,
+    "g4-standard-192": 4,
+    "g4-standard-384": 8,
+}
+
+
+def accelerators_of(machine: str) -> int:
+    """The accelerators that a machine type always has; 0 for none, or for a name that isn't known."""
+    counted = _COUNTED.fullmatch(machine)
+    return int(counted[1]) if counted else _BY_CPUS.get(machine, 0)

@@ -1,0 +1,188 @@
+"""Files looked at closely: every problem, with its place and what to do about it.
+
+This has the last word about what is valid, and is slow: it reads a document again for its places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
+from reconciler.manifests.cache import KnownDocument, digest_of
+from reconciler.manifests.explain import findings
+from reconciler.manifests.fast_validate import known_document
+from reconciler.manifests.files import ManifestFile
+from reconciler.manifests.findings import Finding, Keys, Rules
+from reconciler.manifests.packages import PackageFolder
+from reconciler.manifests.rules import domain_findings, python_modules
+from reconciler.manifests.schemas import schema_of
+from reconciler.manifests.secrets import secrets
+from reconciler.manifests.yaml_load import Document, load_documents
+
+FolderOf = Callable[[str, str], PackageFolder]
+"""Finds the folder that `package.path` means to the manifest at an absolute path."""
+
+_NAME: Keys = ("metadata", "name")
+_PACKAGE: Keys = ("package", "path")
+
+
+@dataclass(slots=True)
+class ExaminedJob:
+    """A document that is meant as a manifest.
+
+    Attributes:
+        path: Its file, as users are told of it.
+        schema: Of its kind; why it is of none, where that is so.
+        package: Where its code is; None where it names none.
+        is_valid: Whether nothing is wrong with it, once it is checked.
+    """
+
+    path: str
+    document: Document
+    schema: Mapping[str, Any] | Finding
+    package: PackageFolder | None
+    is_valid: bool = False
+
+    @property
+    def base_name(self) -> str:
+        """The name in the form in which no two may be equal; "" where it has none."""
+        name = _text_at(self.document, _NAME)
+        return name.replace("-", "_")
+
+    @property
+    def known(self) -> KnownDocument:
+        """A valid job as what is known of it."""
+        assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
+        return known_document(self.document.value, self.document.line, self.schema)
+
+
+@dataclass(slots=True)
+class ExaminedFile:
+    """A file that may hold manifests, as far as it could be read.
+
+    Attributes:
+        path: As users are told of it.
+        size: How many of its bytes were looked at.
+        digest: Of its bytes, as `digest_of` gives it; b"" if they could not be read.
+        has_secrets: Whether its problems are the secrets in it; any other one might quote them.
+    """
+
+    path: str
+    size: int = 0
+    digest: bytes = b""
+    jobs: list[ExaminedJob] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    has_secrets: bool = False
+
+    @property
+    def aliased(self) -> int:
+        """How many values are in it only because aliases stand for them."""
+        return sum(job.document.aliased for job in self.jobs)
+
+    @property
+    def checked(self) -> list[ExaminedJob]:
+        """The documents of a known kind that are looked at any further."""
+        return [] if self.has_secrets else [job for job in self.jobs if not isinstance(job.schema, Finding)]
+
+    def check(self, root: Path) -> None:
+        """Add the problems of each document; ends early where they are too many to be told.
+
+        Call it once. `root` is the repository's, without links.
+        """
+        for job in () if self.has_secrets else self.jobs:
+            if len(self.problems) >= MAX_COUNTED_PER_FILE:
+                return
+            if isinstance(job.schema, Finding):
+                found = [job.schema] if job.schema.keys not in job.document.unreadable else []
+            else:
+                found = findings(job.document, job.schema, domain_findings)
+                found += _package_findings(job, root, {finding.keys for finding in found})
+            self.problems += (_problem(self.path, job.document, finding) for finding in found)
+            job.is_valid = not found and not job.document.is_flawed
+
+
+def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> ExaminedFile:
+    """Read the documents of a file, and find the packages of its jobs; they aren't checked yet."""
+    documents, problems = load_documents(data, file.path)
+    if not documents and not problems:
+        hint = "write a job, or remove the file"
+        problems.append(Problem(file.path, 1, 1, "", "the file holds no job", hint))
+    found = secrets(data, documents, file.path)
+    jobs = [_job(file, document, filled, folder_of) for document in documents]
+    return ExaminedFile(
+        file.path, len(data), digest_of(data), jobs, found or problems, has_secrets=bool(found)
+    )
+
+
+def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
+    """The jobs whose name another one has, the first of them left out; they aren't valid then."""
+    first: dict[str, ExaminedJob] = {}
+    for job in jobs:
+        other = first.setdefault(job.base_name, job) if job.base_name else job
+        if other is job:
+            continue
+        job.is_valid = False
+        name, other_name = _text_at(job.document, _NAME), _text_at(other.document, _NAME)
+        line = other.document.position(_NAME).line
+        place = f"line {line}" if other.path == job.path else f"{other.path}, line {line}"
+        alike = "" if name == other_name else f" as {quote(other_name)} ('-' and '_' count as equal)"
+        message = f"the name {quote(name)} is taken{alike} in {place}"
+        yield _problem(job.path, job.document, Finding(_NAME, message, "choose another name"))
+
+
+def document_problems(
+    data: bytes, schema: Mapping[str, Any], path: str, rules: Rules
+) -> tuple[Any, list[Problem]]:
+    """Return the value of a file's one document, None for an empty file, and its problems.
+
+    The arguments are those of `check_document`.
+    """
+    documents, problems = load_documents(data, path)
+    if found := secrets(data, documents, path):
+        return None, found
+    for document in documents[1:]:
+        message = "the file holds a second document"
+        problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
+    for document in documents[:1]:
+        problems += (_problem(path, document, finding) for finding in findings(document, schema, rules))
+    return (documents[0].value if documents and not problems else None), problems
+
+
+def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> ExaminedJob:
+    schema = schema_of(document.value, filled)
+    written = _text_at(document, _PACKAGE) if not isinstance(schema, Finding) else ""
+    package = folder_of(file.place, written) if written else None
+    return ExaminedJob(file.path, document, schema, package)
+
+
+def _package_findings(job: ExaminedJob, root: Path, told: set[Keys]) -> Iterator[Finding]:
+    if job.package is None or _PACKAGE in told:
+        return
+    if mistake := job.package.mistake(root):
+        yield Finding(_PACKAGE, *mistake)
+        return
+    for keys, module in python_modules(job.document.value):
+        if keys not in told and keys not in job.document.unreadable and job.package.lacks(module):
+            message = f"the package {quote(job.package.written)} has no module {quote(module)}"
+            similar = job.package.similar_module(module)
+            hint = f"did you mean {quote(similar)}?" if similar else "name a module that is in it"
+            yield Finding(keys, message, hint)
+
+
+def _problem(path: str, document: Document, finding: Finding) -> Problem:
+    place = document.position(finding.keys, of_key=finding.of_key)
+    pointer = pointer_of(finding.keys)
+    return Problem(path, place.line, place.column, pointer, finding.message, finding.hint)
+
+
+def _text_at(document: Document, keys: Keys) -> str:
+    """The text that `keys` lead to; "" where there is none, or none that can be used."""
+    value: Any = document.value
+    for depth, key in enumerate(keys):
+        if not isinstance(value, dict) or keys[: depth + 1] in document.unreadable:
+            return ""
+        value = value.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,192 @@
+"""What a file holds, told quickly from its bytes alone where nothing at all is odd about it.
+
+It says less than looking closely does, and never more: what is known here has no problem there, but for
+what other files decide. Whatever is odd isn't known, and the closer look has its word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Raw, msgpack
+
+from reconciler.manifests import schemas
+from reconciler.manifests.cache import AS_IS, Identities, KnownDocument, KnownFile
+from reconciler.manifests.rules import domain_findings, python_modules
+from reconciler.manifests.schemas import is_valid
+from reconciler.manifests.secrets import may_hold_secrets, secrets
+from reconciler.manifests.yaml_load import CleanDocument, clean_documents
+from reconciler.model.manifest import JsonObject, Manifest, Reconcile
+from reconciler.model.naming import canonical_spec, identities, label_of
+
+if TYPE_CHECKING:
+    from reconciler.manifests.yaml_places import Position
+
+_MAX_TEXT = 1_000_000
+"""How many characters a document with aliases may hold: a few of them may stand for very much text."""
+
+
+def known_files(
+    contents: Mapping[bytes, bytes], filled: frozenset[str] = frozenset()
+) -> dict[bytes, KnownFile]:
+    """What files say that say nothing but valid manifests of our own engines; the others are left out.
+
+    Args:
+        contents: The files' bytes, by their digests.
+        filled: The fields that an environment's defaults give where a manifest leaves them out.
+
+    Each step is taken for all files before the next one: parsing, matching a schema and the rest each keep a
+    processor's caches full, and take a quarter longer when they alternate.
+    """
+    read = {digest: clean_documents(data) or [] for digest, data in contents.items()}
+    todo = [
+        _Candidate(digest, document, _own_schema(document.value, filled))
+        for digest, documents in read.items()
+        if not _has_secrets(contents[digest], documents)
+        for document in documents
+    ]
+    valid = [each for each in todo if each.schema is not None and is_valid(each.document.value, each.schema)]
+    sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
+    found: dict[bytes, list[KnownDocument]] = {}
+    for each in sound:
+        known = _known(each, has_aliases=b"&" in contents[each.digest])
+        if known is not None:
+            found.setdefault(each.digest, []).append(known)
+    return {
+        digest: KnownFile(
+            digest,
+            len(contents[digest]),
+            sum(document.aliased for document in read[digest]),
+            tuple(documents),
+        )
+        for digest, documents in found.items()
+        if len(documents) == len(read[digest])
+    }
+
+
+def known_document(value: Mapping[str, Any], line: int, schema: Mapping[str, Any]) -> KnownDocument:
+    """A manifest that is valid by `schema`, as it is known; without its identities.
+
+    Args:
+        value: The document.
+        line: Where it starts in its file, from 1.
+        schema: Not to be changed afterwards.
+    """
+    return _known_document(value, line, canonical_spec(value["spec"], schema))
+
+
+def _known_document(
+    value: Mapping[str, Any], line: int, spec: JsonObject, identities: Identities = ()
+) -> KnownDocument:
+    metadata = value["metadata"]
+    package = value["package"]["path"] if "package" in value else ""
+    return KnownDocument(
+        line=line,
+        api_version=value["apiVersion"],
+        kind=value["kind"],
+        name=metadata["name"],
+        spec=Raw(_packer.encode(spec)),
+        labels=metadata.get("labels", {}),
+        package=package,
+        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else None,
+        identities=identities,
+        modules=tuple(module for _, module in python_modules(value)) if package else (),
+    )
+
+
+_packer = msgpack.Encoder(order="sorted")  # what is equal is the same bytes
+
+
+class _Candidate(NamedTuple):
+    """A document that may turn out to be a valid manifest of a file, whose digest it has."""
+
+    digest: bytes
+    document: CleanDocument
+    schema: Mapping[str, Any] | None
+
+
+def _has_secrets(data: bytes, documents: Sequence[CleanDocument]) -> bool:
+    if not may_hold_secrets(data):
+        return False
+    placeless: list[Any] = [_Placeless(document.value) for document in documents]
+    return bool(secrets(data, placeless, ""))
+
+
+def _known(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:
+    """A valid document as it is known; None where it says more than can be kept."""
+    value, schema = candidate.document.value, candidate.schema
+    if schema is None or (has_aliases and _is_long(value)):
+        return None
+    try:
+        spec = canonical_spec(value["spec"], schema)
+        found = () if "package" in value else _identities(value, spec)
+        return _known_document(value, candidate.document.line, spec, found)
+    except (ValueError, OverflowError, RecursionError):
+        return None  # a value that has no JSON form
+
+
+def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
+    """The schema of one of the kinds that ship with the reconciler."""
+    if value.__class__ is not dict:
+        return None
+    api_version, kind = value.get("apiVersion"), value.get("kind")
+    if api_version.__class__ is not str or kind.__class__ is not str:
+        return None
+    is_own = (api_version, kind) in schemas.KINDS
+    return schemas.manifest_schema(api_version, kind, filled) if is_own else None
+
+
+def _identities(value: Mapping[str, Any], spec: JsonObject) -> Identities:
+    """Those of a manifest that brings no code, whose spec in canonical form is `spec`."""
+    # What isn't hashed is left out.
+    manifest = Manifest(
+        api_version=value["apiVersion"],
+        kind=value["kind"],
+        name=value["metadata"]["name"],
+        packed=spec,
+        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else AS_IS,
+    )
+    return tuple([(each, label_of(each)) for each in identities(manifest, spec, "")])
+
+
+def _reconcile(wishes: Mapping[str, Any]) -> Reconcile:
+    return Reconcile(
+        suspend=wishes.get("suspend", False),
+        attempts=int(wishes.get("attempts", 1)),
+        rerun=wishes.get("rerun", ""),
+        on_change=wishes.get("onChange", "keep"),
+        on_delete=wishes.get("onDelete", "keep"),
+    )
+
+
+class _Placeless:
+    """A document whose places don't matter: whether there is a secret in it is all that is asked."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def position(self, keys: object) -> Position:
+        from reconciler.manifests.yaml_places import Position  # with YAML's parser, which is slow to import
+
+        return Position(1, 1)
+
+
+def _is_long(value: Any) -> bool:
+    """Whether the text in a value, with what aliases stand for, is longer than any that is written out."""
+    length = 0
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if part.__class__ is str:
+            length += len(part)
+        elif part.__class__ is dict:
+            length += sum(map(len, part))
+            parts += part.values()
+        elif part.__class__ is list:
+            parts += part
+        if length > _MAX_TEXT:
+            return True
+    return False

@@ -1,0 +1,166 @@
+"""The folders that manifests name as their code."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.base.diagnostics import quote
+from reconciler.manifests.files import file_mode, real_path
+from reconciler.manifests.findings import similar_word
+
+_BUILDS_ITSELF = ("setup.py", "setup.cfg", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageFolder:
+    """Where a manifest's `package.path` leads.
+
+    Attributes:
+        manifest: The manifest's file, absolute and without links.
+        written: The path in the manifest.
+        real: The folder that it leads to, absolute and without links.
+    """
+
+    manifest: Path
+    written: str
+    real: Path
+
+    @property
+    def holds_its_manifest(self) -> bool:
+        """Whether the manifest is in its own package."""
+        return self.manifest.is_relative_to(self.real)
+
+    def mistake(self, root: Path) -> tuple[str, str] | None:
+        """What is wrong with it, and a hint; None for a folder of the repository at `root`."""
+        folder = self.manifest.parent
+        if not self.real.is_relative_to(root):
+            if Path(os.path.normpath(folder / self.written)).is_relative_to(root):
+                return "the package's path leads out of the repository by a link", "put the code in its place"
+            return "the package is outside the repository", "move the code into it"
+        mode = file_mode(self.real)
+        if not mode:
+            counted = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else str(folder)
+            return f"there is no folder {quote(self.written)}", f"the path counts from {quote(counted)}"
+        if not stat.S_ISDIR(mode):
+            return f"{quote(self.written)} is a file, not a folder", "name the folder that the code is in"
+        if self.holds_its_manifest:
+            message = "the package would hold this manifest itself, so every edit of it would make a new job"
+            return message, "move the code into a folder of its own, and name that"
+        return None
+
+    def lacks(self, module: str) -> bool:
+        """Whether `module` certainly isn't in it; a folder that says how it is built may bring any module."""
+        if any(file_mode(self.real / name) for name in _BUILDS_ITSELF):
+            return False
+        return not _has_module(self.real, module.split("."))
+
+    def similar_module(self, module: str) -> str:
+        """The module in it, at the top or where `module` would be, that is most like `module`; or ""."""
+        above = module.split(".")[:-1]
+        places = [([], self.real), (above, self.real.joinpath(*above))]
+        found = [".".join([*names, file.stem]) for names, place in places for file in place.glob("*.py")]
+        return similar_word(module, sorted(found))
+
+
+PackageOf = Callable[[Path, str], PackageFolder]
+"""Finds the folder that `package.path` of a manifest's file means."""
+
+
+def package_folder(manifest: Path, written: str) -> PackageFolder:
+    """The folder that `package.path` of a manifest means: it counts from the manifest's folder."""
+    return PackageFolder(manifest, written, real_path(manifest.parent / written))
+
+
+def hidden_folders(packages: Iterable[PackageFolder]) -> set[Path]:
+    """The package folders of those manifests that aren't in a package folder themselves.
+
+    What is in them is code and its data, and no manifest. A folder that its own manifest is in hides nothing,
+    so that the mistake gets told; nor do folders whose manifests hide each other.
+    """
+    undecided = {package for package in packages if not package.holds_its_manifest}
+    hidden: set[Path] = set()
+    while undecided:
+        around = hidden | {package.real for package in undecided}
+        standing = {package for package in undecided if not is_below_any(package.manifest, around)}
+        if not standing:
+            break
+        hidden |= {package.real for package in standing}
+        undecided -= standing
+        undecided = {package for package in undecided if not is_below_any(package.manifest, hidden)}
+    return hidden
+
+
+def is_below_any(path: Path, folders: Set[Path]) -> bool:
+    """Whether a path is below one of the folders."""
+    return bool(folders) and any(above in folders for above in path.parents)
+
+
+class Packages:
+    """The packages of many manifests, each looked at once.
+
+    What a package is to a manifest depends on the manifest's folder, not on its file.
+
+    Args:
+        root: The repository's root, without links.
+        package_of: Finds the folder that `package.path` means to a manifest's file; called for each manifest.
+    """
+
+    def __init__(self, root: Path, package_of: PackageOf = package_folder) -> None:
+        self._root = root
+        self._package_of = package_of
+        self._found: dict[tuple[str, str], PackageFolder] = {}
+        self._mistaken: dict[tuple[str, str], bool] = {}
+        self._lacking: dict[tuple[Path, str], bool] = {}
+
+    def folder(self, place: str, written: str) -> PackageFolder:
+        """The package of the manifest at `place`, an absolute path without links."""
+        key = (place.rpartition("/")[0], written)
+        # Another finder may have something to do for each manifest.
+        if key not in self._found or self._package_of is not package_folder:
+            self._found[key] = self._package_of(Path(place), written)
+        return self._found[key]
+
+    def fits(self, place: str, written: str, modules: Iterable[str]) -> bool:
+        """Whether it can be staged for the manifest at `place`, and lacks none of the modules."""
+        key = (place.rpartition("/")[0], written)
+        package = self._found[key]
+        if key not in self._mistaken:
+            self._mistaken[key] = package.mistake(self._root) is not None
+        return not self._mistaken[key] and not any(self._lacks(package, module) for module in modules)
+
+    def _lacks(self, package: PackageFolder, module: str) -> bool:
+        key = (package.real, module)
+        if key not in self._lacking:
+            self._lacking[key] = package.lacks(module)
+        return self._lacking[key]
+
+
+class Below:
+    """Whether files are below one of some folders, asked once for each folder that they are in."""
+
+    def __init__(self, folders: Set[Path]) -> None:
+        self._folders = folders
+        self._known: dict[str, bool] = {}
+
+    def holds(self, place: str) -> bool:
+        """Whether the file at `place`, an absolute path without links, is below one."""
+        if not self._folders:
+            return False
+        above = place.rpartition("/")[0]
+        if above not in self._known:
+            self._known[above] = is_below_any(Path(place), self._folders)
+        return self._known[above]
+
+
+def _has_module(folder: Path, names: list[str]) -> bool:
+    """Whether Python finds the module in the folder, or takes the folder for a package around it."""
+    for depth in range(len(names) + 1):
+        inside = "/".join(names[depth:])
+        files = [f"{inside}/__main__.py", f"{inside}.py"] if inside else ["__main__.py"]
+        if any(stat.S_ISREG(file_mode(folder / file)) for file in files):
+            return True
+    return False

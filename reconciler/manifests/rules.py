@@ -1,0 +1,261 @@
+"""Rules about a job that its schema can't say, or would say badly.
+
+They take a document of any shape: what the schema refuses anyhow is passed over here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from msgspec.structs import replace
+
+from reconciler.base.diagnostics import quote
+from reconciler.manifests import accelerators
+from reconciler.manifests.findings import Finding, Keys
+
+_ROLES = [
+    (role, f"{role}Type", f"{role}Config") for role in ("master", "worker", "parameterServer", "evaluator")
+]
+_TASKS = ("containerSpec", "pythonPackageSpec")
+# The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
+_BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
+_LEAST_APART = 0.999e-10  # 1e-10, less what a double can't tell apart
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
+_GPU_FIELDS = ("acceleratorType", "acceleratorCount")
+
+
+def domain_findings(manifest: Any) -> Iterator[Finding]:
+    """What a service would refuse about a manifest, its `spec` above all."""
+    spec = _mapping(_mapping(manifest).get("spec"))
+    training_input = _mapping(spec.get("trainingInput"))
+    yield from _custom_job(("spec",), spec)
+    if "trialJobSpec" in spec:
+        yield from _custom_job(("spec", "trialJobSpec"), _mapping(spec["trialJobSpec"]))
+    if "studySpec" in spec:
+        yield from _study(("spec", "studySpec"), _mapping(spec["studySpec"]))
+    if training_input:
+        yield from _training_input(("spec", "trainingInput"), training_input)
+    if "package" in _mapping(manifest) and _runs_no_package(spec, training_input):
+        message = "the job runs no Python package, so it has no use for the code"
+        hint = 'remove "package", or run it: "pythonPackageSpec" in place of "containerSpec"'
+        if training_input:
+            hint = 'remove "package", or "imageUri" under "masterConfig"'
+        yield Finding(("package",), message, hint, of_key=True)
+
+
+def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """The modules that must come from the manifest's `package`: what is in no other package of theirs."""
+    spec = _mapping(manifest.get("spec"))
+    holders: list[tuple[Keys, Any]] = [(("spec", "trainingInput"), spec.get("trainingInput"))]
+    for above in ((), ("trialJobSpec",)):
+        job = spec.get(above[0]) if above else spec
+        for index, pool in enumerate(_list(_mapping(job).get("workerPoolSpecs"))):
+            place = ("spec", *above, "workerPoolSpecs", index, "pythonPackageSpec")
+            holders.append((place, _mapping(pool).get("pythonPackageSpec")))
+    for keys, holder in holders:
+        module = _mapping(holder).get("pythonModule")
+        if isinstance(module, str) and not _mapping(holder).get("packageUris"):
+            yield (*keys, "pythonModule"), module
+
+
+def _runs_no_package(spec: Mapping[str, Any], training_input: Mapping[str, Any]) -> bool:
+    if training_input:
+        return "imageUri" in _mapping(training_input.get("masterConfig"))
+    pools = _list(_mapping(spec.get("trialJobSpec", spec)).get("workerPoolSpecs"))
+    return bool(pools) and not any("pythonPackageSpec" in _mapping(pool) for pool in pools)
+
+
+# --- Vertex AI ------------------------------------------------------------------------------------------
+
+
+def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
+    for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
+        if not isinstance(pool, dict):
+            continue
+        place = (*keys, "workerPoolSpecs", index)
+        if found := _machine_spec(_mapping(pool.get("machineSpec"))):
+            yield replace(found, keys=(*place, "machineSpec", *found.keys))
+        for task in _TASKS:
+            spec = _mapping(pool.get(task))
+            if "env" in spec:
+                yield from _repeated((*place, task, "env"), _list(spec["env"]), "name")
+            if "packageUris" in spec:
+                yield from _package_uris((*place, task, "packageUris"), spec["packageUris"])
+
+
+def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
+    """What is wrong with a `machineSpec`, its place as seen from there."""
+    machine = spec.get("machineType")
+    accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
+    if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
+        return None
+    found = accelerators.name_mismatch(machine) if machine else None
+    if not found and bool(accelerator) != bool(count):
+        return _half_an_accelerator((), accelerator, _GPU_FIELDS)
+    found = found or accelerators.mismatch(machine, accelerator, int(count))
+    if not found:
+        return None
+    place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
+    return Finding((place,), found.message, _hint(found, _GPU_FIELDS))
+
+
+def _half_an_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
+    # "Both `accelerator_type` and `accelerator_count` should be specified or none." (the service's error)
+    there, other = fields if accelerator else fields[::-1]
+    message = f"{quote(there)} and {quote(other)} need each other"
+    return Finding((*keys, there), message, f"add {quote(other)}, or remove {quote(there)}", of_key=True)
+
+
+def _hint(found: accelerators.Mismatch, fields: tuple[str, str]) -> str:
+    if found.right is None:
+        return found.hint
+    accelerator, count = found.right
+    return f"write\n{fields[0]}: {accelerator}\n{fields[1]}: {count}"
+
+
+def _study(keys: Keys, study: Mapping[str, Any]) -> Iterator[Finding]:
+    parameters, metrics = _list(study.get("parameters")), _list(study.get("metrics"))
+    # metricId, parameterId: "must be unique amongst all" of its list.
+    yield from _repeated((*keys, "metrics"), metrics, "metricId")
+    yield from _repeated((*keys, "parameters"), parameters, "parameterId")
+    for index, parameter in enumerate(parameters):
+        yield from _parameter((*keys, "parameters", index), _mapping(parameter))
+
+
+def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
+    for name in ("doubleValueSpec", "integerValueSpec"):
+        yield from _bounds((*keys, name), _mapping(parameter.get(name)))
+    # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
+    values = _mapping(parameter.get("discreteValueSpec")).get("values")
+    yield from _increasing((*keys, "discreteValueSpec", "values"), _list(values), _LEAST_APART)
+    for index, conditional in enumerate(_list(parameter.get("conditionalParameterSpecs"))):
+        place = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
+        yield from _parameter(place, _mapping(_mapping(conditional).get("parameterSpec")))
+
+
+# --- AI Platform ----------------------------------------------------------------------------------------
+
+
+def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
+    for role, type_field, config_field in _ROLES:
+        machine = training_input.get(type_field, "")
+        config = _mapping(training_input.get(config_field))
+        if isinstance(machine, str) and (machine or config):
+            yield from _replica(keys, role, machine, config.get("acceleratorConfig"))
+    if "packageUris" in training_input:
+        yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])
+    if "hyperparameters" not in training_input:
+        return
+    parameters = _list(_mapping(training_input["hyperparameters"]).get("params"))
+    # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
+    yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
+    for index, parameter in enumerate(parameters):
+        place = (*keys, "hyperparameters", "params", index)
+        yield from _bounds(place, _mapping(parameter))
+        # "The list should be in strictly increasing order." (`ParameterSpec.discreteValues`)
+        values = _mapping(parameter).get("discreteValues")
+        yield from _increasing((*place, "discreteValues"), _list(values))
+
+
+def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
+    config = _mapping(accelerator_config)
+    accelerator, count = config.get("type", ""), _whole(config.get("count", 0))
+    if not isinstance(accelerator, str) or count is None:
+        return
+    machine_keys = (*keys, f"{role}Type")
+    gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
+    bundled = accelerators.bundled_accelerator(machine)
+    found = accelerators.name_mismatch(machine) if machine else None
+    if not found and bundled and bundled not in _BUNDLED_ON_ML:
+        message = f"AI Platform has no {bundled}, which {machine} comes with"
+        yield Finding(
+            machine_keys, message, "take a machine of the series n1 or a2, or Vertex AI's CustomJob"
+        )
+    elif not found and bool(accelerator) != bool(count):
+        yield _half_an_accelerator(gpu_keys, accelerator, ("type", "count"))
+    elif not found and accelerator and not machine:
+        # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
+        message = f"an accelerator needs a machine that it is attached to: {quote(f'{role}Type')}"
+        yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
+    elif found := found or accelerators.mismatch(machine, accelerator, count):
+        place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
+        yield Finding(place, found.message, _replica_hint(role, found))
+
+
+def _replica_hint(role: str, found: accelerators.Mismatch) -> str:
+    if found.part != "machine" or found.right is None:
+        return _hint(found, ("type", "count"))
+    accelerator, count = found.right
+    return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
+
+
+# --- Both -----------------------------------------------------------------------------------------------
+
+
+def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
+    """No two packages of one file name: each would be fetched over the other."""
+    names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
+    for index in _second(names):
+        message = f"there are two packages with the file name {quote(names[index])}"
+        yield Finding((*keys, index), message, "rename one of the two")
+
+
+def _repeated(keys: Keys, items: list[Any], field: str) -> Iterator[Finding]:
+    names = [_mapping(item).get(field) for item in items]
+    for index in _second([name if isinstance(name, str) else "" for name in names]):
+        message = f"{quote(str(names[index]))} is there twice"
+        yield Finding((*keys, index, field), message, "remove one of the two, or rename it")
+
+
+def _second(names: list[str]) -> Iterator[int]:
+    """Where a name stands that stood before."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name and name in seen:
+            yield index
+        seen.add(name)
+
+
+def _bounds(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
+    least, most = _number(parameter.get("minValue")), _number(parameter.get("maxValue"))
+    if least is not None and most is not None and least > most:
+        yield Finding(
+            (*keys, "minValue"), f'"minValue" is above "maxValue": {least} > {most}', "exchange them"
+        )
+
+
+def _increasing(keys: Keys, values: list[Any], least_apart: float = 0.0) -> Iterator[Finding]:
+    """Yield the first of a parameter's discrete values that isn't above the one before it."""
+    for index, (first, second) in enumerate(pairwise(map(_number, values)), start=1):
+        if first is None or second is None:
+            return
+        if second <= first or second - first < least_apart:
+            message = f"discrete values must increase, but {second} comes behind {first}"
+            yield Finding((*keys, index), message, "sort the values, and write each one once")
+            return
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return _whole(value)
+
+
+def _whole(value: Any) -> int | None:
+    """A 64-bit integer as either of the two forms it can be written in."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return (
+        int(value) if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal() else None
+    )

@@ -1,0 +1,372 @@
+"""What in a manifest looks like a secret: a password, a key, a token.
+
+A net for what is committed by mistake, not for what is hidden on purpose. Known shapes are looked for in the
+whole text of a file, comments included, since whoever reads the repository reads those too. Where only a name
+says that something is secret (`DB_PASSWORD`, `--api-key`), its value has to look random as well.
+
+The library detect-secrets isn't used: its own entropy checks take digests for secrets, so that it rests on a
+list of exceptions beside the files, and it gives no columns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
+from reconciler.manifests.findings import MAX_SECRETIVE, Keys
+
+if TYPE_CHECKING:
+    from reconciler.manifests.yaml_load import Document
+
+_HINT = (
+    "take it out, and revoke it if it was committed, as the history keeps it; put the new one into Secret "
+    "Manager, and let the trainer read it there by its name"
+)
+_HINT_BY_NAME = f"{_HINT}; if it is none, give it another name"
+_LEAST_LENGTH = 12
+_LEAST_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short text, "xxxxxxxx" has 0
+_LEAST_DISTINCT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The form of one kind of secret.
+
+    Attributes:
+        kind: Its name in messages.
+        sign: The text that each such secret begins with. A search for plain text is many times faster than
+            one for a pattern.
+        rest: The pattern behind the sign. It takes no more than some hundred characters, or no second match
+            can begin inside its run of characters, so that searching a text takes linear time. Group 1, where
+            there is one, is the secret itself.
+        not_behind: The class of characters that can't stand before the sign; "" for none.
+    """
+
+    kind: str
+    sign: str
+    rest: str
+    not_behind: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The whole pattern."""
+        sign = re.escape(self.sign)
+        return sign + (f"(?<!{self.not_behind}{sign})" if self.not_behind else "") + self.rest
+
+    def found_in(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield each place of a text that has this shape."""
+        # Compiled when first used, as few ever are.
+        return re.finditer(self.pattern, text, re.ASCII) if self.sign in text else iter(())
+
+
+_ALNUM = "[0-9A-Za-z]"
+_SHAPES = (
+    _Shape("a private key", "-----BEGIN", r" [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"),
+    _Shape("a Google API key", "AIza", r"[\w-]{35}(?![\w-])", r"\w"),
+    _Shape("a Google access token", "ya29.", r"[\w.-]{20,}", r"\w"),
+    _Shape("a Google refresh token", "1//0", r"[\w-]{40,}", r"[\w/]"),
+    _Shape("a Google client secret", "GOCSPX-", r"[\w-]{20,}", r"\w"),
+    _Shape("a GitHub token", "gh", r"[pousr]_[0-9A-Za-z]{36,}", _ALNUM),
+    _Shape("a GitHub token", "github_pat_", r"\w{36,}", _ALNUM),
+    _Shape("a GitLab token", "gl", r"(?:pat|dt|rt|ptt|cbt|ft|soat|imt|agent)-[\w.-]{20,}", _ALNUM),
+    _Shape("a Slack token", "xox", r"[a-z](?:\.xox[a-z])?-[0-9A-Za-z-]{20,}", _ALNUM),
+    _Shape("a Slack token", "xapp-", r"[0-9A-Za-z-]{20,}", _ALNUM),
+    _Shape("a Slack webhook", "hooks.slack.com", r"/services/T\w{6,20}/B\w{6,20}/\w{16,}"),
+    _Shape("an AWS access key", "AKIA", r"[A-Z2-7]{16}(?![0-9A-Za-z])", _ALNUM),
+    _Shape("an AWS access key", "ASIA", r"[A-Z2-7]{16}(?![0-9A-Za-z])", _ALNUM),
+    _Shape("a Hugging Face token", "hf_", r"[0-9A-Za-z]{30,}", _ALNUM),
+    _Shape("a Hugging Face token", "api_org_", r"[0-9A-Za-z]{30,}", _ALNUM),
+    _Shape("an Anthropic key", "sk-ant-", r"[\w-]{20,}", _ALNUM),
+    _Shape("an OpenAI key", "sk-", r"(?:(?:proj|svcacct|admin|None)-[\w-]{20,}|[0-9A-Za-z]{40,})", _ALNUM),
+    _Shape("a Weights & Biases key", "wandb_v", r"[0-9]{1,2}_[\w-]{40,}", _ALNUM),
+    _Shape("a Databricks token", "dapi", r"[0-9a-f]{32}(?![0-9a-z])", _ALNUM),
+    _Shape("an npm token", "npm_", r"[0-9A-Za-z]{36}(?!\w)", _ALNUM),
+    _Shape("a PyPI token", "pypi-", r"[\w-]{60,}", _ALNUM),
+    _Shape("a Stripe key", "rk_live_", r"[0-9A-Za-z]{20,}", _ALNUM),
+    _Shape("a Stripe key", "sk_live_", r"[0-9A-Za-z]{20,}", _ALNUM),
+    _Shape("a signed token (JWT)", "eyJ", r"[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}", r"[\w.-]"),
+    _Shape("an Azure storage key", "AccountKey=", r"[0-9A-Za-z+/]{40,}={0,2}"),
+    _Shape("an Azure storage key", "SharedAccessKey=", r"[0-9A-Za-z+/]{40,}={0,2}"),
+    _Shape("a password in an address", "://", r"[^\s/:@?#\"'<>]{0,200}:([^\s/@?#\"'<>]{3,200})@"),
+)
+
+# Of names such as dbPassword, "the password's file" is none; nor is "how many tokens".
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_SECRET_NAME = re.compile(
+    r"(?:^| )(?:token|secret|secrets|password|passwd|passphrase|pwd|credential|credentials"
+    r"|(?:api|access|account|auth|private|secret|signing|encryption) ?key)(?: value| [0-9]+)?$"
+)
+# The ends of such names in a file's bytes, in small letters: whether it is worth while to look at each value.
+_LAST_WORDS = ("token", "secrets?", "passw(?:or)?d", "passphrase", "pwd", "credentials?", "key")
+_BEHIND_THEM = "(?:[ _.-]?value|[ _.-]?[0-9]+)?"
+_ENDS_OF_NAMES = tuple(
+    re.compile(f"{word}{_BEHIND_THEM}(?![a-z]|[_-][a-z])".encode()) for word in _LAST_WORDS
+)
+_NO_LETTER = "(?:$|[^A-Za-z_-]|[_-](?:$|[^A-Za-z]))"
+_LOOK_AHEAD = re.compile(r"\(\?!(?:\[[^]]*\]|\\w)\)")
+_TIMES = re.compile(r"\{(\d+)(?:,\d*)?\}")
+_MOST_TIMES = 16
+# A name can say that it is secret only where one of these stands in it.
+_STEM = "|".join(
+    "".join(f"[{letter}{letter.upper()}]" for letter in stem)
+    for stem in ("token", "secret", "passw", "passphrase", "pwd", "credential", "key")
+)
+_MAY_SAY_SECRET = re.compile(_STEM)
+_LONGEST_ASSIGNED = 300
+# NAME=VALUE, --name=VALUE, --name VALUE within one text, such as a shell's command; a value may hold others.
+_ASSIGNED = re.compile(
+    rf"""(?<![\w-])(?=[\w-]*?(?:{_STEM}))(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)
+    (?=["']?([^\s"';|]{{{_LEAST_LENGTH},{_LONGEST_ASSIGNED}}}))""",
+    re.VERBOSE,
+)
+_FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
+_STANDS_FOR = re.compile(
+    r"""[$%<{\[*].*                      # $(VAR), ${VAR}, %VAR%, <your token>, {{ token }}, ***
+    | [A-Za-z][\w+.-]*://.*              # an address; a password in it is a shape of its own
+    | (?:\.{1,2}|~)?/[\w.-]+/[^+=]*      # a file
+    | (?:projects|secrets|locations)/.*  # a resource's name
+    | (?:sha\d+|md5):.*                  # a digest
+    | [0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# In small letters. Each one begins with plain text: many times faster to search for than alternatives.
+_PLACEHOLDERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        *("change.?me", "replace", "placeholder", "example", "dummy", "redacted", "your.", "insert.", "todo"),
+        *("fixme", "not.?set", "xxx", r"\*\*\*", r"\.\.\."),
+    )
+)
+_NO_PASSWORDS = frozenset({"password", "passwd", "pass", "secret", "token", "pwd"})
+# Each next word begins with a capital: small letters can be read in one way only, and in linear time.
+_PARTS = re.compile(r"[^\W_]+")
+_WORDS = re.compile(r"(?:[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*|[A-Z]{2,}|[A-Za-z])?[0-9]{0,4}")
+
+
+def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
+    """A problem for each place of a file that seems to hold a secret; none of them quotes it.
+
+    Args:
+        data: The file's bytes; in what isn't UTF-8, places may be a little off.
+        documents: Those that could be read.
+        path: What the problems call the file.
+    """
+    shaped = [shape for shape in _SHAPES if shape.sign.encode() in data]
+    found = list(islice(_shaped(data, shaped, path), MAX_COUNTED_PER_FILE)) if shaped else []
+    if _may_name_secrets(data):
+        found += islice(_Named(path).problems(documents), MAX_COUNTED_PER_FILE)
+    return found
+
+
+def may_hold_secrets(data: bytes) -> bool:
+    """Whether it is worth while to look for secrets in a file: where this is False, `secrets` finds none.
+
+    The quick way to be done with most files; rests on jsonschema-rs, which is slow to import.
+    """
+    return _may_be_found()(data.decode("utf-8", "replace"))
+
+
+@cache
+def _may_be_found() -> Callable[[str], bool]:
+    """One search for all shapes and names, by the regular expressions of the language Rust.
+
+    They read a text once and in linear time, however many alternatives there are, where Python's try each one
+    at each place; jsonschema-rs has them for the keyword "pattern".
+    """
+    from jsonschema_rs import Draft202012Validator, RegexOptions
+
+    names = f"(?i:{'|'.join(_LAST_WORDS)})(?i:{_BEHIND_THEM}){_NO_LETTER}"
+    shapes = (re.escape(shape.sign) + _loose(shape.rest) for shape in _SHAPES)
+    pattern = "|".join([*shapes, names])
+    return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
+
+
+def _loose(pattern: str) -> str:
+    """A pattern that is found wherever `pattern` is, and elsewhere too: Rust's need few states for it.
+
+    Nothing is looked at around it, and what is there many times is counted up to a few. Blanks are written
+    out, as Rust's are also those beyond ASCII; they are in negated sets here, where more would be less.
+    """
+    pattern = _LOOK_AHEAD.sub("", pattern).replace(r"\s", r" \t\n\r\f\x0b")
+    return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MOST_TIMES)},}}", pattern)
+
+
+def _shaped(data: bytes, shapes: list[_Shape], path: str) -> Iterator[Problem]:
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    for shape in shapes:
+        line, counted = 1, 0
+        for match in filter(_is_meant, shape.found_in(text)):
+            start = match.start()
+            line += text.count("\n", counted, start)
+            counted = start
+            column = start - text.rfind("\n", 0, start)
+            yield Problem(path, line, column, "", f"this looks like {shape.kind}", _HINT)
+
+
+def _is_meant(match: re.Match[str]) -> bool:
+    """Whether it isn't what manuals write in a secret's place."""
+    if match.re.groups:
+        return not (_stands_for_another(match[1]) or match[1].lower() in _NO_PASSWORDS)
+    return len(set(match[0])) >= _LEAST_DISTINCT
+
+
+def _stands_for_another(text: str) -> bool:
+    if _STANDS_FOR.fullmatch(text):
+        return True
+    lower = text.lower()
+    return any(placeholder.search(lower) for placeholder in _PLACEHOLDERS)
+
+
+def _may_name_secrets(data: bytes) -> bool:
+    lower = data.lower()
+    return any(end.search(lower) for end in _ENDS_OF_NAMES)
+
+
+class _TooMuchError(Exception):
+    """A file has more values with secret names than the search looks at."""
+
+
+_SEARCHED = {str, list, dict}
+
+
+class _Named:
+    """The search of one file's values for secrets that only their names give away.
+
+    Its work is bounded: each value that is looked at counts with its length, as `_LONGEST_ASSIGNED` at least.
+
+    Args:
+        path: The file in problems.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._left = MAX_SECRETIVE
+
+    def problems(self, documents: Iterable[Document]) -> Iterator[Problem]:
+        """Yield a problem for each secret, and one where the file has too many values to look at."""
+        for document in documents:
+            try:
+                for keys, name in self._values(document.value):
+                    place = document.position(keys)
+                    message = f"the value of {quote(name)} looks like a secret"
+                    yield Problem(
+                        self._path, place.line, place.column, pointer_of(keys), message, _HINT_BY_NAME
+                    )
+            except _TooMuchError:
+                message = "the file has too many values with names of secrets"
+                place = document.position(())
+                yield Problem(self._path, place.line, place.column, "", message, "split it")
+                return
+
+    def _values(self, value: Any) -> Iterator[tuple[Keys, str]]:
+        """Yield the way to each secret value, and the name that says that it is one.
+
+        Collections that several aliases stand for are looked at once: few of them may stand for very much.
+        """
+        # The value in a list of its own: each part is looked at from the collection around it.
+        root = [value]
+        seen: set[int] = set()
+        # Collections, each with its way as a chain of pairs: most ways are never needed.
+        todo: list[tuple[Any, Any]] = [(None, root)]
+        while todo:
+            way, around = todo.pop()
+            below = []
+            for key, part in enumerate(around) if around.__class__ is list else around.items():
+                kind = part.__class__
+                if kind is list or kind is dict:
+                    # Most collections hold neither text nor collections, and are done with here.
+                    kinds = {*map(type, part if kind is list else part.values())}
+                    if not kinds.isdisjoint(_SEARCHED) and id(part) not in seen:
+                        seen.add(id(part))
+                        below.append(((way, key), part))
+            todo += reversed(below)
+            yield from ((_keys(way, key), name) for key, name in self._in_collection(around))
+
+    def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
+        """Yield the key of each text that is a secret or contains one, and the name that says so."""
+        items: Iterable[tuple[Any, Any]] = enumerate(around)
+        if isinstance(around, dict):
+            items = around.items()
+            yield from self._in_mapping(around)
+        else:
+            yield from self._in_list(around)
+        for key, part in items:
+            if part.__class__ is str and len(part) > _LEAST_LENGTH and ("=" in part or "-" in part):
+                yield from ((key, name) for name in self._assigned(part))
+
+    def _assigned(self, text: str) -> list[str]:
+        """Return the first name in a text that a secret is assigned to, as `--password=…`."""
+        place = 0
+        while match := _ASSIGNED.search(text, place):
+            name, value = match[1] or match[2], match[3]
+            if self._is_secret(name, value):
+                return [] if _has_shape(text) else [name]
+            # Words hold no secret, whatever name stands among them. One that is cut off may.
+            is_done = len(value) < _LONGEST_ASSIGNED and _is_words(value)
+            place = match.end(3) if is_done else match.end()
+        return []
+
+    def _in_mapping(self, mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        name = mapping.get("name")
+        if isinstance(name, str) and self._is_secret(name, mapping.get("value")):
+            yield "value", name
+        for key, part in mapping.items():
+            if self._is_secret(key, part):
+                yield key, key
+
+    def _in_list(self, items: list[Any]) -> Iterator[tuple[int, str]]:
+        """Yield `--password` as one argument, and the place of its value as the next."""
+        for index, (first, second) in enumerate(pairwise(items), start=1):
+            if second.__class__ is not str or first.__class__ is not str or first[:1] != "-":
+                continue
+            flag = _FLAG.fullmatch(first)
+            if flag and self._is_secret(flag[1], second):
+                yield index, flag[1]
+
+    def _is_secret(self, name: str, value: Any) -> bool:
+        if value.__class__ is not str or len(value) < _LEAST_LENGTH or not _MAY_SAY_SECRET.search(name):
+            return False
+        self._left -= max(len(value), _LONGEST_ASSIGNED)
+        if self._left < 0:
+            raise _TooMuchError
+        return _says_secret(name) and _is_random(value) and not _has_shape(value)
+
+
+def _keys(way: Any, last: str | int) -> Keys:
+    """Return a way from the document, whose own place in the list around it is left out."""
+    keys: list[str | int] = [last]
+    while way:
+        way, key = way
+        keys.append(key)
+    return tuple(reversed(keys[:-1]))
+
+
+def _has_shape(text: str) -> bool:
+    """Whether a shape gives the secret away, so that it is told already."""
+    return any(_is_meant(match) for shape in _SHAPES for match in shape.found_in(text))
+
+
+def _says_secret(name: str) -> bool:
+    return bool(_SECRET_NAME.search(" ".join(_WORD.findall(name)).lower()))
+
+
+def _is_random(text: str) -> bool:
+    """Return whether a text is neither words nor a stand-in for a value that is elsewhere."""
+    return not _stands_for_another(text) and not _is_words(text) and _entropy(text) >= _LEAST_ENTROPY
+
+
+def _is_words(text: str) -> bool:
+    return all(map(_WORDS.fullmatch, _PARTS.findall(text)))
+
+
+def _entropy(text: str) -> float:
+    """Bits a character, by how often each one is there."""
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values())

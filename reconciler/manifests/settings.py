@@ -1,0 +1,255 @@
+"""`reconciler.yaml`: environments, limits, images and the id of the repository's jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, msgpack
+
+from reconciler.base.diagnostics import Problem, pointer_of
+from reconciler.base.errors import InvalidError, UsageError
+from reconciler.model.manifest import JsonObject
+
+if TYPE_CHECKING:
+    from reconciler.manifests.cache import CacheFile
+
+FILE_NAME = "reconciler.yaml"
+LOCAL = "local"
+EngineName = Literal["local", "google"]
+
+
+class Limits(Struct, frozen=True):
+    """The most that one apply may do; None is no limit."""
+
+    submissions: int | None = None
+    cancels: int | None = None
+    accelerator_hours: float | None = None
+
+
+GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000)
+
+
+class Environment(Struct, frozen=True):
+    """One place where jobs run.
+
+    Attributes:
+        name: What `--env` and commit statuses call it.
+        engine: `local` is the embedded service, `google` is Google Cloud.
+        project: The project's id.
+        location: The region, such as `us-central1`.
+        staging_bucket: Where packages are uploaded, without `gs://`.
+        claims_bucket: Where claims are kept, without `gs://`.
+        endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`,
+            `iamcredentials`.
+        defaults: What fills a manifest's gaps; no part of a job's identity.
+        limits: The brakes on one apply.
+        submitter: The service account whose short-lived tokens creates carry; "" where they carry one's own.
+        instance: Name that separates environments with the same Google project and location; "" for at most
+            one of them.
+    """
+
+    name: str
+    engine: EngineName
+    project: str
+    location: str
+    staging_bucket: str
+    claims_bucket: str
+    endpoints: Mapping[str, str] = {}
+    defaults: JsonObject = {}
+    limits: Limits = Limits()
+    submitter: str = ""
+    instance: str = ""
+
+
+class Config(Struct, frozen=True):
+    """All settings of one repository.
+
+    Attributes:
+        root: The repository's root.
+        source: The id that marks the jobs this repository owns.
+        environments: By name; `local` is always there.
+        images: The embedded service's executor images and runtimes, over its own table.
+        github: The `github` settings; None where the file has none.
+        digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if there is no file.
+    """
+
+    root: Path
+    source: str
+    environments: Mapping[str, Environment]
+    images: JsonObject
+    github: JsonObject | None
+    digest: bytes = b""
+
+    def environment(self, name: str | None) -> Environment:
+        """The environment called `name`, by default `local`; raises UsageError where there is none."""
+        wanted = name or LOCAL
+        if wanted not in self.environments:
+            known = ", ".join(sorted(self.environments))
+            raise UsageError(f'there is no environment "{wanted}"', hint=f"{FILE_NAME} has: {known}")
+        return self.environments[wanted]
+
+    def neighbours(self, environment: Environment) -> frozenset[str]:
+        """Return the instances of the other environments with the same engine, project and location."""
+        place = environment.engine, environment.project, environment.location
+        return frozenset(
+            other.instance
+            for other in self.environments.values()
+            if (other.engine, other.project, other.location) == place and other.name != environment.name
+        )
+
+    def sharing(self, environment: Environment) -> str:
+        """Return another environment with the same engine and project, whatever its location; "" for none."""
+        place = environment.engine, environment.project
+        others = (other for other in self.environments.values() if (other.engine, other.project) == place)
+        return next((other.name for other in others if other.name != environment.name), "")
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder upwards with `reconciler.yaml` or `.git`, else `start` itself."""
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / FILE_NAME).is_file() or (folder / ".git").exists():
+            return folder
+    return start
+
+
+def load_config(root: Path) -> Config:
+    """The settings of the repository at `root`; with no file, everything runs on the embedded service.
+
+    Raises InvalidError with every problem of the file.
+    """
+    value, problems, digest = _read(root)
+    if problems:
+        raise InvalidError(f"{FILE_NAME} is not valid", problems=problems)
+    return from_document(root, value, digest)
+
+
+def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
+    """`reconciler.yaml` as it is written, and every problem of it; empty with problems, or with no file."""
+    value, problems, _ = _read(root)
+    return value, problems
+
+
+def _read(root: Path) -> tuple[JsonObject, list[Problem], bytes]:
+    """Return what `read_document` does, and the digest of the file's bytes."""
+    path = root / FILE_NAME
+    if not path.exists():
+        return {}, [], b""
+    # Here and not above: a repository without the file needs nothing that reads it.
+    from reconciler.manifests.cache import CacheFile
+    from reconciler.manifests.files import read_one
+
+    data = read_one(path, FILE_NAME)
+    if isinstance(data, Problem):
+        return {}, [data], b""
+    digest = _digest(data)
+    cache = CacheFile(root, "settings.bin", os.environ)
+    if (known := _known(cache, digest)) is not None:
+        return known, [], digest
+    from reconciler.manifests import schemas
+    from reconciler.manifests.settings_rules import shared_environments
+    from reconciler.manifests.validate import check_document
+
+    schema = schemas.document(schemas.SETTINGS)
+    value, problems = check_document(data, schema, FILE_NAME, shared_environments)
+    if not problems:
+        # Settings alone are soon checked, and `init` reads them before anything of ours is in the repository.
+        cache.save(digest + msgpack.encode(value), first=False)
+    return value or {}, problems, digest
+
+
+def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) -> Problem:
+    """Return the problem of one setting of valid settings, at its place in `reconciler.yaml`.
+
+    Args:
+        root: The repository's root.
+        keys: The way to the setting.
+        message, hint: As `Problem` has them.
+    """
+    from reconciler.manifests.files import read_one
+    from reconciler.manifests.yaml_load import load_documents
+
+    data = read_one(root / FILE_NAME, FILE_NAME)
+    documents = [] if isinstance(data, Problem) else load_documents(data, FILE_NAME)[0]
+    # The file may have changed since it was read as settings; line 1 then.
+    line, column = 1, 1
+    if documents:
+        position = documents[0].position(keys)
+        line, column = position.line, position.column
+    return Problem(FILE_NAME, line, column, pointer_of(keys), message, hint)
+
+
+def _known(cache: CacheFile, digest: bytes) -> JsonObject | None:
+    """What valid settings of this digest say, where an earlier command has found that out."""
+    kept = cache.load()
+    if kept is None or kept[: len(digest)] != digest:
+        return None
+    return msgpack.decode(kept[len(digest) :]) or {}
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=32).digest()
+
+
+def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
+    """The settings that a valid document stands for, with defaults filled in."""
+    written: Mapping[str, Any] = value.get("environments") or {}
+    limits = value.get("limits") or {}
+    environments = {name: _environment(name, part or {}, limits) for name, part in written.items()}
+    environments.setdefault(LOCAL, _environment(LOCAL, {}, limits))
+    return Config(
+        root=root,
+        source=value.get("source") or LOCAL,
+        environments=environments,
+        images=value.get("images") or {},
+        github=value.get("github"),
+        digest=digest,
+    )
+
+
+def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment:
+    engine: EngineName = part.get("engine") or "local"
+    staging = _bucket(part.get("stagingBucket") or "reconciler-staging")
+    return Environment(
+        name=name,
+        engine=engine,
+        project=part.get("project") or LOCAL,
+        location=part.get("location") or LOCAL,
+        staging_bucket=staging,
+        claims_bucket=_bucket(part.get("claimsBucket") or staging),
+        endpoints=part.get("endpoints") or {},
+        defaults=_defaults(part),
+        limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
+        submitter=part.get("submitter") or "",
+        instance=part.get("instance") or "",
+    )
+
+
+def _defaults(part: JsonObject) -> JsonObject:
+    """Return what fills a manifest's gaps.
+
+    `region` defaults to the location. The output folder of an instance is a folder of its own: environments
+    that share their defaults would overwrite each other's models otherwise.
+    """
+    given = {"region": part["location"]} if part.get("location") else {}
+    defaults = {**given, **(part.get("defaults") or {})}
+    if part.get("instance") and "baseOutputDirectory" in defaults:
+        defaults["baseOutputDirectory"] = f"{defaults['baseOutputDirectory'].rstrip('/')}/{part['instance']}"
+    return defaults
+
+
+def _bucket(text: str) -> str:
+    return text.removeprefix("gs://").rstrip("/")
+
+
+def _limits(engine: EngineName, part: JsonObject) -> Limits:
+    base = GOOGLE_LIMITS if engine == "google" else Limits()
+    return Limits(
+        submissions=part.get("submissions", base.submissions),
+        cancels=part.get("cancels", base.cancels),
+        accelerator_hours=part.get("acceleratorHours", base.accelerator_hours),
+    )

@@ -1,0 +1,425 @@
+"""From files to manifests, with every problem of every file.
+
+A file is read quickly where nothing is odd about it, or not at all where it is remembered, and looked at
+closely where anything is. What other files decide is decided here: repeated names, packages and what is in
+them, how much there is in all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, msgpack
+
+from reconciler.base.diagnostics import Problem, capped
+from reconciler.manifests.cache import AS_IS, Identities, KnownDocument, KnownFile, Memory, digest_of
+from reconciler.manifests.files import (
+    Folders,
+    Found,
+    ManifestFile,
+    Signature,
+    can_be_trusted,
+    find_manifests,
+    real_path,
+)
+from reconciler.manifests.findings import Rules
+from reconciler.manifests.packages import (
+    Below,
+    PackageFolder,
+    PackageOf,
+    Packages,
+    hidden_folders,
+    is_below_any,
+    package_folder,
+)
+from reconciler.model.manifest import Manifest
+
+if TYPE_CHECKING:
+    from reconciler.manifests.examine import ExaminedFile
+    from reconciler.manifests.process_pool import Workers
+
+
+FEWEST = 200
+"""From how many unread files on other processes help: to start them takes as long as to read some dozens."""
+_PIECE = 32
+"""How many files are read at once, in a process or here."""
+
+
+class _Read(Struct, frozen=True, array_like=True):
+    """What a process found in a file.
+
+    Attributes:
+        digest: Of its bytes; b"" where they couldn't be read.
+        signature: None where it can't be trusted.
+        known: None where the file isn't known, or where the memory knows what it holds.
+    """
+
+    digest: bytes
+    signature: Signature | None
+    known: KnownFile | None
+
+
+_UNREAD = _Read(b"", None, None)
+_results = msgpack.Decoder(list[_Read])
+
+
+class Reading:
+    """The contents of files, in the order of the files.
+
+    Args:
+        files: The files.
+        memory: What is known already; what gets known is put there.
+        most_bytes: Where reading ahead ends, as nobody will ask for what is behind it.
+    """
+
+    def __init__(self, files: Sequence[ManifestFile], memory: Memory, most_bytes: int) -> None:
+        self._files = files
+        self._memory = memory
+        self._folders = Folders()
+        self._known = [memory.at(file.place, file.signature) for file in files]
+        self._unread: list[int] = []
+        size = 0
+        for index, file in enumerate(files):
+            if self._known[index] is None:
+                self._unread.append(index)
+            size += file.signature.size
+            if size > most_bytes:
+                break
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folders.close()
+
+    def __iter__(self) -> Iterator[KnownFile | bytes | Problem]:
+        """What each file holds: known, or the bytes of what isn't, or why there are none."""
+        results = self._read_by_workers()
+        pieces = {index: piece for piece in range(self._pieces) for index in self._indices(piece)}
+        for index, file in enumerate(self._files):
+            known = self._known[index]
+            if known is None:
+                piece = pieces.get(index)
+                if piece is not None and index not in results:
+                    results |= zip(self._indices(piece), self._read(self._indices(piece)), strict=True)
+                known = self._remembered(file, results.pop(index, _UNREAD))
+            yield self.bytes_of(file) if known is None else known
+
+    def bytes_of(self, file: ManifestFile) -> bytes | Problem:
+        """The bytes of a file, whatever is known of it."""
+        found = self._folders.read(file)
+        return found if isinstance(found, Problem) else found.data
+
+    def _remembered(self, file: ManifestFile, read: _Read) -> KnownFile | None:
+        known = read.known or self._memory.of(read.digest)
+        if known is not None:
+            self._memory.remember(known, file.place, read.signature)
+        return known
+
+    def _read(self, indices: Sequence[int]) -> list[_Read]:
+        """Read some files, and find out what is in those whose content the memory doesn't know."""
+        contents: dict[bytes, bytes] = {}
+        found: list[tuple[bytes, Signature | None]] = []
+        for index in indices:
+            now = time.time_ns()
+            content = self._folders.read(self._files[index])
+            if isinstance(content, Problem):
+                found.append((b"", None))
+                continue
+            digest = digest_of(content.data)
+            if self._memory.of(digest) is None:
+                contents[digest] = content.data
+            signature = content.signature
+            is_sure = signature is not None and can_be_trusted(signature, now)
+            found.append((digest, signature if is_sure else None))
+        known = _known_files(contents, self._memory.filled) if contents else {}
+        return [_Read(digest, signature, known.get(digest)) for digest, signature in found]
+
+    # In other processes.
+
+    def _workers(self) -> Workers | None:
+        """Return processes at work on the unread files; None where they would not help."""
+        from reconciler.manifests.process_pool import MOST, Workers, can_fork, count_of_processors
+
+        count = min(count_of_processors(), MOST)
+        if count < 2 or not can_fork():
+            return None
+        import reconciler.manifests.fast_validate  # noqa: F401  (once, and not in each process)
+
+        return Workers(self._pieces, self._work, count)
+
+    def _work(self, piece: int) -> bytes:
+        return msgpack.encode(self._read(self._indices(piece)))
+
+    def _read_by_workers(self) -> dict[int, _Read]:
+        """Return the processes' results by index of the file, as far as they got."""
+        workers = self._workers() if len(self._unread) >= FEWEST else None
+        if workers is None:
+            return {}
+        with workers:
+            return {
+                index: read
+                for piece, results in workers.results()
+                for index, read in zip(self._indices(piece), _results.decode(results), strict=True)
+            }
+
+    @property
+    def _pieces(self) -> int:
+        return -(-len(self._unread) // _PIECE)
+
+    def _indices(self, piece: int) -> list[int]:
+        return self._unread[piece * _PIECE : (piece + 1) * _PIECE]
+
+
+def _known_files(contents: Mapping[bytes, bytes], filled: frozenset[str]) -> dict[bytes, KnownFile]:
+    from reconciler.manifests.fast_validate import known_files  # PyYAML and jsonschema-rs are slow to import
+
+    return known_files(contents, filled)
+
+
+__all__ = ["PackageOf", "Validation", "check_document", "validate"]
+
+MAX_TOTAL_BYTES = 200 * 1024 * 1024
+MAX_TOTAL_ALIASED = 1_000_000
+"""How many values aliases may stand for in all: with them few bytes are many values, and much work."""
+
+
+_Entry = tuple[ManifestFile, "KnownFile | ExaminedFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What came of validating.
+
+    Attributes:
+        manifests: The valid documents, sorted by file and line; their specs in canonical form.
+        problems: Sorted, without repeats, at most 100 a file and then how many more; none if all is valid.
+        files: How many files were looked at; those in packages don't count.
+        invalid: The base names of documents that aren't valid, as far as they can be read, '-' as '_'.
+        identities: Of each manifest; () where they aren't known yet.
+    """
+
+    manifests: tuple[Manifest, ...]
+    problems: tuple[Problem, ...]
+    files: int
+    invalid: frozenset[str] = frozenset()
+    identities: tuple[Identities, ...] = field(default=(), compare=False, repr=False)
+
+
+def validate(
+    root: Path,
+    paths: Sequence[Path],
+    filled: frozenset[str] = frozenset(),
+    package_of: PackageOf = package_folder,
+    memory: Memory | None = None,
+    *,
+    whole: bool = False,
+) -> Validation:
+    """Check all manifests below `paths`.
+
+    Args:
+        root: The repository's root, which packages have to be inside.
+        paths: Files and folders, relative to the working directory.
+        filled: The fields that an environment's defaults give where a manifest leaves them out.
+        package_of: Finds the packages' folders; called for each manifest, before anything in one is looked
+            at.
+        memory: What earlier passes found; it is brought up to date.
+        whole: Whether the memory is to forget what isn't below `paths`.
+
+    Raises:
+        UsageError: A path isn't there.
+    """
+    memory = Memory() if memory is None else memory
+    memory.attune(filled)
+    found = find_manifests(root, paths)
+    files, _ = found
+    with Reading(files, memory, MAX_TOTAL_BYTES) as reading:
+        return _Validator(root, found, reading, memory, package_of).result(whole=whole)
+
+
+def check_document(
+    data: bytes, schema: Mapping[str, Any], path: str, rules: Rules = lambda value: ()
+) -> tuple[Any, list[Problem]]:
+    """Return the value of a file that holds one document, such as `reconciler.yaml`, and its problems.
+
+    Args:
+        data: The file's bytes.
+        schema: The document's schema.
+        path: The file's name in the problems.
+        rules: Yields the mistakes that the schema cannot express; takes a document of any shape.
+
+    Returns:
+        The document's value, None for an empty file and where there are problems; and the problems, as in
+        `Validation`.
+    """
+    if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
+        return valid, []
+    from reconciler.manifests.examine import document_problems  # with PyYAML and jsonschema
+
+    value, problems = document_problems(data, schema, path, rules)
+    return value, capped(problems)
+
+
+def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
+    """The value of a file's one document where it is surely valid, found quickly; else None."""
+    from reconciler.manifests.schemas import is_valid
+    from reconciler.manifests.secrets import may_hold_secrets
+    from reconciler.manifests.yaml_load import clean_documents
+
+    documents = clean_documents(data) or []
+    if len(documents) != 1 or may_hold_secrets(data) or not is_valid(documents[0].value, schema):
+        return None
+    return documents[0].value
+
+
+class _Validator:
+    """The check of all files together; the arguments are those of `validate`."""
+
+    def __init__(
+        self, root: Path, found: Found, reading: Reading, memory: Memory, package_of: PackageOf
+    ) -> None:
+        self._files, self._obstacles = found
+        self._reading = reading
+        self._memory = memory
+        self._root = real_path(root)
+        self._packages = Packages(self._root, package_of)
+
+    def result(self, *, whole: bool) -> Validation:
+        """Return the result, and bring the memory up to date; call it once."""
+        entries = self._load_all()
+        if whole:
+            kept = {found.digest for _, found in entries if isinstance(found, KnownFile)}
+            self._memory.keep_only({file.place for file in self._files}, kept)
+        while True:
+            hidden = hidden_folders(self._package_folders(entries))
+            below = Below(hidden)
+            seen = [entry for entry in entries if not below.holds(entry[0].place)] if hidden else entries
+            suspects = self._suspects(seen)
+            if not suspects:
+                break
+            entries = [
+                (file, self._again(file) if file.place in suspects else found) for file, found in entries
+            ]
+        problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
+        return self._joined(seen, problems)
+
+    def _load_all(self) -> list[_Entry]:
+        """All files up to the one with which there is too much."""
+        loaded: list[_Entry] = []
+        size = aliased = 0
+        for file, content in zip(self._files, self._reading, strict=True):
+            found = content if isinstance(content, KnownFile) else self._examined(file, content)
+            loaded.append((file, found))
+            size += found.size
+            aliased += found.aliased
+            if size > MAX_TOTAL_BYTES or aliased > MAX_TOTAL_ALIASED:
+                loaded[-1] = (file, _with_too_much(file, found, size))
+                break
+        return loaded
+
+    def _examined(self, file: ManifestFile, content: bytes | Problem) -> ExaminedFile:
+        from reconciler.manifests.examine import ExaminedFile, examine
+
+        if isinstance(content, Problem):
+            return ExaminedFile(file.path, problems=[content])
+        return examine(file, content, self._memory.filled, self._packages.folder)
+
+    def _again(self, file: ManifestFile) -> ExaminedFile:
+        """Look closely at a file that is known, as there is a problem that the file alone doesn't tell."""
+        return self._examined(file, self._reading.bytes_of(file))
+
+    def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
+        for file, found in entries:
+            if isinstance(found, KnownFile):
+                for document in found.documents:
+                    if document.package:
+                        yield self._packages.folder(file.place, document.package)
+            else:
+                yield from (job.package for job in found.jobs if job.package is not None)
+
+    def _suspects(self, entries: Sequence[_Entry]) -> set[str]:
+        """The places of known files that have a problem together with others: a package, or a name."""
+        names = [name for _, found in entries for name in _base_names(found)]
+        known = [(file.place, found) for file, found in entries if isinstance(found, KnownFile)]
+        suspects = {
+            place
+            for place, found in known
+            for document in found.documents
+            if document.package and not self._packages.fits(place, document.package, document.modules)
+        }
+        if len(set(names)) < len(names):
+            repeated = {name for name, count in Counter(names).items() if count > 1}
+            suspects |= {place for place, found in known if not repeated.isdisjoint(_base_names(found))}
+        return suspects
+
+    def _joined(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
+        examined = [found for _, found in entries if not isinstance(found, KnownFile)]
+        for each in examined:
+            each.check(self._root)
+            problems += each.problems
+        if examined:
+            from reconciler.manifests.examine import repeated_names
+
+            problems += repeated_names(job for each in examined for job in each.checked)
+        manifests: list[Manifest] = []
+        identities: list[Identities] = []
+        for file, found in entries:
+            if isinstance(found, KnownFile):
+                for document in found.documents:
+                    package = (
+                        self._packages.folder(file.place, document.package) if document.package else None
+                    )
+                    manifests.append(_manifest(document, file.path, package, found.digest))
+                    identities.append(document.identities)
+            else:
+                valid = [job for job in found.checked if job.is_valid]
+                manifests += (_manifest(job.known, file.path, job.package, found.digest) for job in valid)
+                identities += (() for _ in valid)
+        invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
+        return Validation(
+            tuple(manifests), tuple(capped(problems)), len(entries), frozenset(invalid), tuple(identities)
+        )
+
+
+def _base_names(found: KnownFile | ExaminedFile) -> list[str]:
+    if isinstance(found, KnownFile):
+        return [document.name.replace("-", "_") for document in found.documents]
+    return [job.base_name for job in found.checked if job.base_name]
+
+
+def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: int) -> ExaminedFile:
+    """A file with which the limits are passed: nothing in it counts any more."""
+    from reconciler.manifests.examine import ExaminedFile
+
+    limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
+    if size <= MAX_TOTAL_BYTES:
+        limit = f"{MAX_TOTAL_ALIASED:,} values behind aliases"
+    message = f"up to this file, the manifests hold more than {limit}; from here on they are not checked"
+    problems = [] if isinstance(found, KnownFile) else found.problems
+    return ExaminedFile(
+        file.path, problems=[*problems, Problem(file.path, 1, 1, "", message, "name fewer paths")]
+    )
+
+
+def _manifest(document: KnownDocument, path: str, package: PackageFolder | None, digest: bytes) -> Manifest:
+    return Manifest(
+        api_version=document.api_version,
+        kind=document.kind,
+        name=document.name,
+        packed=document.spec,
+        labels=document.labels,
+        package=package.real if package is not None else None,
+        reconcile=document.reconcile or AS_IS,
+        path=path,
+        line=document.line,
+        written=document.package,
+        digest=digest,
+    )

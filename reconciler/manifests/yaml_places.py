@@ -1,0 +1,93 @@
+"""Where the values of a document stand in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import yaml
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+
+from reconciler.manifests.yaml_text import Chunk
+
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_Loader: type[yaml.CSafeLoader | yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Position:
+    """A place in a file; line and column from 1, the column in characters."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A value in a mapping or a list; `key` is None in a list."""
+
+    key: Node | None
+    value: Node
+
+
+class Places:
+    """The places of one document's values; the document is read again when the first place is asked for."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._entries: dict[int, dict[str | int, _Entry]] = {}
+
+    def position(self, keys: Sequence[str | int], *, of_key: bool = False) -> Position:
+        """Where the value is that `keys` lead to, or its key; its nearest parent where it isn't there."""
+        entry = _Entry(None, self._root)
+        for key in keys:
+            child = self._children(entry.value).get(key)
+            if child is None:
+                return self._at(entry.key or entry.value)
+            entry = child
+        return self._at(entry.key if of_key and entry.key else entry.value)
+
+    def source_text(self, keys: Sequence[str | int]) -> str:
+        """The scalar that `keys` lead to as the file writes it, without quotes; "" for what is no scalar."""
+        node = self._root
+        for key in keys:
+            child = self._children(node).get(key)
+            if child is None:
+                return ""
+            node = child.value
+        return str(node.value) if isinstance(node, ScalarNode) else ""
+
+    @cached_property
+    def _root(self) -> Node:
+        loader = _Loader(self._chunk.data)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+        if node is None:
+            raise ValueError("an empty document has no places")
+        return node
+
+    def _at(self, node: Node) -> Position:
+        return Position(*self._chunk.place(node.start_mark))
+
+    def _children(self, node: Node) -> dict[str | int, _Entry]:
+        if id(node) not in self._entries:
+            self._entries[id(node)] = self._find_children(node)
+        return self._entries[id(node)]
+
+    def _find_children(self, node: Node) -> dict[str | int, _Entry]:
+        if isinstance(node, SequenceNode):
+            return {index: _Entry(None, value) for index, value in enumerate(node.value)}
+        entries: dict[str | int, _Entry] = {}
+        if isinstance(node, MappingNode):
+            merged: list[Node] = []
+            for key, value in node.value:
+                if key.tag == _MERGE_TAG:
+                    merged += value.value if isinstance(value, SequenceNode) else [value]
+                elif isinstance(key, ScalarNode):
+                    entries.setdefault(key.value, _Entry(key, value))
+            for source in merged:
+                entries = {**self._children(source), **entries}
+        return entries

@@ -1,0 +1,393 @@
+"""One YAML document from a parser's events to its value, with every place in it that can't be taken.
+
+Refused, beyond what `scalars` and `yamltext` refuse: duplicate keys, keys that aren't text, tags, and what is
+beyond the limits on depth, length and number of values, where aliases and merge keys (`<<`) count as what
+they stand for. Most of it is noted, and the rest of the document read all the same.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml import (
+    AliasEvent,
+    DocumentEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+    YAMLError,
+)
+
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
+from reconciler.manifests.findings import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES, Keys
+from reconciler.manifests.yaml_errors import explain
+from reconciler.manifests.yaml_scalars import UnclearScalarError, read_plain
+from reconciler.manifests.yaml_text import (
+    UNSAFE,
+    Chunk,
+    Flaw,
+    explain_character,
+    may_be_lenient,
+    separator_flaws,
+)
+
+_BARE_TAG = re.compile(r"(?:&\S+\s+)?!(?=\s)")
+_MERGE_VALUE = 'write "<<: *anchor", or "<<: [*one, *other]"'
+
+
+class PurePythonParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
+    """PyYAML's own parser, for a PyYAML that was built without libyaml: the same values, slower.
+
+    libyaml accepts more than this parser; `separators` refuses those places.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        yaml.reader.Reader.__init__(self, data)
+        yaml.scanner.Scanner.__init__(self)
+        yaml.parser.Parser.__init__(self)
+
+
+if yaml.__with_libyaml__:
+    from yaml._yaml import CParser
+
+    Parser: Any = CParser
+else:
+    Parser = PurePythonParser
+
+
+@dataclass(slots=True)
+class Reading:
+    """What came of reading one document.
+
+    Attributes:
+        value: Mappings with text as keys, lists, text, numbers, booleans and None.
+        line: Where its content begins in the file, from 1; 0 where there is none, or none that is whole.
+        aliased: How many values are in it only because aliases stand for them.
+        flaws: What can't be taken; `value` has a stand-in there.
+        repeated: Keys that are in their mapping a second time, which is left out; line and column from 1.
+    """
+
+    value: Any = None
+    line: int = 0
+    aliased: int = 0
+    flaws: list[Flaw] = field(default_factory=list)
+    repeated: list[tuple[Keys, int, int]] = field(default_factory=list)
+
+
+def read(chunk: Chunk) -> Reading:
+    """Read the document in `chunk`; a syntax error is one of its flaws."""
+    reader = _Reader(chunk)
+    flaws = reader.reading.flaws
+    try:
+        reader.read()
+        if may_be_lenient(chunk.data):
+            lenient = separator_flaws(chunk, _tokens(Parser(chunk.data)))
+            if lenient:  # a syntax error for the other parser
+                return Reading(flaws=[*flaws, *lenient])
+    except YAMLError as error:
+        flaws.append(explain(error, chunk))
+    except _UnreadableError as error:
+        flaws.append(error.flaw)
+    return reader.reading
+
+
+def _tokens(parser: Any) -> Iterator[Any]:
+    while parser.check_token():
+        yield parser.get_token()
+
+
+class _UnreadableError(Exception):
+    """The document can't be read any further."""
+
+    def __init__(self, flaw: Flaw) -> None:
+        super().__init__(flaw.message)
+        self.flaw = flaw
+
+
+class _OddKey:
+    """What stands in a mapping, until it ends, for a key that isn't one of its own.
+
+    Attributes:
+        text: The key as written.
+        mark: For a merge key, where it is.
+    """
+
+    __slots__ = ("mark", "text")
+
+    def __init__(self, text: str, mark: Any = None) -> None:
+        self.text = text
+        self.mark = mark
+
+
+_NO_KEY: Any = _OddKey("")
+_MERGE: Any = _OddKey("<<")
+
+
+class _Reader:
+    def __init__(self, chunk: Chunk) -> None:
+        self.reading = Reading()
+        self._chunk = chunk
+        # The open collections, from the outside: what is around each, and its key there.
+        self._stack: list[tuple[Any, Any]] = []
+        self._anchors: dict[str, Any] = {}
+        self._has_odd_keys = False
+        # Events don't tell of a tag "!": it is looked for in the text, where there is any.
+        self._text = chunk.data.decode("utf-8") if b"!" in chunk.data else ""
+
+    def read(self) -> None:
+        parser = Parser(self._chunk.data)
+        next_event = parser.get_event
+        next_event()  # the stream's start
+        if next_event().__class__ is StreamEndEvent:
+            return
+        value, first = self._read_value(next_event)
+        event = next_event()
+        if event.__class__ is not StreamEndEvent:
+            raise self._unreadable(event, "this belongs to nothing above it", "begin a document with ---")
+        if first.__class__ is ScalarEvent and not first.style and not first.value:
+            return  # markers and comments only
+        self.reading.value = value
+        self.reading.line = self._chunk.line + first.start_mark.line
+
+    def _read_value(self, next_event: Callable[[], Any]) -> tuple[Any, Any]:
+        """The document's value, and its first event.
+
+        The loop that every value of every manifest goes through: what is rare is in a method of its own.
+        """
+        stack = self._stack
+        root: list[Any] = []
+        container: Any = root
+        in_mapping = False
+        key = _NO_KEY
+        values = 0
+        first = None
+        look_for_tags = bool(self._text)
+        while True:
+            event = next_event()
+            kind = event.__class__
+            if kind is ScalarEvent:
+                text = value = event.value
+                if not event.style:
+                    try:
+                        value = read_plain(text)
+                    except UnclearScalarError as error:
+                        value = self._unclear(event, error, container, key)
+                elif event.style == '"' and not text.isprintable():
+                    self._check_escapes(event, container, key)
+                if event.anchor or event.tag or look_for_tags or len(text) > MAX_TEXT:
+                    self._check_scalar(event, value, container, key)
+            elif kind is MappingStartEvent or kind is SequenceStartEvent:
+                opened: Any = {} if kind is MappingStartEvent else []
+                if event.anchor or event.tag or look_for_tags:
+                    self._check_start(event, opened, container, key)
+                if not in_mapping:
+                    container.append(opened)
+                elif key is not _NO_KEY:
+                    container[key] = opened
+                else:
+                    raise self._collection_as_key(event)
+                if len(stack) == MAX_DEPTH:
+                    raise self._unreadable(
+                        event, f"the nesting is deeper than {MAX_DEPTH} levels", "flatten it"
+                    )
+                stack.append((container, key))
+                container, in_mapping, key = opened, kind is MappingStartEvent, _NO_KEY
+                values += 1
+                first = first or event
+                continue
+            elif kind is AliasEvent:
+                value, below = self._alias(event, container)
+                values += below
+                self.reading.aliased += below
+            elif kind is DocumentEndEvent:
+                break
+            else:
+                if in_mapping and self._has_odd_keys:
+                    self._settle(container)
+                container = stack.pop()[0]
+                in_mapping, key = container.__class__ is dict, _NO_KEY
+                continue
+            values += 1
+            if values > MAX_VALUES:
+                message = f"the document holds more than {MAX_VALUES:,} values, with what aliases stand for"
+                raise self._unreadable(event, message, "split it, or use fewer aliases")
+            first = first or event
+            if not in_mapping:
+                container.append(value)
+            elif key is not _NO_KEY:
+                container[key] = value
+                key = _NO_KEY
+            elif (
+                value.__class__ is str
+                and value not in container
+                and value.isascii()
+                and len(value) <= MAX_KEY
+            ):
+                key = value
+            else:
+                key = self._odd_key(event, value, container)
+        return root[0], first
+
+    # What is rare.
+
+    def _unclear(self, event: Any, error: UnclearScalarError, container: Any, key: Any) -> Any:
+        if event.value == "<<" and key is _NO_KEY and container.__class__ is dict:
+            return _MERGE
+        self._note(event, self._way(container, key, event.value), error.message, error.hint)
+        return event.value
+
+    def _check_escapes(self, event: Any, container: Any, key: Any) -> None:
+        if match := UNSAFE.search(event.value):
+            message, hint = explain_character(match[0])
+            self._note(event, self._way(container, key, event.value), f"in this text, {message}", hint)
+
+    def _check_scalar(self, event: Any, value: Any, container: Any, key: Any) -> None:
+        if len(event.value) > MAX_TEXT:
+            message = f"this text is longer than {MAX_TEXT:,} characters"
+            self._note(event, self._way(container, key, event.value), message, "keep it in a file of its own")
+        self._check_tag(event, container, key, event.value)
+        self._anchor(event, event.value if value is _MERGE else value)
+
+    def _check_start(self, event: Any, opened: Any, container: Any, key: Any) -> None:
+        self._check_tag(event, container, key, "")
+        self._anchor(event, opened)
+
+    def _check_tag(self, event: Any, container: Any, key: Any, text: str) -> None:
+        if event.tag or (self._text and _BARE_TAG.match(self._text, event.start_mark.index)):
+            message = "there is a tag, or text without quotes that begins with !"
+            hint = 'remove the tag, and put text in quotes: "3.10"'
+            self._note(event, self._way(container, key, text), message, hint)
+
+    def _anchor(self, event: Any, value: Any) -> None:
+        if event.anchor in self._anchors:
+            message = f"the anchor {quote('&' + event.anchor)} is there twice"
+            raise self._unreadable(event, message, "give one of the two another name")
+        if event.anchor:
+            self._anchors[event.anchor] = value
+
+    def _alias(self, event: Any, container: Any) -> tuple[Any, int]:
+        """What an alias stands for, and how many values are below that."""
+        name = quote("*" + event.anchor)
+        if event.anchor not in self._anchors:
+            message = f"the alias {name} has no anchor above it"
+            raise self._unreadable(event, message, 'put text that begins with "*" in quotes')
+        value = self._anchors[event.anchor]
+        if value is container or any(value is frame[0] for frame in self._stack):
+            message = f"the alias {name} stands for something that it is part of"
+            raise self._unreadable(event, message, "write out what it is to stand for")
+        below, depth = _measure(value)
+        if len(self._stack) + depth > MAX_DEPTH:
+            message = f"with what {name} stands for, the nesting is deeper than {MAX_DEPTH} levels"
+            raise self._unreadable(event, message, "flatten it")
+        return value, below
+
+    def _collection_as_key(self, event: Any) -> _UnreadableError:
+        is_text = 'put text that begins with "{" or "[" in quotes, such as "{{ name }}"'
+        return self._unreadable(
+            event,
+            "a mapping or a list can't be a key",
+            is_text if event.flow_style else "write text as the key",
+        )
+
+    def _odd_key(self, event: Any, value: Any, container: dict[Any, Any]) -> Any:
+        """The key for what isn't simply a new one of plain letters; tells what is wrong with it."""
+        if value is _MERGE:
+            return self._merge_key(event, container)
+        if not isinstance(value, str):
+            return self._key_of_no_text(event, container)
+        if len(value) > MAX_KEY:
+            message = f"this key is longer than {MAX_KEY:,} characters"
+            raise self._unreadable(event, message, "write a short key, and long text as its value")
+        way = self._way(container, _NO_KEY, value)
+        if value in container:
+            if len(self.reading.repeated) < MAX_COUNTED_PER_FILE:
+                self.reading.repeated.append((way, *self._chunk.place(event.start_mark)))
+            return self._odd(value)
+        if not unicodedata.is_normalized("NFC", value):
+            message = "this key is written with combining characters (Unicode's form NFD)"
+            composed = quote(unicodedata.normalize("NFC", value))
+            self._note(event, way, message, f"write {composed} with composed ones (form NFC)")
+        return value
+
+    def _merge_key(self, event: Any, container: dict[Any, Any]) -> _OddKey:
+        if any(key.__class__ is _OddKey and key.mark for key in container):
+            self._note(event, self._way(container, _NO_KEY, "<<"), "the key << is there twice", _MERGE_VALUE)
+            return self._odd("<<")
+        return self._odd("<<", event.start_mark)
+
+    def _key_of_no_text(self, event: Any, container: dict[Any, Any]) -> _OddKey:
+        text = getattr(event, "value", "")
+        hint = f"write {quote(text)} with quotes" if text else "write text as the key"
+        self._note(event, self._way(container, _NO_KEY, text), "this key is not text", hint)
+        return self._odd(text)
+
+    def _odd(self, text: str, mark: Any = None) -> _OddKey:
+        self._has_odd_keys = True
+        return _OddKey(text, mark)
+
+    def _settle(self, mapping: dict[Any, Any]) -> None:
+        """Take out what isn't the mapping's own, and put in what its merge key brings."""
+        for key in [key for key in mapping if key.__class__ is _OddKey]:
+            merged = mapping.pop(key)
+            if key.mark:
+                for source in merged if isinstance(merged, list) else [merged]:
+                    self._merge(mapping, source, key.mark)
+
+    def _merge(self, mapping: dict[Any, Any], source: Any, mark: Any) -> None:
+        if not isinstance(source, dict):
+            message = "a merge key takes a mapping, or a list of mappings"
+            raise _UnreadableError(self._flaw(mark, message, _MERGE_VALUE))
+        for name, value in source.items():
+            mapping.setdefault(name, value)
+
+    # Telling.
+
+    def _way(self, container: Any, key: Any, text: str) -> Keys:
+        """The way to what is being read; `text` is the key, where it is a key."""
+        if not self._stack:
+            return ()
+        above = [_step(around, there) for around, there in self._stack[1:]]
+        if isinstance(container, list):
+            return (*above, len(container))
+        return (*above, text if key is _NO_KEY else _name(key))
+
+    def _note(self, event: Any, way: Keys, message: str, hint: str) -> None:
+        # Locating every flaw would take quadratic time.
+        if len(self.reading.flaws) < MAX_COUNTED_PER_FILE:
+            self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
+
+    def _unreadable(self, event: Any, message: str, hint: str = "") -> _UnreadableError:
+        return _UnreadableError(self._flaw(event.start_mark, message, hint))
+
+    def _flaw(self, mark: Any, message: str, hint: str, way: Keys = ()) -> Flaw:
+        return Flaw(*self._chunk.place(mark), message, hint, way)
+
+
+def _step(around: Any, key: Any) -> str | int:
+    """From an open collection to the one in it that is open too."""
+    return len(around) - 1 if isinstance(around, list) else _name(key)
+
+
+def _name(key: Any) -> str:
+    return str(key.text if isinstance(key, _OddKey) else key)
+
+
+def _measure(value: Any) -> tuple[int, int]:
+    """How many values are below one, and how many levels of collections it has."""
+    count, depth = 0, 0
+    parts = [value]
+    while parts := [part for part in parts if isinstance(part, dict | list)]:
+        parts = [child for part in parts for child in _children(part)]
+        count += len(parts)
+        depth += 1
+    return count, depth
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

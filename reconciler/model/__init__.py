@@ -1,0 +1,1 @@
+"""Values: manifests, jobs, claims, plans, and the ports to services."""

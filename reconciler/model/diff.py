@@ -1,0 +1,137 @@
+"""How two JSON values differ, field by field, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from reconciler.base.diagnostics import pointer_of
+from reconciler.model.plan import FieldChange
+
+Keys = tuple[str | int, ...]
+
+
+def diff(before: Any, after: Any) -> tuple[FieldChange, ...]:
+    """The smallest set of fields that turns `before` into `after`, in document order.
+
+    Mapping keys sort by name and list items by index; a value that is on one side only is None on the other.
+    """
+    return tuple(FieldChange(pointer_of(keys), old, new) for keys, old, new in _walk((), before, after))
+
+
+def _walk(keys: Keys, before: Any, after: Any) -> Iterator[tuple[Keys, Any, Any]]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted({*before, *after}):
+            yield from _walk((*keys, name), before.get(name), after.get(name))
+    elif isinstance(before, list) and isinstance(after, list):
+        for index in range(max(len(before), len(after))):
+            yield from _walk((*keys, index), _item(before, index), _item(after, index))
+    elif not _same(before, after):
+        yield keys, before, after
+
+
+def _item(items: list[Any], index: int) -> Any:
+    return items[index] if index < len(items) else None
+
+
+def _same(before: Any, after: Any) -> bool:
+    """JSON equality: true is not 1, but 1 is 1.0."""
+    return before == after and isinstance(before, bool) == isinstance(after, bool)
+
+
+DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    "bootDiskSizeGb": (100,),
+    "bootDiskType": ("pd-ssd", "hyperdisk-balanced"),
+    "evaluatorCount": ("0",),
+    "goal": ("MAXIMIZE",),
+    "hyperparameterMetricTag": ("training/hptuning/metric",),
+    "maxRunningTime": ("604800s",),
+    "maxTrials": (1,),
+    "maxWaitDuration": ("86400s",),
+    "parameterServerCount": ("0",),
+    "replicaCount": ("1",),
+    "scaleType": ("NONE",),
+    "strategy": ("STANDARD",),
+    "timeout": ("604800s",),
+    "workerCount": ("0",),
+}
+"""By field, what the services set where a job says nothing.
+
+As the descriptions in their discovery documents have it (aiplatform v1, revision 20261106: DiskSpec,
+Scheduling; ml v1, revision 20251213: DiskConfig, HyperparameterSpec, ParameterSpec, Scheduling,
+TrainingInput), but for `replicaCount` and `strategy`, which they leave open: one replica, and the ordinary
+machines. The machine decides between the boot disk's two types.
+"""
+
+_DURATIONS = frozenset({"maxRunningTime", "maxWaitDuration", "maxWaitTime", "timeout"})
+_UNSPECIFIED = "_UNSPECIFIED"
+_BITS = 64
+"""Of the longest integers that the APIs have; Python writes none of more than some thousand digits."""
+_CHOOSES_BY_ITSELF = "AutomatedStoppingSpec"
+"""The end of the names of messages that switch something on by being there, empty or not."""
+
+
+def is_filled(field: FieldChange) -> bool:
+    """Whether only `before` has a value, and one that the service may have set by itself."""
+    name = _name(field.pointer)
+    return field.after is None and name is not None and _says_nothing(name, field.before)
+
+
+def is_left_out(field: FieldChange) -> bool:
+    """Whether only `after` has a value, and an empty one: the services leave those out."""
+    name = _name(field.pointer)
+    return field.before is None and name is not None and _is_empty(name, field.after)
+
+
+def is_default(field: FieldChange) -> bool:
+    """Whether only `after` has a value, and one that the service would have set by itself."""
+    return is_filled(FieldChange(field.pointer, field.after, field.before))
+
+
+def is_spelling(field: FieldChange) -> bool:
+    """Whether both values are one number or one duration, written in two ways."""
+    before, after = field.before, field.after
+    if _name(field.pointer) in _DURATIONS:
+        seconds = _seconds(before)
+        return seconds is not None and seconds == _seconds(after)
+    return _is_number_and_text(before, after) or _is_number_and_text(after, before)
+
+
+def _name(pointer: str) -> str | None:
+    """The field's name; None for an item of a list: one more or less is always a difference."""
+    name = pointer.rpartition("/")[2]
+    return None if name.isdigit() else name
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    if name.endswith(_CHOOSES_BY_ITSELF):
+        return False
+    if isinstance(value, Mapping):
+        return all(_says_nothing(below, item) for below, item in value.items())
+    return _is_empty(name, value) or any(
+        value == default or is_spelling(FieldChange(f"/{name}", value, default))
+        for default in DEFAULTS.get(name, ())
+    )
+
+
+def _is_empty(name: str, value: Any) -> bool:
+    """Whether a value is the one that a field has before anything is set."""
+    if name.endswith(_CHOOSES_BY_ITSELF):
+        return False
+    if isinstance(value, Mapping):
+        return all(_is_empty(below, item) for below, item in value.items())
+    return not value or (isinstance(value, str) and value.endswith(_UNSPECIFIED))
+
+
+def _is_number_and_text(number: Any, text: Any) -> bool:
+    """Whether an int64 is written as a number here and as text there."""
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    return is_number and isinstance(text, str) and number.bit_length() <= _BITS and str(number) == text
+
+
+def _seconds(duration: Any) -> Decimal | None:
+    if isinstance(duration, int) and duration.bit_length() > _BITS:
+        return None
+    number = str(duration).removesuffix("s")
+    return Decimal(number) if number.replace(".", "", 1).isdecimal() and number.isascii() else None

@@ -1,0 +1,308 @@
+"""What a job is called: a hash of all that makes it this job and no other.
+
+The names are promises. A job that was submitted under one is found again only under the same, so neither a
+new version of the tool nor another machine may compute another name for the same content. What is hashed has
+a version, which is part of it. A job is looked up under every version before it may be submitted under the
+newest, and vectors in the tests hold the results of each for ever.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import is_not
+from typing import Any
+
+import msgspec
+
+from reconciler.model.manifest import JsonObject, Manifest
+
+_SAME_PLACE = ("allOf", "anyOf", "oneOf", "then", "else")
+_LOCAL = "#/"
+_DECIMAL = re.compile(r"(-?)0*([0-9]+)")
+
+_exact_json = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
+_fast_json = msgspec.json.Encoder(order="sorted").encode
+_msgpack = msgspec.msgpack.Encoder().encode
+_FLOAT = b"\xcb"
+"""What each float begins with in MessagePack, NaN and the infinities too; elsewhere the byte is rare."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """`value` as JSON in UTF-8 with sorted keys and no blanks; floats as Python's `repr` writes them.
+
+    The bytes are those of Python's `json` for ever, because the names of jobs are made from them. msgspec
+    writes the same ones but for floats (1e16 for 1e+16, null for NaN), so what may hold one goes to `json`.
+
+    Args:
+        value: Made of what JSON knows: mappings with text as keys, lists and tuples, text, whole numbers of
+            any size, floats, booleans, None; subclasses of these too, such as a `StrEnum`.
+
+    Raises:
+        ValueError: NaN, an infinity, a lone surrogate or a value that holds itself: none has a JSON form.
+    """
+    try:
+        if _FLOAT not in _msgpack(value):
+            return _fast_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass  # a whole number of more than 64 bits, a subclass, or what `json` refuses in its own words
+    return _exact_json(value).encode("utf-8")
+
+
+def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
+    """A valid manifest's `spec` with every number in the one form of its type.
+
+    int64 fields become decimal strings without leading zeros, as the APIs themselves write them; int32 fields
+    become integers; double fields floats, 0.0 for -0.0. What is no number is left as it is.
+
+    Args:
+        spec: Not changed; the result shares with it what needs no change, and is it where nothing does.
+        schema: The schema of the whole manifest, with local references only. It is compiled once, so it must
+            not be changed afterwards.
+    """
+    compiled = _compiled.get(id(schema))
+    if compiled is None:
+        # The schema is kept beside its form, so that its id can't become another one's.
+        compiled = _compiled[id(schema)] = (schema, _compile(schema))
+    canonical: dict[str, Any] = _apply(compiled[1], spec)
+    return canonical
+
+
+@dataclass(slots=True)
+class _Form:
+    """What is to be done at one place of a document; None or missing where nothing is.
+
+    Attributes:
+        convert: Brings a number at this very place into its one form.
+        fields: By key of an object.
+        named: All keys that the schema names.
+        values: For the keys that it doesn't name.
+        items: For each item of a list.
+    """
+
+    convert: Callable[[Any], Any] | None = None
+    fields: dict[str, _Form] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
+    values: _Form | None = None
+    items: _Form | None = None
+
+    def below(self) -> Iterator[_Form]:
+        yield from self.fields.values()
+        yield from (form for form in (self.values, self.items) if form is not None)
+
+
+_compiled: dict[int, tuple[JsonObject, _Form]] = {}
+
+
+def _apply(form: _Form, value: Any) -> Any:
+    """The value in its form; the very same object where nothing changes in it."""
+    if isinstance(value, dict):
+        return _apply_to_object(form, value)
+    if isinstance(value, list):
+        return _apply_to_list(form.items, value) if form.items is not None else value
+    return form.convert(value) if form.convert is not None else value
+
+
+def _apply_to_object(form: _Form, value: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for key in form.fields.keys() & value.keys():
+        part = value[key]
+        new = _apply(form.fields[key], part)
+        if new is not part:
+            changed[key] = new
+    if form.values is not None:
+        for key, part in value.items():
+            if key not in form.named:
+                changed[key] = _apply(form.values, part)
+    return {**value, **changed} if changed else value
+
+
+def _apply_to_list(form: _Form, items: list[Any]) -> list[Any]:
+    applied = [_apply(form, item) for item in items]
+    # Not compared by ==, by which 1 and 1.0 are the same.
+    return applied if any(map(is_not, applied, items)) else items
+
+
+def _int64(value: Any) -> Any:
+    if isinstance(value, str):
+        return _without_leading_zeros(value)
+    whole = _int32(value)
+    return str(whole) if isinstance(whole, int) and not isinstance(whole, bool) else value
+
+
+def _without_leading_zeros(text: str) -> str:
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        return text
+    sign, digits = match.groups()
+    canonical: str = digits if digits == "0" else sign + digits
+    return text if canonical == text else canonical
+
+
+def _int32(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    # Adding 0.0 turns -0.0 into 0.0 and changes nothing else.
+    return value if isinstance(value, float) and value else float(value) + 0.0
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {"int64": _int64, "int32": _int32, "double": _double}
+"""By `format`, the API's word for a number's type (https://developers.google.com/discovery/v1/type-format)."""
+
+
+def _compile(schema: JsonObject) -> _Form:
+    """The form of a manifest's `spec`, with only the places that lead to a number."""
+    compiler = _Compiler(schema)
+    form = compiler.form([schema["properties"]["spec"]])
+    compiler.prune()
+    return form
+
+
+class _Compiler:
+    """Makes the forms of one schema; each place once, since schemas may refer to themselves."""
+
+    def __init__(self, root: JsonObject) -> None:
+        self._root = root
+        self._forms: dict[frozenset[int], _Form] = {}
+
+    def form(self, schemas: Iterable[Any]) -> _Form:
+        """The form of a place that all of `schemas` speak of."""
+        parts = self._parts(schemas)
+        key = frozenset(parts)
+        if key not in self._forms:
+            self._forms[key] = _Form()
+            self._fill(self._forms[key], list(parts.values()))
+        return self._forms[key]
+
+    def _parts(self, schemas: Iterable[Any]) -> dict[int, JsonObject]:
+        """The schemas, and all that they refer to or are put together from, by id."""
+        parts: dict[int, JsonObject] = {}
+        todo = [*schemas]
+        while todo:
+            schema = todo.pop()
+            if isinstance(schema, dict) and id(schema) not in parts:
+                parts[id(schema)] = schema
+                todo += self._others(schema)
+        return parts
+
+    def _others(self, schema: JsonObject) -> Iterator[Any]:
+        if "$ref" in schema:
+            yield self._target(schema["$ref"])
+        for keyword in _SAME_PLACE:
+            others = schema.get(keyword, [])
+            yield from others if isinstance(others, list) else [others]
+
+    def _target(self, reference: str) -> Any:
+        if not reference.startswith(_LOCAL):
+            raise LookupError(f"{reference} is no local reference")
+        target: Any = self._root
+        for key in reference.removeprefix(_LOCAL).split("/"):
+            target = target[key.replace("~1", "/").replace("~0", "~")]
+        return target
+
+    def _fill(self, form: _Form, parts: list[JsonObject]) -> None:
+        fields: dict[str, list[Any]] = {}
+        for part in parts:
+            for key, schema in part.get("properties", {}).items():
+                fields.setdefault(key, []).append(schema)
+        form.named = frozenset(fields)
+        form.fields = {key: self.form(schemas) for key, schemas in fields.items()}
+        form.values = self.form(part.get("additionalProperties") for part in parts)
+        form.items = self.form(
+            schema for part in parts for schema in (part.get("items"), *part.get("prefixItems", ()))
+        )
+        formats = (part.get("format") for part in parts)
+        form.convert = next((_CONVERSIONS[name] for name in formats if name in _CONVERSIONS), None)
+
+    def prune(self) -> None:
+        """Cut off what leads to no number, which is nearly everything."""
+        useful: set[int] = set()
+        before = -1
+        while len(useful) > before:
+            before = len(useful)
+            useful |= {id(form) for form in self._forms.values() if self._leads(form, useful)}
+        for form in self._forms.values():
+            form.fields = {key: below for key, below in form.fields.items() if id(below) in useful}
+            form.values = form.values if id(form.values) in useful else None
+            form.items = form.items if id(form.items) in useful else None
+
+    @staticmethod
+    def _leads(form: _Form, useful: set[int]) -> bool:
+        return form.convert is not None or any(id(below) in useful for below in form.below())
+
+
+_DOMAIN = b"reconciler job\n"
+_DIGITS_IN_NAME = 16
+
+
+def identity(manifest: Manifest, spec: JsonObject, code: str) -> str:
+    """The identity of the job that a manifest asks for: a SHA-256, as 64 hex digits, of the newest version.
+
+    Args:
+        manifest: Gives apiVersion, kind, base name and `rerun`; where it stands and its labels don't count,
+            nor does the rest of `reconcile`.
+        spec: The manifest's spec as `canonical_spec` returns it, with no default of an environment filled in.
+        code: The digest of the package's source tree; "" without a package.
+    """
+    return identities(manifest, spec, code)[0]
+
+
+def identities(manifest: Manifest, spec: JsonObject, code: str) -> tuple[str, ...]:
+    """The identities that all versions give the same job, newest first: it may be there under any of them."""
+    return tuple(VERSIONS[version](manifest, spec, code) for version in sorted(VERSIONS, reverse=True))
+
+
+def job_name(base_name: str, identity: str, attempt: int = 1) -> str:
+    """`<base>_<16 digits>`, and `_2`, `_3`, … for later attempts: a valid `jobId` and `displayName`.
+
+    Args:
+        base_name: At most 100 characters; '-' is written as '_'.
+        identity: As `identity` returns it.
+        attempt: From 1.
+    """
+    name = f"{base_name.replace('-', '_')}_{identity[:_DIGITS_IN_NAME]}"
+    return name if attempt == 1 else f"{name}_{attempt}"
+
+
+@lru_cache(maxsize=100_000)
+def label_of(identity: str) -> str:
+    """The whole identity as a label's value: lower-case base32, 52 characters.
+
+    Hex would be 64, one more than a label may have.
+    """
+    return base64.b32encode(bytes.fromhex(identity)).decode("ascii").rstrip("=").lower()
+
+
+def _version_1(manifest: Manifest, spec: JsonObject, code: str) -> str:
+    """Over the canonical JSON of one object with fixed keys, behind a line that no other hash begins with.
+
+    So two different contents are never the same bytes.
+    """
+    content = {
+        "apiVersion": manifest.api_version,
+        "baseName": manifest.base_name,
+        "code": code,
+        "kind": manifest.kind,
+        "rerun": manifest.reconcile.rerun,
+        "spec": spec,
+        "version": 1,
+    }
+    return hashlib.sha256(_DOMAIN + canonical_json(content)).hexdigest()
+
+
+VERSIONS: dict[int, Callable[[Manifest, JsonObject, str], str]] = {1: _version_1}
+"""What is hashed, by version: one is added when it changes, and none is ever changed or taken away."""
+
+HASH_VERSION = max(VERSIONS)
+"""The version that names new jobs."""

@@ -1,0 +1,1 @@
+"""Use cases: plan, apply, pull request, watch, init."""

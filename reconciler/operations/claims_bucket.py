@@ -1,0 +1,183 @@
+"""An environment's claims bucket, made ready: what `reconciler init --claims` does and says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reconciler.base.errors import ServiceError
+from reconciler.google.claim_store import PREFIX
+from reconciler.google.client import ApiError, NotFoundAtServiceError, execute, part_of, text_of
+from reconciler.google.session import Session
+from reconciler.model.manifest import JsonObject
+from reconciler.operations.init.next_steps import Step, grants
+
+_FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"
+_ALREADY_THERE = 409
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A claims bucket that is ready.
+
+    Attributes:
+        bucket: Without `gs://`.
+        folder: What the names of this repository's claims begin with.
+        location: Where the bucket is, "" where the service doesn't say.
+        made: Whether it was made just now.
+        runs: How many runs of this repository the service has already.
+        warnings: What makes claims less safe than they could be.
+        steps: The permissions that are needed; none for the embedded service.
+    """
+
+    bucket: str
+    folder: str
+    location: str
+    made: bool
+    runs: int
+    warnings: tuple[Step, ...]
+    steps: tuple[Step, ...]
+
+
+def prepare_claims(session: Session) -> Prepared:
+    """Make the bucket where it isn't there, and begin the claims where they haven't begun; again is harmless.
+
+    Raises:
+        ServiceError: A rule of the bucket deletes claims, and nothing was changed; or a service can't be
+            asked, or says no.
+    """
+    bucket = session.environment.claims_bucket
+    found = _bucket(session)
+    if found is not None:
+        _refuse_deletion(bucket, found)
+    runs = len(session.runs())
+    ready = found if found is not None else _made(session)
+    session.claims.found()
+    return Prepared(
+        bucket=bucket,
+        folder=session.claims.folder,
+        location=text_of(ready, "location"),
+        made=found is None,
+        runs=runs,
+        warnings=() if session.is_local else tuple(_warnings(session, ready)),
+        steps=() if session.is_local else tuple(grants(session.environment, session.config.source)),
+    )
+
+
+def _bucket(session: Session) -> JsonObject | None:
+    bucket = session.environment.claims_bucket
+    try:
+        found: JsonObject = execute(
+            session.connection.client("storage.buckets").get(bucket=bucket, fields=_FIELDS)
+        )
+    except NotFoundAtServiceError:
+        return None
+    except ApiError as error:
+        raise _failed(session, error) from None
+    return found
+
+
+def _made(session: Session) -> JsonObject:
+    environment = session.environment
+    body = {
+        "name": environment.claims_bucket,
+        "location": environment.location,
+        "iamConfiguration": {
+            "uniformBucketLevelAccess": {"enabled": True},
+            "publicAccessPrevention": "enforced",
+        },
+        "versioning": {"enabled": True},
+    }
+    buckets = session.connection.client("storage.buckets")
+    try:
+        made: JsonObject = execute(buckets.insert(project=environment.project, body=body))
+    except ApiError as error:
+        # Somebody else made it a moment ago.
+        found = _bucket(session) if error.status == _ALREADY_THERE else None
+        if found is None:
+            raise _failed(session, error) from None
+        _refuse_deletion(environment.claims_bucket, found)
+        return found
+    return made
+
+
+def _failed(session: Session, error: ApiError) -> ServiceError:
+    environment = session.environment
+    # A 404 that isn't the service's own says nothing of projects.
+    status = error.status if error.status != 404 or isinstance(error, NotFoundAtServiceError) else 0
+    hints = {
+        400: 'correct what it says of "location" or "claimsBucket" in reconciler.yaml',
+        403: f"who prepares it needs the role roles/storage.admin in the project {environment.project}",
+        404: f'there may be no project {environment.project}: correct "project" in reconciler.yaml',
+        409: "the names of buckets are shared by all of Google Cloud: name another one under "
+        '"claimsBucket" in reconciler.yaml',
+        412: "a policy of the organization forbids a bucket like this: have somebody make one that it allows",
+    }
+    return ServiceError(
+        f"the claims bucket {environment.claims_bucket} can't be prepared: {error.message}",
+        hint=hints.get(status) or error.hint or "try again when Cloud Storage answers",
+    )
+
+
+def _refuse_deletion(bucket: str, found: JsonObject) -> None:
+    """Raise ServiceError where the bucket's rules delete claims, or keep them from being written again."""
+    if part_of(found, "retentionPolicy"):
+        raise ServiceError(
+            f"the bucket {bucket} has a retention policy, and claims are written again and again",
+            hint=f"run `gcloud storage buckets update gs://{bucket} --clear-retention-period`, or name "
+            'another bucket under "claimsBucket"',
+        )
+    rules = part_of(found, "lifecycle").get("rule")
+    known = [rule for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
+    if not any(_deletes_claims(rule) for rule in known):
+        return
+    raise ServiceError(
+        f"a lifecycle rule of the bucket {bucket} deletes objects: without its claim, a job would be "
+        "submitted a second time",
+        hint=f"run `gcloud storage buckets update gs://{bucket} --clear-lifecycle`, limit the rule by "
+        f'matchesPrefix to other names than "{PREFIX}…", or name another bucket under "claimsBucket"',
+    )
+
+
+def _deletes_claims(rule: JsonObject) -> bool:
+    condition = part_of(rule, "condition")
+    if part_of(rule, "action").get("type") != "Delete" or _only_old_versions(condition):
+        return False
+    given = condition.get("matchesPrefix")
+    # What can't be read limits nothing.
+    prefixes = given if isinstance(given, list) and given else [""]
+    texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
+    return any(prefix.startswith(PREFIX) or PREFIX.startswith(prefix) for prefix in texts)
+
+
+def _only_old_versions(condition: JsonObject) -> bool:
+    """Whether no version that is the newest of its object can fulfil the condition."""
+    counted = (condition.get(name) for name in ("numNewerVersions", "daysSinceNoncurrentTime"))
+    return (
+        condition.get("isLive") is False
+        or any(isinstance(number, int) and number > 0 for number in counted)
+        or bool(text_of(condition, "noncurrentTimeBefore"))
+    )
+
+
+def _warnings(session: Session, found: JsonObject) -> Iterator[Step]:
+    environment = session.environment
+    bucket, access = environment.claims_bucket, part_of(found, "iamConfiguration")
+    update = f"gcloud storage buckets update gs://{bucket}"
+    if bucket == environment.staging_bucket:
+        yield Step(
+            "the claims are in the staging bucket: a training job that may write there can overwrite or "
+            "delete them, and jobs would be submitted again; better name a bucket that jobs can't write to",
+            'write it as "claimsBucket" in reconciler.yaml, and run this command again',
+        )
+    if part_of(access, "uniformBucketLevelAccess").get("enabled") is not True:
+        yield Step(
+            "single objects of the bucket may have permissions of their own",
+            f"{update} --uniform-bucket-level-access",
+        )
+    if text_of(access, "publicAccessPrevention") != "enforced":
+        yield Step("the bucket may be made public", f"{update} --public-access-prevention")
+    if part_of(found, "versioning").get("enabled") is not True:
+        yield Step(
+            "a claim that is deleted by mistake can't be brought back for long", f"{update} --versioning"
+        )

@@ -1,0 +1,223 @@
+"""From flags, git and `reconciler.yaml` to what a repository is to be set up as."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import InvalidError, UsageError
+from reconciler.base.git_command import Git
+from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, load_config
+from reconciler.operations.init import files
+from reconciler.operations.init.files import (
+    APPLY_WORKFLOW,
+    NO_REPOSITORY,
+    NO_SHA,
+    PLAN_WORKFLOW,
+    SUBMITTER,
+    TRAINER,
+    Action,
+    Change,
+    Google,
+    Wanted,
+    action_of,
+    github_repository,
+    is_plain_branch,
+    service_account,
+    source_id,
+)
+
+_DEFAULT_NAME = "production"
+_OF_GOOGLE = {
+    "project": "project",
+    "location": "location",
+    "stagingBucket": "staging_bucket",
+    "claimsBucket": "claims_bucket",
+}
+_NEEDED = ("project", "location", "staging_bucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says; None for what it doesn't."""
+
+    environment: str | None = None
+    action: str | None = None
+    engine: str | None = None
+    project: str | None = None
+    location: str | None = None
+    staging_bucket: str | None = None
+    claims_bucket: str | None = None
+
+
+def flag(name: str) -> str:
+    """The flag that gives the attribute `name` of `Asked`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None]:
+    """What the repository at `root` is to be set up as, and its environment in Google Cloud, if any.
+
+    Raises:
+        UsageError: A flag is wrong, or doesn't go with what `reconciler.yaml` says.
+        InvalidError: `reconciler.yaml` is there and not valid.
+    """
+    action = action_of(asked.action) if asked.action is not None else Action()
+    config = load_config(root)
+    google = _google(asked, config)
+    git = Git(root)
+    repository = github_repository((git.ask("remote", "get-url", "origin") or "").strip())
+    source = config.source
+    if source == LOCAL:
+        source = source_id((repository or str(root)).rpartition("/")[2], secrets.token_hex(4))
+    environment = _existing(config, asked.environment) if asked.engine is None else None
+    wanted = Wanted(
+        source=source,
+        repository=repository or NO_REPOSITORY,
+        branch=_branch(git),
+        action=action,
+        google=google or (_as_google(environment) if environment else None),
+    )
+    if google is not None:
+        environment = _checked(wanted, google)
+        _refuse_other(config, environment)
+    return wanted, environment
+
+
+def _google(asked: Asked, config: Config) -> Google | None:
+    """The environment that the flags describe; beside others that have their own, with an instance."""
+    given = {name: getattr(asked, name) for name in _OF_GOOGLE.values()}
+    if asked.engine != "google":
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"{flag(name)} needs --engine google beside it")
+        return None
+    lacking = [flag(name) for name in _NEEDED if not given[name]]
+    if lacking:
+        raise UsageError(f"--engine google needs {', '.join(lacking)} beside it")
+    name = asked.environment or _DEFAULT_NAME
+    if not re.fullmatch("[a-z][a-z0-9-]{0,29}", name) or name == LOCAL:
+        hint = "use at most 30 lower-case letters, digits and '-', a letter first; \"local\" is taken"
+        raise UsageError(
+            f"--env: {quote(name)} can't be the name of an environment in Google Cloud", hint=hint
+        )
+    staging = _bucket(given["staging_bucket"])
+    project = given["project"]
+    return Google(
+        name=name,
+        project=project,
+        location=given["location"],
+        staging_bucket=staging,
+        claims_bucket=_bucket(given["claims_bucket"] or f"{staging}-claims"),
+        submitter=service_account(SUBMITTER, project),
+        trainer=service_account(TRAINER, project),
+        instance=_instance(config, name, project, given["location"]),
+    )
+
+
+def _instance(config: Config, name: str, project: str, location: str) -> str:
+    """Return what keeps an environment apart from others with its project and location; "" for nothing."""
+    there = config.environments.get(name)
+    if there is not None:
+        return there.instance
+    used = {
+        other.instance
+        for other in config.environments.values()
+        if (other.engine, other.project, other.location) == ("google", project, location)
+    }
+    return name if used else ""
+
+
+def _bucket(text: str) -> str:
+    return text.removeprefix("gs://").rstrip("/")
+
+
+def _existing(config: Config, name: str | None) -> Environment | None:
+    """The environment in Google Cloud that is written down: the one that is named, else the first."""
+    found = [each for each in config.environments.values() if each.engine == "google"]
+    named = [each for each in found if each.name == name]
+    return next(iter(named or found), None)
+
+
+def _as_google(environment: Environment) -> Google:
+    project = environment.project
+    return Google(
+        name=environment.name,
+        project=project,
+        location=environment.location,
+        staging_bucket=environment.staging_bucket,
+        claims_bucket=environment.claims_bucket,
+        submitter=environment.submitter or service_account(SUBMITTER, project),
+        trainer=str(environment.defaults.get("serviceAccount") or ""),
+        instance=environment.instance,
+    )
+
+
+def _checked(wanted: Wanted, google: Google) -> Environment:
+    """The environment as it will be read from `reconciler.yaml`; raises UsageError that names the flag."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE_NAME).write_text(files.settings(wanted), encoding="utf-8")
+        try:
+            return load_config(Path(folder)).environment(google.name)
+        except InvalidError as error:
+            problem = error.problems[0]
+    name = _OF_GOOGLE.get(problem.pointer.rpartition("/")[2])
+    raise UsageError(f"{flag(name) if name else '--env'}: {problem.message}", hint=problem.hint) from None
+
+
+def _refuse_other(config: Config, wanted: Environment) -> None:
+    there = config.environments.get(wanted.name)
+    fields = ("engine", "project", "location", "staging_bucket")
+    if there is None or all(getattr(there, name) == getattr(wanted, name) for name in fields):
+        return
+    raise UsageError(
+        f"{FILE_NAME} has another environment {quote(wanted.name)} already",
+        hint="change it there, or give this one another name with --env",
+    )
+
+
+def _branch(git: Git) -> str:
+    """The branch whose jobs are applied: the default one of the remote; else `main`, or `master` if on it."""
+    of_remote = git.ask("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
+    branch = (of_remote or "").strip().removeprefix("origin/")
+    if not branch:
+        here = (git.ask("symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()
+        branch = here if here == "master" else "main"
+    return branch if is_plain_branch(branch) else "main"
+
+
+_USES = re.compile(r"\buses:[ \t]*[\"']?([\w.-]+/[\w.-]+)/\.github/actions/\w+@([0-9a-f]{40})\b", re.ASCII)
+_ENVIRONMENT = re.compile(r"^[ \t]*environment:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherWorkflow:
+    """A workflow of the reconciler's that is kept.
+
+    Attributes:
+        path: From the repository's root, with "/".
+        environment: The one that it is for.
+        action: `OWNER/REPO@SHA` that it names; "" where that is still to be filled in.
+    """
+
+    path: str
+    environment: str
+    action: str
+
+
+def other_workflows(changes: Iterable[Change], environment: str) -> Iterator[OtherWorkflow]:
+    """Those of the workflows that aren't for `environment`; those of other tools don't count."""
+    for change in changes:
+        if change.path in (APPLY_WORKFLOW, PLAN_WORKFLOW):
+            text = change.after.decode("utf-8", "replace")
+            named = _ENVIRONMENT.findall(text) or [LOCAL]
+            used = _USES.search(text)
+            # What an expression gives isn't known here.
+            if used and environment not in named and not any(name.startswith("$") for name in named):
+                action = "" if used[2] == NO_SHA else f"{used[1]}@{used[2]}"
+                yield OtherWorkflow(change.path, named[-1], action)

@@ -1,0 +1,340 @@
+"""Comparison of the files that were read with the files of the commit that jobs carry.
+
+A job is made of
+
+- its manifest's file;
+- `reconciler.yaml`, or its absence;
+- the source tree of its package, as `reconciler.packaging.source_tree` defines it: the path, the executable
+  bit and the bytes of every file that counts, links followed. A file that only the work tree or only the
+  commit has is a difference. What the `.gitignore` files of the repository exclude is not part of either.
+
+The comparison is of bytes as they were read, by their digests, and of blobs as git stores them: no file of
+the work tree is read again, and no filter, line-end conversion or hook runs. So a file that a checkout
+converts (`core.autocrlf`, `eol=crlf`, `ident`) differs. A file in Git LFS is equal if its pointer names the
+SHA-256 of what was read. Files of a submodule are no files of the commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from reconciler.base.errors import InvalidError, ReconcilerError
+from reconciler.base.git_command import Git
+from reconciler.git.commit import head_of, why_no_head
+from reconciler.git.revision import Names, Revision, revision
+from reconciler.manifests.cache import digest_of
+from reconciler.manifests.files import real_path
+from reconciler.manifests.packages import PackageFolder, PackageOf, is_below_any, package_folder
+from reconciler.manifests.paths import JOBS_FOLDER, is_manifest
+from reconciler.manifests.settings import FILE_NAME, Config
+from reconciler.model.plan import DesiredJob, Plan
+
+if TYPE_CHECKING:
+    from reconciler.operations.load_desired import Desired
+    from reconciler.packaging.source_tree import SourceFile, SourceTree
+
+MAX_LINES = 5
+"""How many differing files are named."""
+
+_LFS_POINTER = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize [0-9]+\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The commit of a pass's jobs.
+
+    Attributes:
+        commit: The commit that jobs carry, 40 hex digits; "" for none.
+        made: The names of the jobs that are made of the commit's files; a job that was not compared is not
+            among them.
+        differences: By name of each other compared job, the first difference, as a clause.
+        elsewhere: Differences that belong to no job, as clauses: a manifest that only the commit has, for
+            example.
+        all_compared: Whether every wanted job was compared.
+        reason: Why there is no commit, as a clause; "" if there is one, or no repository.
+    """
+
+    commit: str = ""
+    made: Collection[str] = ()
+    differences: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: tuple[str, ...] = ()
+    all_compared: bool = False
+    reason: str = ""
+
+    @property
+    def exact(self) -> str:
+        """The commit whose jobs are exactly the wanted ones, each made of its files; "" if there is none."""
+        return self.commit if self.all_compared and not self.differences and not self.elsewhere else ""
+
+    def commit_of(self, job: DesiredJob) -> str:
+        """Return the commit that a job carries; "" for none."""
+        return self.commit if job.job_name in self.made else ""
+
+    def part(self, plan: Plan) -> Plan:
+        """Return the part of a plan that is the commit's; it is the whole plan only if all jobs are."""
+        if self.exact:
+            return plan
+        own = tuple(c for c in plan.changes if c.desired and c.desired.job_name in self.made)
+        # A copy by its fields, as msgspec has another `replace` than dataclasses.
+        return Plan(plan.target, own, (), plan.digest, whole=False)
+
+
+NO_ORIGIN = Origin()
+"""The origin of jobs that were not compared with any commit."""
+
+
+def origin_of(
+    config: Config,
+    desired: Desired,
+    jobs: Collection[DesiredJob],
+    environ: Mapping[str, str],
+    *,
+    whole: bool,
+) -> Origin:
+    """Compare the files that jobs were made of with the commit that they would carry.
+
+    It is the commit that is checked out, or the head of the pull request whose merge commit is.
+
+    Args:
+        config: The settings as they were read.
+        desired: All wanted jobs as they were read.
+        jobs: Those of them to compare.
+        environ: The environment variables.
+        whole: Whether `desired` is all that the work tree wants: then a manifest that only the commit has is
+            a difference.
+
+    Returns:
+        An origin without a commit if there is no repository, or the commit cannot be read.
+    """
+    head = head_of(config.root, environ)
+    if head is None:
+        return Origin(reason=why_no_head(config.root, environ))
+    is_merge = head.carried != head.checked_out
+    if is_merge and Git(config.root, environ).commit(head.carried) is None:
+        missing = f"commit {head.carried[:7]}, the pull request's head, is not in this checkout of its merge"
+        return Origin(reason=f"{missing}: give actions/checkout a fetch-depth of 2, or check the head out")
+    try:
+        with revision(config.root, head.carried, environ) as commit:
+            comparison = _Comparison(commit, config, desired, jobs)
+            found = {job.job_name: comparison.difference(job) for job in jobs}
+            elsewhere = comparison.elsewhere(whole=whole)
+    except (ReconcilerError, OSError) as error:
+        # A disk without room for the commit's files must not keep jobs from being submitted.
+        why = error.message if isinstance(error, ReconcilerError) else error.strerror
+        return Origin(reason=f"commit {head.carried[:7]} can't be compared: {why}")
+    return Origin(
+        head.carried,
+        frozenset(name for name, difference in found.items() if not difference),
+        {name: difference for name, difference in found.items() if difference},
+        elsewhere,
+        all_compared=len(jobs) == len(desired.jobs),
+    )
+
+
+def exported(commit: str, desired: Desired) -> Origin:
+    """Return the origin of jobs that were read from files which this process laid out from a commit."""
+    return Origin(commit, frozenset(job.job_name for job in desired.jobs), all_compared=True)
+
+
+def uncarried(origin: Origin, jobs: Iterable[DesiredJob]) -> list[str]:
+    """Return why jobs carry no commit: a line for each differing file, and then a count."""
+    jobs = [job for job in jobs if not origin.commit_of(job)]
+    if not origin.commit:
+        return [f"the submitted jobs carry no commit: {origin.reason}"] if origin.reason and jobs else []
+    by_difference = defaultdict(list)
+    for job in jobs:
+        if difference := origin.differences.get(job.job_name):
+            by_difference[difference].append(job.manifest.name)
+    lines = [f"{difference}: {_names(named)} no commit" for difference, named in by_difference.items()]
+    more = [name for named in [*by_difference.values()][MAX_LINES:] for name in named]
+    return [
+        *lines[:MAX_LINES],
+        *([f"{len(lines) - MAX_LINES} more files differ: {_names(more)} no commit"] if more else []),
+    ]
+
+
+def _names(named: list[str]) -> str:
+    """A subject and its verb."""
+    if len(named) == 1:
+        return f"{named[0]} carries"
+    return f"{named[0]} and {len(named) - 1} more job{'' if len(named) == 2 else 's'} carry"
+
+
+class _Comparison:
+    """The comparison of what was read with the files of one commit.
+
+    Args:
+        commit: The commit.
+        config: The settings as they were read.
+        desired: All wanted jobs as they were read.
+        jobs: Those that are compared.
+    """
+
+    def __init__(
+        self, commit: Revision, config: Config, desired: Desired, jobs: Iterable[DesiredJob]
+    ) -> None:
+        self._commit = commit
+        self._root = real_path(config.root)
+        self._desired = desired
+        self._places = {job.manifest.path: self._place(job.manifest.path) for job in jobs}
+        settings = self._place(FILE_NAME)
+        self._digests = self._digests_at([*self._places.values(), settings])
+        self._package_of = laying_out(commit)
+        self._folders: dict[tuple[Names, str], Path] = {}
+        self._packages: dict[tuple[Path, str], str] = {}
+        self._settings = self._differing(FILE_NAME, settings, config.digest)
+
+    def difference(self, job: DesiredJob) -> str:
+        """Return the first file of a job that differs, as a clause; "" if none does."""
+        path = job.manifest.path
+        differs = self._differing(path, self._places[path], job.manifest.digest)
+        return self._settings or differs or self._differing_package(job)
+
+    def elsewhere(self, *, whole: bool) -> tuple[str, ...]:
+        """Return the differences that belong to no job: the settings', and manifests that were not read."""
+        settings = (self._settings,) if self._settings else ()
+        return (*settings, *self._unread()) if whole else settings
+
+    def _place(self, path: str) -> Names | None:
+        """Return the place of a file in the commit, links followed; None if it has no such file."""
+        place = self._commit.place(PurePosixPath(path).parts) if not path.startswith("/") else None
+        return place if place is not None and self._commit.entry(place).is_file else None
+
+    def _digests_at(self, places: Iterable[Names | None]) -> dict[str, bytes]:
+        """Return the digests of the commit's files at these places, by the ids of their blobs."""
+        ids = [*{self._commit.entry(place).id for place in places if place}]
+        return {id: digest_of(data) for id, data in zip(ids, self._commit.contents(ids), strict=True)}
+
+    def _differing(self, path: str, place: Names | None, digest: bytes) -> str:
+        """Return how a file that was read, or was not there, differs; "" if it does not."""
+        if place is None:
+            return self._said(path, "is not in") if digest else ""
+        if not digest:
+            return self._said(path, "is only in")
+        same = self._digests.get(self._commit.entry(place).id) == digest
+        return "" if same else self._said(path, "differs from")
+
+    def _said(self, path: str, how: str) -> str:
+        return f"{path} {how} commit {self._commit.sha[:7]}"
+
+    def _differing_package(self, job: DesiredJob) -> str:
+        if job.manifest.package is None:
+            return ""
+        folder = self._folder(job)
+        key = (folder, job.code)
+        if key not in self._packages:
+            self._packages[key] = self._differing_tree(folder, job, job.manifest.package)
+        return self._packages[key]
+
+    def _folder(self, job: DesiredJob) -> Path:
+        """Return the package of a job whose manifest the commit has, laid out.
+
+        It is where the path in the manifest leads in the commit, whose links may be others.
+        """
+        place = self._places[job.manifest.path]
+        assert place, "it was found there"
+        key = (place[:-1], job.manifest.written)
+        if key not in self._folders:
+            manifest = self._commit.root.joinpath(*place)
+            self._folders[key] = self._package_of(manifest, job.manifest.written).real
+        return self._folders[key]
+
+    def _differing_tree(self, folder: Path, job: DesiredJob, package: Path) -> str:
+        from reconciler.packaging.source_tree import read_source_tree  # most jobs bring no code
+
+        shown = package.relative_to(self._root).as_posix()
+        if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
+            return self._said(shown, "is not in")
+        try:
+            kept = read_source_tree(folder, self._commit.root)
+        except InvalidError:
+            return self._said(shown, "can't be staged as it is in")
+        if kept.digest == job.code:
+            return ""
+        found = _differing_file(self._desired.code[job.job_name], kept)
+        return self._said(f"{shown}/{found[0]}", found[1]) if found else ""
+
+    def _unread(self) -> list[str]:
+        """Return the manifests that the commit has and the work tree was not seen to have."""
+        staged = (job for job in self._desired.jobs if job.manifest.package)
+        packages = {self._folder(job) for job in staged if self._places[job.manifest.path]}
+        read = set(self._places.values())
+        unread = sorted(place for place in self._manifests() if place not in read)
+        return [
+            self._said(_shown("/".join(place)), "is only in")
+            for place in unread
+            if not is_below_any(self._commit.root.joinpath(*place), packages)
+        ]
+
+    def _manifests(self) -> Iterator[Names]:
+        """Yield the places of the commit's manifests, found as `find_manifests` finds them.
+
+        A link with a manifest's name that leads to no file is one too: a work tree with it has no jobs.
+        """
+        top = self._commit.place((JOBS_FOLDER,))
+        waiting = [top] if top is not None else []
+        done: set[Names] = set()
+        while waiting:
+            folder = waiting.pop()
+            if folder in done:
+                continue
+            done.add(folder)
+            for name in self._commit.listed(folder):
+                place = self._commit.place((*folder, name))
+                if place is not None and self._commit.entry(place).is_folder:
+                    waiting += [] if name.startswith(".") else [place]
+                elif is_manifest(name):
+                    yield place or (*folder, name)
+
+
+def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | None:
+    """Return the path of the first file that differs, and how it does; None if none does."""
+    ours, theirs = ({file.path: file for file in tree.files} for tree in (read, kept))
+    for path in sorted({*ours, *theirs}):
+        mine, its = ours.get(path), theirs.get(path)
+        if mine is None or its is None:
+            return path, "is only in" if mine is None else "is not in"
+        if mine.executable != its.executable:
+            return path, "has another executable bit than in"
+        if not _is_same(mine, its):
+            return path, "differs from"
+    return None
+
+
+def _is_same(read: SourceFile, kept: SourceFile) -> bool:
+    """Return True if the commit keeps these bytes, itself or by a pointer of Git LFS."""
+    pointer = _LFS_POINTER.fullmatch(kept.content)
+    return read.content == kept.content or (
+        pointer is not None and pointer[1].decode() == hashlib.sha256(read.content).hexdigest()
+    )
+
+
+def _shown(path: str) -> str:
+    """Return a path as text that can be printed."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def laying_out(commit: Revision) -> PackageOf:
+    """Return a finder of packages among a commit's files; it lays out each package that it finds."""
+
+    def found(manifest: Path, written: str) -> PackageFolder:
+        file = manifest.relative_to(commit.root).parts
+        if not written.startswith("/"):
+            folder = (*file[:-1], *PurePosixPath(written).parts)
+            commit.lay_out(folder, _is_code, beside=file)
+        return package_folder(manifest, written)
+
+    return found
+
+
+def _is_code(name: str) -> bool:
+    return True

@@ -1,0 +1,86 @@
+"""The plan between what is wanted and what there is, and what it takes to carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from reconciler.base.errors import NotFoundError
+from reconciler.google.engines import engine_class
+from reconciler.google.session import Session
+from reconciler.manifests.settings import Config, Environment
+from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.job import ActualJob
+from reconciler.model.manifest import JsonObject
+from reconciler.model.plan import DesiredJob, Plan, Target
+from reconciler.model.ports import JobApi
+from reconciler.operations.load_desired import Desired
+from reconciler.packaging.staging_name import staged_uri
+from reconciler.planning.comparison import predecessors
+from reconciler.planning.limits import SUBMISSIONS
+from reconciler.planning.planner import by_owner, make_plan
+from reconciler.submission.observe import Observed
+
+
+def target_of(config: Config, environment: Environment) -> Target:
+    """Where the plans of an environment are for."""
+    sharing = config.sharing(environment)
+    return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
+
+
+def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
+    """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
+    environment, source = session.environment, session.config.source
+    own, foreign = by_owner(observed.runs, observed.known, source)
+    own = _with_specs(session.ports.jobs, desired.jobs, own, observed.known)
+    return make_plan(
+        target_of(session.config, environment),
+        desired.jobs,
+        [*own, *foreign],
+        observed.known,
+        lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
+        whole=whole,
+        source=source,
+        doubtful=observed.doubtful,
+    )
+
+
+def _with_specs(
+    jobs: JobApi, desired: Sequence[DesiredJob], runs: Sequence[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> list[ActualJob]:
+    """Return the runs that are still there, with the specs that the plan compares."""
+    specs: dict[str, JsonObject] = {}
+    gone: set[str] = set()
+    while True:
+        left = [run for run in runs if run.resource not in gone]
+        unread = [run for run in predecessors(desired, left, claims) if run.resource not in specs]
+        if not unread:
+            return [replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in left]
+        for run in unread:
+            try:
+                specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec
+            except NotFoundError:
+                gone.add(run.resource)
+
+
+def accelerator_hours(plan: Plan) -> float:
+    """The most accelerator-hours that the plan's submissions can use."""
+    return sum(hours_of(c.desired) for c in plan.changes if c.action in SUBMISSIONS and c.desired)
+
+
+def hours_of(job: DesiredJob) -> float:
+    """The most accelerator-hours that one run of a job can use."""
+    return engine_class(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
+
+
+def request_body(
+    job: DesiredJob, desired: Desired, bucket: str, job_name: str, labels: Mapping[str, str]
+) -> JsonObject:
+    """The exact body of the create, its package staged in `bucket`."""
+    engine = engine_class(job.manifest.api_version)
+    spec, kind = job.spec, job.manifest.kind
+    archive = desired.archives.get(job.job_name)
+    if archive:
+        spec = engine.with_package(kind, spec, staged_uri(bucket, archive))
+    return engine.body(kind, spec, job_name, {**job.manifest.labels, **labels})

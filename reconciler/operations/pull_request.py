@@ -1,0 +1,146 @@
+"""`plan --base`: the plan from the jobs and settings of a commit to those of the work tree, offline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from reconciler.base.diagnostics import Problem, capped, quote
+from reconciler.base.errors import UsageError
+from reconciler.git.revision import Names, Revision, revision
+from reconciler.manifests.cache import Memory
+from reconciler.manifests.packages import PackageOf, package_folder
+from reconciler.manifests.paths import JOBS_FOLDER, check_found, is_manifest, manifest_paths
+from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, from_document, read_document
+from reconciler.manifests.validate import Validation, validate
+from reconciler.model.plan import Comparison, DesiredJob, Plan, Target
+from reconciler.operations.load_desired import stageable_jobs
+from reconciler.operations.origin import laying_out
+from reconciler.operations.plan import hours_of, target_of
+from reconciler.planning.proposal import changed_settings, propose
+
+_NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is mended."
+_BASE_INVALID = f"The base's {FILE_NAME} isn't valid: each setting counts as new, for its jobs too."
+_ELSEWHERE = (
+    "Where jobs run, or where it is recorded what ran, is another place: what ran before isn't known there, "
+    "so jobs that don't differ may be submitted again."
+)
+
+
+def proposal_of(
+    root: Path, environment: str | None, base: str, paths: Sequence[Path], environ: Mapping[str, str]
+) -> Plan:
+    """Return the plan of the manifests below `paths` over those of the commit `base`, each with its settings.
+
+    Invalid settings of the work tree leave only the settings compared.
+
+    Args:
+        root: The work tree's root.
+        environment: The environment of the jobs, by default `local`.
+        base: The commit, as git takes it.
+        paths: Files and folders that exist on at least one side; by default `jobs` at the root.
+        environ: The environment variables.
+
+    Raises:
+        UsageError: There is no git repository, or neither side has a path or the environment.
+        NotFoundError: There is no such commit.
+        ReconcilerError: The commit can't be read.
+    """
+    named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
+    memory = Memory()  # most files are the same on both sides
+    with revision(root, base, environ) as commit:
+        target, sides, comparison = _compare_settings(root, commit, environment or LOCAL)
+        if sides is None:
+            return Plan(target, (), (), None, comparison=comparison)
+        laid_out = {path: names for path, names in named.items() if commit.lay_out(names, is_manifest)}
+        for path in named:
+            if path not in laid_out and not os.path.lexists(path):
+                if paths:
+                    raise UsageError(f"there is no file or folder {path}, nor was there one in {base}")
+                manifest_paths(root, paths)
+        places = [commit.root.joinpath(*names) for names in laid_out.values()]
+        old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), memory)
+    places = [path for path in named if os.path.lexists(path)]
+    new, after, problems = _load(root, places, sides[1], package_folder, memory)
+    if not old.files:
+        check_found(new, paths)
+    return propose(
+        target,
+        Comparison(commit.sha, problems, len(base_problems), comparison.settings, comparison.notes),
+        before,
+        after,
+        hours_of,
+        whole=not paths,
+        invalid={*new.invalid, *(manifest.base_name for manifest in new.manifests)},
+    )
+
+
+def _names(root: Path, path: Path) -> Names:
+    """Return the names that lead from the root to a path."""
+    straight = Path(os.path.normpath(path.absolute()))
+    for place in (straight, straight.resolve()):
+        if place.is_relative_to(root):
+            return place.relative_to(root).parts
+    raise UsageError(f"{path} is outside the repository", hint="--base compares what git keeps of it")
+
+
+def _load(
+    root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, memory: Memory
+) -> tuple[Validation, Sequence[DesiredJob], tuple[Problem, ...]]:
+    """Return the manifests of one side, its jobs that can be staged, and all problems, sorted."""
+    found = validate(root, paths, frozenset(environment.defaults), package_of, memory)
+    desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
+    return found, desired.jobs, tuple(sorted([*found.problems, *capped(unfit)]))
+
+
+def _compare_settings(
+    root: Path, commit: Revision, name: str
+) -> tuple[Target, tuple[Environment, Environment] | None, Comparison]:
+    """Compare the settings of the work tree at `root` with the commit's.
+
+    Returns:
+        The target of environment `name`, the environment by the commit's settings and by the work tree's,
+        and the comparison. With problems there are no environments, and the target is the commit's, if any.
+
+    Raises:
+        UsageError: Neither side has the environment.
+        ReconcilerError: The commit can't be read.
+    """
+    commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
+    old, base_problems = read_document(commit.root)
+    new, problems = read_document(root)
+    before, after = from_document(commit.root, old), from_document(root, new)
+    was = None if base_problems else before.environments.get(name)
+    changes = () if problems else changed_settings(old, new, name)
+    problems = problems or [*_missing(root, commit.root, after, name if was else LOCAL)]
+    if problems:
+        target = target_of(before, was) if was else Target(name, "", "", "")
+        comparison = Comparison(commit.sha, tuple(problems), settings=changes, notes=(_NOT_COMPARED,))
+        return target, None, comparison
+    now = after.environment(name)
+    if base_problems:
+        notes = [_BASE_INVALID]
+    elif was is None:
+        notes = [f"The base has no environment {quote(name)}: its jobs are taken with this one's settings."]
+    else:
+        notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
+    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes))
+    return target_of(after, now), (was or now, now), comparison
+
+
+def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]:
+    """Return the problem of settings that the base has and the work tree lacks, such as the environment."""
+    if (base / FILE_NAME).exists() and not (root / FILE_NAME).exists():
+        hint = "put it back; one that sets nothing any more may be empty"
+        yield Problem(FILE_NAME, 1, 1, "", "the file is gone, and all settings with it", hint)
+    elif name not in after.environments:
+        known = ", ".join(sorted(after.environments))
+        message = f"there is no environment {quote(name)} any more, which the plan is for"
+        yield Problem(FILE_NAME, 1, 1, "/environments", message, f"the file has: {known}")
+
+
+def _place(config: Config, environment: Environment) -> tuple[object, ...]:
+    """Return all settings that decide where runs and their records are found."""
+    records = environment.claims_bucket, environment.instance, dict(environment.endpoints)
+    return (config.source, environment.engine, environment.project, environment.location, *records)

@@ -1,0 +1,1 @@
+"""The watch loop: wake-ups, passes, reports, HTTP endpoints."""

@@ -1,0 +1,252 @@
+"""Health and metrics over HTTP, for programs of this machine."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import Counter as Count
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from threading import Thread
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ServiceError, UsageError
+from reconciler.model.claim import ClaimState
+from reconciler.model.job import State
+from reconciler.model.plan import Drift, DriftKind
+from reconciler.operations.watch.one_pass import Result
+from reconciler.submission.observe import Observed
+
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", re.ASCII)
+# By the name of a host of its own, a web page could read what is here (DNS rebinding).
+_LOOPBACK = re.compile(r"(?:127\.\d+\.\d+\.\d+|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
+_LAST_PORT = 65535
+_REQUEST_TAKES = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered."""
+
+    status: int
+    text: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Pages = Mapping[str, Callable[[], Page]]
+"""What makes the answer, by path."""
+
+
+class Health:
+    """Whether the loop still goes round.
+
+    Args:
+        longest: Seconds after a pass, or after the beginning, in which the next one must have ended.
+        monotonic: Gives seconds.
+    """
+
+    def __init__(self, longest: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._longest = longest
+        self._monotonic = monotonic
+        self._last = monotonic()
+
+    def passed(self) -> None:
+        """A pass ended."""
+        self._last = self._monotonic()
+
+    def page(self) -> Page:
+        """200, or 503 where no pass has ended for too long."""
+        ago = self._monotonic() - self._last
+        well = ago <= self._longest
+        said = f"{'ok' if well else 'stuck'}: the last pass ended {ago:.0f} s ago\n"
+        return Page(200 if well else 503, said.encode())
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; raises UsageError where it isn't, or isn't this machine's own."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[3]) > _LAST_PORT:
+        raise UsageError(
+            f"{quote(text)} is not of the form HOST:PORT", hint=f"write 127.0.0.1:PORT, at most {_LAST_PORT}"
+        )
+    host = found[1] or found[2]
+    host = "127.0.0.1" if host.lower() == "localhost" else host
+    if not _is_loopback(host):
+        raise UsageError(
+            f"{quote(text)} is no address that only this machine reaches",
+            hint="write 127.0.0.1:PORT; for other machines put a proxy that knows who asks before it",
+        )
+    return host, int(found[3])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def listening(address: tuple[str, int], pages: Pages) -> Iterator[str]:
+    """Answer with `pages` in a thread; the URL without a path.
+
+    Raises:
+        ServiceError: The address can't be listened at.
+    """
+    host, port = address
+    try:
+        server = _server(host)((host, port), _handler(pages))
+    except OSError as error:
+        raise ServiceError(f"can't listen at {host}:{port}: {error.strerror}") from None
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="listener")
+    thread.start()
+    try:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _server(host: str) -> type[ThreadingHTTPServer]:
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Who asks and goes away is nothing to tell of."""
+
+    return Server
+
+
+def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _REQUEST_TAKES
+        server_version = "reconciler"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            self.wfile.write(self._answered())
+
+        def do_HEAD(self) -> None:
+            self._answered()
+
+        def _answered(self) -> bytes:
+            """Answer with all but the text, which it gives."""
+            page = self._page()
+            self.send_response(page.status)
+            self.send_header("Content-Type", page.content_type)
+            self.send_header("Content-Length", str(len(page.text)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            return page.text
+
+        def _page(self) -> Page:
+            if not _LOOPBACK.fullmatch(self.headers.get("Host", "")) or "Origin" in self.headers:
+                return Page(403, b"only for programs of this machine\n")
+            made = pages.get(self.path.partition("?")[0])
+            return made() if made else Page(404, b"there are /healthz and /metrics\n")
+
+        def log_message(self, *_: object) -> None:
+            """Who asks is nothing to tell of."""
+
+    return Handler
+
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+# When a counter was made is a figure of its own otherwise, which nobody asks for.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
+
+_OPEN = (ClaimState.PENDING, ClaimState.HELD)
+
+
+class Metrics:
+    """The figures, each under its name; every label value is there from the beginning."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._registry = CollectorRegistry()
+        self._passes = self._counter("passes", "Passes, by how they ended.", "result", Result)
+        self._submissions = self._counter("submissions", "Jobs that were submitted.")
+        self._fetches = self._counter("fetch_failures", "Fetches of the remote branch that failed.")
+        self._last = self._gauge("last_pass_timestamp_seconds", "When the last pass ended.")
+        self._success = self._gauge("last_success_timestamp_seconds", "When a pass last did all it had to.")
+        self._duration = self._gauge("last_pass_duration_seconds", "How long the last pass took.")
+        self._refused = self._gauge("refused", "1 while a limit stops the passes, else 0.")
+        self._invalid = self._gauge("manifests_invalid", "Files with problems, at the last pass.")
+        self._unposted = self._gauge("statuses_unposted", "Statuses that the last pass couldn't post.")
+        self._jobs = self._gauge("jobs", "Runs of this repository, by state.", "state", State)
+        self._claims = self._gauge("claims", "Submissions that aren't settled, by state.", "state", _OPEN)
+        self._drift = self._gauge("drift_findings", "What drifted, by kind.", "kind", DriftKind)
+
+    def passed(self, result: Result, seconds: float) -> None:
+        """A pass ended."""
+        self._passes.labels(str(result)).inc()
+        now = self._now()
+        self._last.set(now)
+        self._duration.set(seconds)
+        self._refused.set(result is Result.REFUSED)
+        if result is Result.SUCCEEDED:
+            self._success.set(now)
+
+    def invalid(self, files: int) -> None:
+        """So many files have problems."""
+        self._invalid.set(files)
+
+    def submitted(self, jobs: int) -> None:
+        """So many jobs were submitted."""
+        self._submissions.inc(jobs)
+
+    def seen(self, observed: Observed) -> None:
+        """What there is now."""
+        _set(self._jobs, State, (run.state for run in observed.runs))
+        _set(self._claims, _OPEN, (claim.state for claim in observed.known.values()))
+
+    def drifted(self, findings: Iterable[Drift]) -> None:
+        """What the plan found."""
+        _set(self._drift, DriftKind, (finding.kind for finding in findings))
+
+    def unposted(self, statuses: int) -> None:
+        """So many statuses couldn't be posted."""
+        self._unposted.set(statuses)
+
+    def fetch_failed(self) -> None:
+        """The remote branch couldn't be fetched."""
+        self._fetches.inc()
+
+    def text(self) -> bytes:
+        """All figures in Prometheus' text format, of type CONTENT_TYPE."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, said: str, label: str = "", values: Iterable[str] = ()) -> Counter:
+        made = Counter(f"reconciler_{name}", said, [label] if label else [], registry=self._registry)
+        for value in values:
+            made.labels(str(value))
+        return made
+
+    def _gauge(self, name: str, said: str, label: str = "", values: Iterable[str] = ()) -> Gauge:
+        made = Gauge(f"reconciler_{name}", said, [label] if label else [], registry=self._registry)
+        for value in values:
+            made.labels(str(value))
+        return made
+
+
+def _set(gauge: Gauge, values: Iterable[str], found: Iterable[str]) -> None:
+    count = Count(str(value) for value in found)
+    for value in values:
+        gauge.labels(str(value)).set(count[str(value)])

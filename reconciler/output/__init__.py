@@ -1,0 +1,1 @@
+"""Plans and results rendered as text, Markdown and JSON."""

@@ -1,0 +1,127 @@
+"""The JSON shapes that scripts read; each has a schema in `schemas/` and a `formatVersion`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reconciler.base.diagnostics import Problem
+from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
+
+if TYPE_CHECKING:
+    from reconciler.planning.outcome import JobStatus, Outcome
+
+Json = dict[str, Any]
+
+
+def validation_json(files: int, problems: Sequence[Problem]) -> Json:
+    """What `validate --format json` prints."""
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "valid": not problems,
+        "files": files,
+        "problems": [problem_json(problem) for problem in problems],
+    }
+
+
+def problem_json(problem: Problem) -> Json:
+    """One mistake with its place."""
+    return {
+        "path": problem.path,
+        "line": problem.line,
+        "column": problem.column,
+        "pointer": problem.pointer,
+        "message": problem.message,
+        "hint": problem.hint,
+    }
+
+
+def plan_json(plan: Plan) -> Json:
+    """What `plan --format json` prints."""
+    target = plan.target
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "target": {
+            "environment": target.environment,
+            "engine": target.engine,
+            "project": target.project,
+            "location": target.location,
+        },
+        "digest": plan.digest,
+        "summary": summary(plan),
+        "changes": [_change_json(change) for change in plan.changes],
+        "drift": [
+            {
+                "kind": str(drift.kind),
+                "jobName": drift.job_name,
+                "baseName": drift.base_name,
+                "detail": drift.detail,
+            }
+            for drift in plan.drift
+        ],
+    }
+
+
+def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
+    """What `apply --format json` prints: the plan, and what came of each change."""
+    return {
+        **plan_json(plan),
+        "outcomes": [
+            {
+                "jobName": outcome.change.job_name,
+                "action": str(outcome.change.action),
+                "status": str(outcome.status),
+                "state": str(outcome.state) if outcome.state else None,
+                "error": outcome.error,
+            }
+            for outcome in outcomes
+        ],
+    }
+
+
+def status_json(jobs: Iterable[JobStatus]) -> Json:
+    """What `status --format json` prints."""
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "jobs": [
+            {
+                "jobName": job.job_name,
+                "baseName": job.base_name,
+                "kind": job.kind,
+                "state": str(job.state) if job.state else None,
+                "claim": job.claim,
+                "createTime": job.create_time or None,
+                "startTime": job.start_time or None,
+                "endTime": job.end_time or None,
+                "error": job.error or None,
+                "resource": job.resource or None,
+                "url": job.url or None,
+                "commit": job.commit or None,
+                "attempt": job.attempt,
+            }
+            for job in jobs
+        ],
+    }
+
+
+def summary(plan: Plan) -> dict[str, int]:
+    """How many changes of each action there are, and how many findings."""
+    count = Counter(change.action for change in plan.changes)
+    return {**{str(action): count[action] for action in Action}, "drift": len(plan.drift)}
+
+
+def _change_json(change: Change) -> Json:
+    return {
+        "action": str(change.action),
+        "reason": change.reason,
+        "baseName": change.base_name,
+        "jobName": change.job_name,
+        "kind": change.kind,
+        "path": change.path or None,
+        "line": change.line or None,
+        "fields": [
+            {"pointer": field.pointer, "before": field.before, "after": field.after}
+            for field in change.fields
+        ],
+    }

@@ -1,0 +1,296 @@
+"""Plan, status and problems as text for people; for GitHub see `planmarkdown`, for scripts `jsonforms`.
+
+Everything that a manifest or a service wrote goes through `inert`, so that it can't act on a terminal, on a
+workflow's log or in Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reconciler.base.diagnostics import MAX_QUOTED, Problem
+from reconciler.base.sanitize import one_line, workflow_command
+from reconciler.model.job import State
+from reconciler.model.plan import Action, Change, Comparison, Drift, Edit, FieldChange, Plan, Stuck, Target
+from reconciler.output.json import summary
+
+# `validate` prints by this module as well, and needs nothing that decides.
+if TYPE_CHECKING:
+    from reconciler.planning.outcome import JobStatus, Outcome, Recorded
+
+MAX_FIELDS = 50
+SHOWN_OF_SHA = 12
+_SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
+_WITHOUT_STATE: dict[Recorded, str] = {
+    "none": "not submitted",
+    "pending": "outcome unknown",
+    "bound": "gone",
+    "rejected": "refused",
+    "held": "held",
+}
+_NOTHING = "nothing"
+_MAX_ERROR = 300
+_MAX_ANNOTATIONS = 10
+_ANNOTATION_TITLE = "Invalid manifest"
+
+
+def problems_text(problems: Sequence[Problem]) -> str:
+    """One mistake a line, as compilers write them, with the remedy below."""
+    lines = []
+    for problem in problems:
+        field = f" ({problem.pointer})" if problem.pointer else ""
+        where = f"{problem.path}:{problem.line}:{problem.column}"
+        lines.append(one_line(f"{where}: {problem.message}{field}"))
+        if problem.hint:
+            lines += (f"    {one_line(line)}" for line in problem.hint.splitlines())
+    return "\n".join(lines)
+
+
+def validation_text(files: int, problems: Sequence[Problem]) -> str:
+    """The mistakes, and a last line that counts them."""
+    if not problems:
+        return f"{counted(files, 'file')} valid." if files else "There are no manifests."
+    wrong = len({problem.path for problem in problems})
+    last = f"{counted(len(problems), 'problem')} in {counted(wrong, 'file')} of {files}."
+    return f"{problems_text(problems)}\n\n{last}"
+
+
+def validation_github(files: int, problems: Sequence[Problem]) -> str:
+    """Workflow commands that GitHub shows as annotations at file and line.
+
+    GitHub keeps ten of one kind a step and drops the rest unsaid, so the tenth says how many there are.
+    """
+    shown = problems if len(problems) <= _MAX_ANNOTATIONS else problems[: _MAX_ANNOTATIONS - 1]
+    lines = [_annotation(problem) for problem in shown]
+    if len(shown) < len(problems):
+        left = len(problems) - len(shown)
+        said = f"{counted(left, 'more problem')}; run `reconciler validate`"
+        lines.append(workflow_command("error", said, title=_ANNOTATION_TITLE))
+    return "\n".join(lines or [validation_text(files, problems)])
+
+
+def _annotation(problem: Problem) -> str:
+    said = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
+    return workflow_command(
+        "error", said, file=problem.path, line=problem.line, col=problem.column, title=_ANNOTATION_TITLE
+    )
+
+
+def plan_text(plan: Plan, *, verbose: bool = False) -> str:
+    """Return the plan for a terminal: the changes, and the unchanged jobs only with `verbose`.
+
+    The problems that a comparison with a commit found are only counted.
+    """
+    compared = plan.comparison
+    shown = [change for change in plan.changes if verbose or matters(change)]
+    head = f"Plan for {target_text(plan.target)}"
+    lines = [head, ""]
+    if compared is not None:
+        head = one_line(f"{head} against {compared.base[:SHOWN_OF_SHA]}")
+        settings = [*_settings_lines(compared)]
+        if not (shown or settings or compared.base_problems or compared.problems):
+            return f"{head}: no job differs, {len(plan.changes)} unchanged{_moved(plan)}."
+        lines = [head, "", *settings]
+    for change in shown:
+        lines += _change_lines(change)
+    if shown:
+        lines.append("")
+    if compared is not None:
+        return "\n".join([*lines, *_last_lines(plan, compared)])
+    lines += (f"  ~ {_drift_line(finding)}" for finding in plan.drift)
+    if plan.drift:
+        lines.append("")
+    lines.append(summary_line(plan))
+    if plan.digest and any(change.action is not Action.NONE for change in plan.changes):
+        lines.append(f"Digest: {plan.digest}")
+    return "\n".join(lines)
+
+
+def _settings_lines(compared: Comparison) -> Iterator[str]:
+    """Return the settings that differ, at most 50, and the notes."""
+    from reconciler.planning.proposal import decides
+
+    if compared.settings:
+        yield "Settings change, in reconciler.yaml:"
+        for field in compared.settings[:MAX_FIELDS]:
+            effect = decides(field.pointer)
+            yield f"  ! {_field_line(field)}  ({effect})" if effect else f"    {_field_line(field)}"
+        left = len(compared.settings) - MAX_FIELDS
+        yield from [f"    … and {left} more"] * (left > 0)
+        yield ""
+    for note in compared.notes:
+        yield from (one_line(note), "")
+
+
+def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
+    """Return the counts of edits, hours and problems."""
+    if plan.changes or not compared.problems:
+        edits = Counter(change.edit for change in plan.changes)
+        before, after = (sum(change.hours[side] for change in plan.changes) for side in (0, 1))
+        hours = f"; at most {before:.10g} → {after:.10g} accelerator-hours" if before or after else ""
+        yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
+    if compared.problems:
+        files = counted(len({problem.path for problem in compared.problems}), "file")
+        found = counted(len(compared.problems), "problem")
+        yield f"{found} in {files}: what can't be read isn't counted above."
+    if plan.changes or not compared.problems:
+        if compared.base_problems:
+            found = counted(compared.base_problems, "problem")
+            yield f"The manifests that are compared with have {found}: jobs of invalid ones count as new."
+        yield "No service was asked what ran before: `reconciler plan` tells what is submitted."
+
+
+def _moved(plan: Plan) -> str:
+    moved = sum(change.edit is Edit.UNCHANGED and bool(change.notes) for change in plan.changes)
+    return f" ({moved} in another place)" if moved else ""
+
+
+def short_error(text: str) -> str:
+    """An error in one line: a traceback's first line says what ended, its last one why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return one_line(lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}") if lines else ""
+
+
+def outcomes_text(outcomes: Sequence[Outcome]) -> str:
+    """What came of each change, and a last line that counts."""
+    from reconciler.planning.outcome import Status
+
+    lines, told = [], dict.fromkeys(Status, 0)
+    for outcome in outcomes:
+        told[outcome.status] += 1
+        state = f"  {outcome.state}" if outcome.state else ""
+        line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
+        lines.append(line + (f": {short_error(outcome.error)}" if outcome.error else ""))
+    counts = [f"{number} {status}" for status, number in told.items() if number]
+    for state in (State.FAILED, State.CANCELLED):
+        # A job that apply itself was to cancel counts as applied.
+        ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
+        counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
+    return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
+
+
+def status_text(jobs: Sequence[JobStatus]) -> str:
+    """A table of jobs and states."""
+    if not jobs:
+        return "No jobs."
+    head = ("JOB", "KIND", "STATE", "CLAIM", "ATTEMPT", "CREATED", "ENDED", "ERROR")
+    rows = [
+        (
+            one_line(job.job_name),
+            job.kind,
+            _state(job),
+            job.claim,
+            str(job.attempt),
+            one_line(job.create_time) or "-",
+            one_line(job.end_time) or "-",
+            short_error(job.error)[:_MAX_ERROR] or "-",
+        )
+        for job in jobs
+    ]
+    return "\n".join(_table([head, *rows]))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _state(job: JobStatus) -> str:
+    if job.state is None:
+        return _WITHOUT_STATE[job.claim]
+    own = job.service_state.removeprefix("JOB_STATE_")
+    said = f" ({own})" if own and own not in (str(job.state), "PENDING") else ""
+    return one_line(f"{job.state}{said}")
+
+
+def target_text(target: Target) -> str:
+    """Where a plan is for; of a place that isn't known, the environment."""
+    if not target.engine:
+        return target.environment
+    if target.engine == "local":
+        return f"{target.environment} (embedded service)"
+    return f"{target.environment} (project {target.project}, {target.location})"
+
+
+def _change_lines(change: Change) -> Iterator[str]:
+    """A change for a terminal: what is done, why, the fields that differ, and notes."""
+    sign, where = _SIGNS[change.action], one_line(place(change))
+    yield f"  {sign} {change.action} {one_line(change.job_name)}  {change.kind}  {where}"
+    edit = f"{change.edit}: " if change.edit and not change.reason.startswith(change.edit) else ""
+    yield f"      {edit}{one_line(change.reason)}"
+    yield from (f"      {_field_line(field)}" for field in change.fields[:MAX_FIELDS])
+    yield from (f"      {line}" for line in (*more_fields(change), *map(one_line, change.notes)))
+
+
+def place(change: Change) -> str:
+    """The manifest of a change, with its line where it is known."""
+    return f"{change.path}:{change.line}" if change.line else change.path
+
+
+def more_fields(change: Change) -> list[str]:
+    """Return the line that counts the fields beyond the shown ones."""
+    left = len(change.fields) - MAX_FIELDS
+    return [f"… and {left} more fields"] if left > 0 else []
+
+
+def _field_line(field: FieldChange) -> str:
+    """A field for a terminal, with both values."""
+    before, after = field_values(field)
+    return one_line(f"{field.pointer}: {before} → {after}")
+
+
+def field_values(field: FieldChange) -> tuple[str, str]:
+    """Both values as JSON, not made inert; long ones that begin alike from where they differ."""
+    before, after = _value(field.before), _value(field.after)
+    common = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+    start = common if max(len(before), len(after)) > MAX_QUOTED and common > MAX_QUOTED // 2 else 0
+    return _part(before, start), _part(after, start)
+
+
+def _value(value: Any) -> str:
+    return _NOTHING if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _part(text: str, start: int) -> str:
+    shown = text[start : start + MAX_QUOTED]
+    return ("…" if start else "") + shown + ("…" if start + len(shown) < len(text) else "")
+
+
+def _drift_line(finding: Drift) -> str:
+    return one_line(f"{finding.kind} {finding.job_name}: {finding.detail}")
+
+
+def summary_line(plan: Plan) -> str:
+    """The counts of changes and findings."""
+    count = summary(plan)
+    if not any(number for name, number in count.items() if name not in ("none", "drift")):
+        stuck = _stuck(plan)
+        done = f"Nothing to do: {counted(count['none'], 'job')}{stuck or ' as wanted'}"
+        return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
+    return (
+        f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
+        f"{count['none']} unchanged, {count['blocked']} blocked, {counted(count['drift'], 'finding')}."
+    )
+
+
+def matters(change: Change) -> bool:
+    """Return True if a change is shown by default: it acts or edits, or its job is not in sync."""
+    if change.edit:
+        return change.edit is not Edit.UNCHANGED
+    return change.action is not Action.NONE or (change.stuck is not None and change.reason != "suspended")
+
+
+def _stuck(plan: Plan) -> str:
+    """The jobs that are left alone without having done what is wanted of them, counted by why."""
+    why = Counter(change.stuck for change in plan.changes if change.stuck)
+    told = [f"{why[stuck]} {stuck}" for stuck in Stuck if why[stuck]]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Source trees and the reproducible archives made of them."""

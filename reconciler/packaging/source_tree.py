@@ -1,0 +1,270 @@
+"""The code that a job stages: which files of a folder count, and the hash over them.
+
+What counts is every regular file below the folder, except
+
+- what a `.gitignore` excludes: those from the repository's root down to the file, as git reads them. The
+  user's and the clone's own exclude files differ between machines, and what git tracks only its index knows:
+  neither is asked. So a file that is tracked though a `.gitignore` excludes it doesn't count;
+- what never is code: `.git`, `.reconciler`, `.venv`, `__pycache__`, `.DS_Store`, `*.pyc`, `*.pyo`.
+
+A link counts as what it points to, in the link's place, as long as that counts too where it really is: a
+file with its bytes, a folder with all that counts in it. A link that is absolute or leads out of the
+repository, to nothing, in a circle or to what is excluded is refused: it would be something else on another
+machine. A `.gitignore` that is a link is none, as to git. Empty folders don't count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
+
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import InvalidError
+from reconciler.packaging.work_tree import Folder, Names, UnfitError, WorkTree, not_a_file, refuse_excluded
+
+MAX_FILES = 10_000
+"""How many files and folders a package may hold."""
+MAX_BYTES = 200_000_000
+"""How many bytes they may hold together."""
+MAX_DEPTH = 64
+"""How deep they may be nested."""
+
+_DOMAIN = b"reconciler source tree 1\n"
+# Control characters, line ends, and what turns the direction of text; a backslash is a separator elsewhere.
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file that counts.
+
+    Attributes:
+        path: From the package's folder, with "/".
+        executable: Whether its owner may execute it: the one bit of the mode that git keeps.
+        content: Its bytes.
+    """
+
+    path: str
+    executable: bool
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """The files of a package, sorted by path, no path twice.
+
+    Attributes:
+        digest: The SHA-256 over them, 64 hex digits: of each file the path, a zero byte, "x" or "-", and the
+            SHA-256 of its bytes. A path holds no zero byte and the rest is 33 bytes, so two trees never give
+            the same input.
+    """
+
+    files: tuple[SourceFile, ...]
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        files = tuple(sorted(self.files, key=lambda file: file.path))
+        object.__setattr__(self, "files", files)
+        object.__setattr__(self, "digest", _digest(files))
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class SourceFinding:
+    """One reason why a folder can't be staged.
+
+    Attributes:
+        path: What it is about, relative to the repository's root, with "/".
+        message: A sentence that names the path.
+        hint: What to do about it.
+    """
+
+    path: str
+    message: str
+    hint: str
+
+
+class SourceTreeError(InvalidError):
+    """The folder can't be staged.
+
+    Attributes:
+        findings: Every reason that was found, sorted; at least one.
+    """
+
+    def __init__(self, findings: Iterable[SourceFinding]) -> None:
+        self.findings = tuple(sorted(findings))
+        first, *others = self.findings
+        more = f" (and {len(others)} more)" if others else ""
+        super().__init__(first.message + more, hint=first.hint)
+
+
+def read_source_tree(folder: Path, root: Path) -> SourceTree:
+    """The files of `folder` that count, with their bytes.
+
+    Args:
+        folder: The package's folder.
+        root: The repository's root, from which `.gitignore` files are read and which no link may leave.
+
+    Raises:
+        SourceTreeError: Some of it can't be staged, or there is nothing to stage.
+    """
+    package = Path(os.path.relpath(folder, root)).as_posix()
+    reader = _Reader(WorkTree(root), package)
+    reader.read()
+    if reader.findings:
+        raise SourceTreeError(reader.findings)
+    return SourceTree(tuple(reader.files))
+
+
+def _digest(files: Iterable[SourceFile]) -> str:
+    whole = hashlib.sha256(_DOMAIN)
+    for file in files:
+        whole.update(file.path.encode("utf-8") + b"\0" + (b"x" if file.executable else b"-"))
+        whole.update(hashlib.sha256(file.content).digest())
+    return whole.hexdigest()
+
+
+class _FullError(Exception):
+    """There is more than a package may hold; nothing further is read."""
+
+
+class _Reader:
+    """Reads one package and collects what is wrong with it.
+
+    Where something is in the package (`path`) and where it really is (`Folder.names`) differ behind a link.
+    """
+
+    def __init__(self, tree: WorkTree, package: str) -> None:
+        self._tree = tree
+        self._package = package
+        self._entries = 0
+        self._bytes = 0
+        self.files: list[SourceFile] = []
+        self.findings: list[SourceFinding] = []
+
+    def read(self) -> None:
+        """Read all that counts into `files`, and every reason against it into `findings`."""
+        with suppress(_FullError), self._noting(()):
+            self._read_package()
+        if not self.files and not self.findings:
+            self._note((), "holds no file that counts", "put code there, or mend the .gitignore files")
+
+    def _read_package(self) -> None:
+        names = self._tree.resolve((), self._package)
+        try:
+            with self._tree.opened(names) as folder:
+                self._read_folder(folder, (), frozenset())
+        except NotADirectoryError:
+            raise UnfitError("is no folder", "write the path of the folder that holds the code") from None
+
+    def _read_folder(self, folder: Folder, path: Names, above: frozenset[tuple[int, int]]) -> None:
+        if folder.inode in above:
+            raise UnfitError("leads back to a folder that it is in", "let it point to something else")
+        if len(path) > MAX_DEPTH:
+            raise UnfitError(f"is nested deeper than {MAX_DEPTH} folders", "nest it less deep")
+        above |= {folder.inode}
+        folded: dict[str, str] = {}
+        for entry in folder.entries():
+            if folder.reason_to_exclude(entry.name, folder=entry.is_dir(follow_symlinks=False)):
+                continue
+            name = _shown(entry.name)
+            with self._noting((*path, name)):
+                self._count()
+                _refuse_unfit(entry.name)
+                _refuse_same(folded, name)
+                self._read_entry(folder, entry, (*path, name), above)
+
+    def _read_entry(
+        self, folder: Folder, entry: os.DirEntry[str], path: Names, above: frozenset[tuple[int, int]]
+    ) -> None:
+        if not entry.is_symlink():
+            self._read_thing(folder, entry.name, path, above)
+            return
+        target = os.readlink(entry.name, dir_fd=folder.fd)
+        try:
+            self._read_target(self._tree.resolve(folder.names, target), path, above)
+        except UnfitError as error:
+            message = f"is a link to {quote(_shown(target))}, which {error.message}"
+            raise UnfitError(message, error.hint) from None
+
+    def _read_target(self, names: Names, path: Names, above: frozenset[tuple[int, int]]) -> None:
+        if not names:
+            raise UnfitError("is the repository's root", "let it point to what the package needs")
+        with self._tree.opened(names[:-1]) as parent:
+            mode = os.stat(names[-1], dir_fd=parent.fd, follow_symlinks=False).st_mode
+            refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
+            self._read_thing(parent, names[-1], path, above)
+
+    def _read_thing(self, parent: Folder, name: str, path: Names, above: frozenset[tuple[int, int]]) -> None:
+        mode = os.stat(name, dir_fd=parent.fd, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            with self._tree.child(parent, name) as folder:
+                self._read_folder(folder, path, above)
+        elif stat.S_ISREG(mode):
+            self._read_file(parent, name, path)
+        else:
+            raise not_a_file(mode)
+
+    def _read_file(self, parent: Folder, name: str, path: Names) -> None:
+        content, executable = parent.read(name, MAX_BYTES - self._bytes + 1)
+        self._bytes += len(content)
+        if self._bytes > MAX_BYTES:
+            self._refuse_more(f"more than {MAX_BYTES // 1_000_000} MB")
+        self.files.append(SourceFile("/".join(path), executable, content))
+
+    def _count(self) -> None:
+        self._entries += 1
+        if self._entries > MAX_FILES:
+            self._refuse_more(f"more than {MAX_FILES:,} files and folders")
+
+    def _refuse_more(self, amount: str) -> NoReturn:
+        hint = "exclude what is no code in a .gitignore; a job reads its data from Cloud Storage"
+        self._note((), f"holds {amount}", hint)
+        raise _FullError
+
+    @contextmanager
+    def _noting(self, path: Names) -> Iterator[None]:
+        """Turn what is refused inside into a finding about `path`."""
+        try:
+            yield
+        except UnfitError as error:
+            self._note(path, error.message, error.hint)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            self._note(path, f"can't be read: {reason}", "make it readable, or exclude it in a .gitignore")
+
+    def _note(self, path: Names, message: str, hint: str) -> None:
+        place = PurePosixPath(_shown(self._package), *path).as_posix()
+        self.findings.append(SourceFinding(place, f"{quote(place)} {message}", hint))
+
+
+def _shown(name: str) -> str:
+    """A name as text, whatever the locale's encoding is; what isn't UTF-8 as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _refuse_unfit(name: str) -> None:
+    """Refuse a name that another system would change, or that can't be shown as it is."""
+    try:
+        text = os.fsencode(name).decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnfitError("has a name that isn't UTF-8", "give it another name") from None
+    if _UNFIT.search(text):
+        raise UnfitError("has a control character or a backslash in its name", "give it another name")
+    if not unicodedata.is_normalized("NFC", text):
+        hint = "give it the name in Unicode's composed form (NFC)"
+        raise UnfitError("has a name that another system may spell in other bytes", hint)
+
+
+def _refuse_same(folded: dict[str, str], name: str) -> None:
+    other = folded.setdefault(unicodedata.normalize("NFC", name.casefold()), name)
+    if other != name:
+        message = f"is the same as {quote(other)} where upper and lower case don't count"
+        raise UnfitError(message, "give one of them another name")

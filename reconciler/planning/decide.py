@@ -1,0 +1,318 @@
+"""What is to be done about one wanted job, and why: the table that the plan's submissions rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import assert_never
+
+from reconciler.base.diagnostics import quote
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.duplicates import age
+from reconciler.model.job import INSTANCE, KEY, ActualJob, State
+from reconciler.model.manifest import ML_V1
+from reconciler.model.naming import job_name, label_of
+from reconciler.model.plan import Action, Change, DesiredJob, FieldChange, Stuck, Target
+from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
+from reconciler.planning.attempts import Attempt, keys_of
+from reconciler.planning.comparison import compared
+
+_ML_IS_GONE = (
+    "Google switched AI Platform Training off on 2025-01-31; "
+    "write the job as an aiplatform.googleapis.com/v1 CustomJob"
+)
+_RERUN = 'change "rerun" to run it again'
+_OTHER_NAME = 'change "rerun" to get another name'
+_GONE = "the service no longer has its record"
+
+
+def decide(
+    target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob] = ()
+) -> Change:
+    """Return the one change of a desired job.
+
+    Args:
+        target: Where it is to run.
+        job: The desired job.
+        of_base: All attempts at the contents that its base name had, its own among them.
+        doubtful: Live runs of any content that may be the environment's own, as `Observed.doubtful` has them.
+    """
+    return _Decision(target, job, of_base, doubtful).change()
+
+
+class _Decision:
+    """One wanted job, and what is known of it."""
+
+    def __init__(
+        self, target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob]
+    ) -> None:
+        keys = keys_of(job)
+        self._doubtful = [run for run in doubtful if run.labels.get(KEY) in keys]
+        self._target = target
+        self._job = job
+        self._identities = dict(zip(keys, (job.identity, *job.earlier), strict=True))
+        # The newest version of the hash comes last: of equal attempts, the last one counts.
+        mine = (attempt for attempt in of_base if attempt.id.key in keys)
+        told = sorted(mine, key=lambda attempt: -keys.index(attempt.id.key))
+        self._mine = [attempt for attempt in told if _is_credible(attempt, told)]
+        self._odd = [attempt for attempt in told if attempt not in self._mine]
+        self._rest = [attempt for attempt in of_base if attempt.id.key not in keys]
+
+    def change(self) -> Change:
+        open_ = [attempt for attempt in self._mine if not attempt.failed]
+        if self._job.manifest.reconcile.suspend:
+            return self._suspended(open_)
+        if open_:
+            return self._open(_counting(open_))
+        return self._after_failure(_counting(self._mine)) if self._mine else self._first()
+
+    def _suspended(self, open_: Sequence[Attempt]) -> Change:
+        known = open_ or self._mine
+        if not known:
+            key = label_of(self._job.identity)
+            return self._about(Action.NONE, "suspended", key, 1, stuck=Stuck.SUSPENDED)
+        counting = _counting(known)
+        return self._none(counting, f"suspended{_unsettled(counting)}", Stuck.SUSPENDED)
+
+    def _first(self) -> Change:
+        """Return the change of a content that this environment never submitted."""
+        beside = self._beside()
+        if beside:
+            return self._about(
+                Action.BLOCKED, _without_request(beside), label_of(self._job.identity), 1, actual=beside
+            )
+        reason, fields = compared(self._job, self._rest)
+        return self._submission(label_of(self._job.identity), 1, reason, fields=fields)
+
+    def _after_failure(self, last: Attempt) -> Change:
+        """Every attempt so far was seen to fail."""
+        number = last.id.attempt
+        left = self._job.manifest.reconcile.attempts - number
+        if left <= 0:
+            return self._ended(last, State.FAILED)
+        beside = self._beside()
+        if beside:
+            return self._about(
+                Action.BLOCKED, _without_request(beside), last.id.key, number + 1, actual=beside
+            )
+        reason = f"attempt {number} failed, {left} left"
+        return self._submission(last.id.key, number + 1, reason, actual=last.run)
+
+    def _beside(self) -> ActualJob | None:
+        """A run that no recorded request made, and that may do what a submission would do."""
+        strangers = (run for attempt in self._mine for run in attempt.strangers)
+        odd = (attempt.run for attempt in self._odd if attempt.run)
+        return next((run for run in (*strangers, *odd) if _counts(run)), None)
+
+    def _open(self, attempt: Attempt) -> Change:
+        """An attempt that isn't known to have failed: there is no other beside it."""
+        claim = attempt.claim
+        wanted = self._job.manifest.reconcile.attempts
+        if attempt.id.attempt > wanted and not attempt.bound and not attempt.run:
+            said = f'attempt {attempt.id.attempt} is not wanted any more: "attempts" is {wanted}'
+            return self._none(attempt, said, Stuck.FAILED)
+        if claim is None:
+            return self._again(attempt, "found without a claim: adopted if it is the same job")
+        match claim.state:
+            case ClaimState.BOUND:
+                return self._bound(attempt)
+            case ClaimState.PENDING:
+                return self._again(attempt, _found(attempt) or self._why_pending(claim))
+            case ClaimState.REJECTED:
+                why = _found(attempt) or _why_rejected(claim)
+                return self._again(attempt, why, fresh=not attempt.run)
+            case ClaimState.HELD:
+                return self._held(attempt, claim)
+            case _:
+                assert_never(claim.state)
+
+    def _again(self, attempt: Attempt, reason: str, *, fresh: bool = False) -> Change:
+        """The submission of an attempt that has begun."""
+        return self._submission(attempt.id.key, attempt.id.attempt, reason, actual=attempt.run, fresh=fresh)
+
+    def _why_pending(self, claim: Claim) -> str:
+        when = ""
+        if claim.fence:
+            bounds = GOOGLE_BOUNDS if self._target.engine == "google" else EMBEDDED_BOUNDS
+            when = f" after {_time(claim.fence + bounds.executes + bounds.visible)}"
+        unknown = "the outcome of its submission is not known"
+        return f"{unknown}: looked for, and sent again{when} if no job appears"
+
+    def _held(self, attempt: Attempt, claim: Claim) -> Change:
+        if attempt.run and attempt.run.resource != claim.odd:
+            return self._again(attempt, _found(attempt))
+        if claim.given_up:
+            return self._none(attempt, f"given up; {_RERUN}", Stuck.GIVEN_UP)
+        how = f'run "reconciler resolve {self._name(attempt)} --resubmit" or "--give-up"'
+        said = f"{claim.error or 'held'}; {how}"
+        return self._about(Action.BLOCKED, said, attempt.id.key, attempt.id.attempt, actual=attempt.run)
+
+    def _bound(self, attempt: Attempt) -> Change:
+        state = attempt.state
+        match state:
+            case None:
+                return self._none(attempt, f"deleted outside; {_RERUN}", Stuck.DELETED)
+            case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
+                return self._none(attempt, state.lower())
+            case State.SUCCEEDED | State.FAILED | State.CANCELLED:
+                return self._ended(attempt, state)
+            case _:
+                assert_never(state)
+
+    def _ended(self, attempt: Attempt, state: State) -> Change:
+        """What ended stays ended, also where other content ran since, or the service forgot it."""
+        stuck, remedy = _END[state]
+        if self._overtaken(attempt):
+            said = f"already ran as {self._name(attempt)} ({state.lower()}); {_RERUN}"
+            return self._none(attempt, said, stuck or Stuck.REVERTED)
+        gone = [] if attempt.run else [_GONE]
+        return self._none(attempt, "; ".join([state.lower(), *gone, *remedy]), stuck)
+
+    def _overtaken(self, attempt: Attempt) -> bool:
+        """Whether other content ran later; what the service forgot is older than what it still has."""
+        others = [other.run for other in self._rest if other.run]
+        return any(attempt.run is None or age(run) > age(attempt.run) for run in others)
+
+    def _submission(
+        self,
+        key: str,
+        number: int,
+        reason: str,
+        *,
+        fields: tuple[FieldChange, ...] = (),
+        actual: ActualJob | None = None,
+        fresh: bool = True,
+    ) -> Change:
+        """A submission, unless something forbids it; `fresh` where no request of it can make a job."""
+        action = Action.SUBMIT if number == 1 else Action.RETRY
+        if self._target.engine == "google" and self._job.manifest.api_version == ML_V1:
+            return self._about(Action.BLOCKED, _ML_IS_GONE, key, number, actual=actual)
+        if self._target.sharing and self._job.manifest.api_version == ML_V1:
+            return self._about(Action.BLOCKED, _ml_is_shared(self._target), key, number, actual=actual)
+        # An attempt whose request may have left goes on: its claim is settled, whatever runs beside it.
+        if fresh and self._doubtful:
+            run = self._doubtful[0]
+            return self._about(Action.BLOCKED, _before_instance(run), key, number, actual=run)
+        clash = self._clash(job_name(self._job.manifest.base_name, self._identities[key], number))
+        if fresh and clash:
+            return self._about(Action.BLOCKED, clash, key, number)
+        return self._about(action, reason, key, number, fields=fields, actual=actual)
+
+    def _clash(self, name: str) -> str | None:
+        """Two contents may share the 16 digits of a name; the whole identity in the key tells them apart."""
+        for attempt in self._rest:
+            for run in (attempt.run, *attempt.others, *attempt.strangers):
+                if run and run.job_name == name:
+                    return (
+                        f'{run.resource} has this name and other content; change "rerun" to get another name'
+                    )
+            if attempt.name == name:
+                return f"a claim has the name {name} for other content; {_OTHER_NAME}"
+        return None
+
+    def _none(self, attempt: Attempt, reason: str, stuck: Stuck | None = None) -> Change:
+        key, number = attempt.id.key, attempt.id.attempt
+        return self._about(Action.NONE, reason, key, number, actual=attempt.run, stuck=stuck)
+
+    def _name(self, attempt: Attempt) -> str:
+        identity = self._identities[attempt.id.key]
+        return job_name(self._job.manifest.base_name, identity, attempt.id.attempt)
+
+    def _about(
+        self,
+        action: Action,
+        reason: str,
+        key: str,
+        number: int,
+        *,
+        fields: tuple[FieldChange, ...] = (),
+        actual: ActualJob | None = None,
+        stuck: Stuck | None = None,
+    ) -> Change:
+        manifest = self._job.manifest
+        return Change(
+            action=action,
+            reason=reason,
+            base_name=manifest.name,
+            job_name=job_name(manifest.base_name, self._identities[key], number),
+            kind=manifest.kind,
+            path=manifest.path,
+            line=manifest.line,
+            attempt=number,
+            fields=fields,
+            desired=self._job,
+            actual=actual,
+            key=key,
+            stuck=stuck,
+        )
+
+
+_END: dict[State, tuple[Stuck | None, list[str]]] = {
+    State.SUCCEEDED: (None, []),
+    State.FAILED: (Stuck.FAILED, [f'raise "attempts" or {_RERUN}']),
+    State.CANCELLED: (Stuck.CANCELLED, [_RERUN]),
+}
+"""What an end leaves to do, and how; a state without an entry is no end."""
+
+
+def _ml_is_shared(target: Target) -> str:
+    """Say that another environment's run of this content can't be told from the environment's own."""
+    return (
+        f"the environment {quote(target.sharing)} has the project {quote(target.project)} too, and AI "
+        "Platform does not tell their jobs apart: write a project of its own in the environment that is new"
+    )
+
+
+def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
+    """Whether an attempt can have been made: only labels speak of it, and there is none before one failed."""
+    before = attempt.id.attempt - 1
+    return (
+        attempt.claim is not None or before == 0 or any(a.failed for a in attempts if a.id.attempt == before)
+    )
+
+
+def _counting(attempts: Sequence[Attempt]) -> Attempt:
+    """The attempt that says how its content stands: one whose job is known goes before one that isn't."""
+    return max(reversed(attempts), key=lambda attempt: (attempt.state is not None, attempt.id.attempt))
+
+
+def _without_request(run: ActualJob) -> str:
+    return f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {_RERUN}"
+
+
+def _before_instance(run: ActualJob) -> str:
+    whose = f'the instance "{run.labels[INSTANCE]}"' if INSTANCE in run.labels else "no instance"
+    return (
+        f"{run.resource} ({run.state.lower()}) has this content and was submitted under {whose}; it may be "
+        "this environment's own, from before its instance changed: wait until it has ended, or cancel it, "
+        "and apply again"
+    )
+
+
+def _unsettled(attempt: Attempt) -> str:
+    """What goes on with a suspended job all the same."""
+    if attempt.state and not attempt.state.ended:
+        return f"; its run goes on: {attempt.state.lower()}"
+    if attempt.claim and attempt.claim.state is ClaimState.PENDING:
+        return "; the outcome of its submission is not known"
+    if attempt.claim and attempt.claim.state is ClaimState.HELD and not attempt.claim.given_up:
+        return f"; {attempt.claim.error}"
+    return ""
+
+
+def _counts(run: ActualJob) -> bool:
+    """Whether a run may have done, or may yet do, what a further attempt would do."""
+    return run.state not in (State.FAILED, State.CANCELLED)
+
+
+def _found(attempt: Attempt) -> str:
+    return "its job was found: the claim is bound to it" if attempt.run else ""
+
+
+def _why_rejected(claim: Claim) -> str:
+    when = f"; not before {_time(claim.not_before)}" if claim.not_before else ""
+    return f"refused: {claim.error or 'no reason given'}{when}"
+
+
+def _time(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%H:%M:%S} UTC"

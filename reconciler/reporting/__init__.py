@@ -1,0 +1,1 @@
+"""Commit statuses and pull request comments."""

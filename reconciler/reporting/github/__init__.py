@@ -1,0 +1,1 @@
+"""GitHub's API: statuses, comments, settings."""

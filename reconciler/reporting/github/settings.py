@@ -1,0 +1,135 @@
+"""Where commit statuses are posted, and with what token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import InvalidError
+from reconciler.base.http import DirectTransport
+from reconciler.base.http.destination import destination_of
+from reconciler.base.http.recipients import GITHUB, OwnerHosts
+from reconciler.manifests.settings import LOCAL, Config
+from reconciler.manifests.token_hosts import token_hosts
+
+DEFAULT_API_URL = "https://api.github.com"
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
+_EACH = {"jobs": True, "summary": False}
+
+
+@dataclass(frozen=True, slots=True)
+class GitHubSettings:
+    """Where commit statuses go.
+
+    Attributes:
+        repository: `owner/name`.
+        api_url: Without a slash at its end.
+        token: "" where there is none; left out of the text form.
+        each: Whether each job has a status of its own; None leaves it to how many they are.
+        recipients: The rule of the token.
+    """
+
+    repository: str
+    api_url: str
+    token: str = field(repr=False)
+    each: bool | None = None
+    recipients: OwnerHosts = GITHUB
+
+    def transport(self) -> DirectTransport:
+        """Return a transport that sends the token to its recipients only."""
+        return DirectTransport(self.recipients)
+
+
+def github_settings(
+    config: Mapping[str, Any] | None, environ: Mapping[str, str], root: Path
+) -> GitHubSettings | None:
+    """Return where statuses go, by `reconciler.yaml` and the environment; None where nothing is posted.
+
+    Statuses are posted where `github` exists, even empty, or inside GitHub Actions. GITHUB_API_URL, which
+    Actions sets, goes before `apiUrl` and is the user's word: its host may get the token. The host that the
+    file names may get it only if it is GitHub's or the user allowed it.
+
+    Args:
+        config: `github`; None where the file has none.
+        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, and those
+            that allow further hosts.
+        root: The repository's root.
+
+    Raises:
+        InvalidError: There is no repository, or an address that the token may not be sent to.
+    """
+    in_actions = environ.get("GITHUB_ACTIONS") == "true"
+    if config is None and not in_actions:
+        return None
+    written = config or {}
+    repository = _repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
+    token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
+    each = _EACH.get(written.get("statuses") or "")
+    if given := environ.get("GITHUB_API_URL"):
+        url = _api_url(given, "GITHUB_API_URL")
+        to = destination_of(url)
+        return GitHubSettings(repository, url, token, each, GITHUB.also({(to.host, to.port)}))
+    url = _api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
+    if not token:
+        return GitHubSettings(repository, url, token, each)
+    hosts = token_hosts(root, environ)
+    hosts.check(hosts.github, root, url, ("github", "apiUrl"))
+    return GitHubSettings(repository, url, token, each, hosts.github)
+
+
+def _repository(name: str) -> str:
+    if not name:
+        hint = "write `github: {repository: OWNER/NAME}` in reconciler.yaml"
+        raise InvalidError("commit statuses are wanted, but not said of which repository", hint=hint)
+    if not _REPOSITORY.fullmatch(name):
+        raise InvalidError(f"{quote(name)} is no GitHub repository", hint="write OWNER/NAME")
+    return name
+
+
+def _api_url(url: str, setting: str) -> str:
+    try:
+        usable = destination_of(url).scheme == "https" and not {"?", "#"} & set(url)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidError(
+            f"{setting}: {quote(url)} is not the address of a GitHub API",
+            hint="write an address that begins with https://; the token is never sent by plain http",
+        )
+    return url.rstrip("/")
+
+
+ROLL_UP = "reconciler"
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The contexts of one environment.
+
+    Attributes:
+        environment: Its name.
+        roll_up: The verdict over all of a commit's jobs.
+    """
+
+    environment: str
+    roll_up: str = ROLL_UP
+
+    def of_job(self, base_name: str) -> str:
+        """The status of one job."""
+        return f"{ROLL_UP}/{self.environment}/{base_name}"
+
+    @property
+    def drift(self) -> str:
+        """What there is and isn't wanted; no job's context has a blank."""
+        return f"{self.roll_up} drift"
+
+
+def contexts_of(config: Config, environment: str) -> Contexts:
+    """The roll-up is `reconciler`, and `reconciler/<environment>` where there are several environments."""
+    others = set(config.environments) - {environment, LOCAL}
+    return Contexts(environment, f"{ROLL_UP}/{environment}" if others else ROLL_UP)

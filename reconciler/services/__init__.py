@@ -1,1 +1,0 @@
-"""The ports over real services: claims and packages in storage, jobs, credentials, logs."""

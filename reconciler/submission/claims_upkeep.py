@@ -1,0 +1,74 @@
+"""What a claim remembers is kept true: the manifest's place and wishes, and how its job ended."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.duplicates import elder, kept, made
+from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
+from reconciler.model.plan import DesiredJob
+from reconciler.submission.observe import Observed
+from reconciler.submission.protocol import bound
+
+
+def runs_by_claim(observed: Observed) -> dict[ClaimId, list[ActualJob]]:
+    """The runs that each claim may be about: those with its labels, and the one that it names."""
+    bound = {claim.resource: id for id, claim in observed.known.items() if claim.resource}
+    found: dict[ClaimId, list[ActualJob]] = defaultdict(list)
+    for run in observed.runs:
+        found[bound.get(run.resource) or ClaimId(run.labels.get(KEY, ""), attempt_of(run))].append(run)
+    return found
+
+
+def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -> Claim:
+    """The claim as it should be; equal to the given one where nothing is news.
+
+    Args:
+        claim: As it is.
+        job: The wanted job of this content; None where nothing wants it any more: then what it last wished
+            stays.
+        runs: Those that `runs_by_claim` gives.
+    """
+    wished = _wished(claim, job) if job else claim
+    if claim.state is ClaimState.BOUND:
+        return _seen(wished, runs)
+    made_ = [run for run in runs if made(claim, run)]
+    # A wanted job is compared first. What nobody wants any more is what its mark says.
+    return bound(wished, elder(made_)) if made_ and job is None else wished
+
+
+def is_left(claim: Claim, job: DesiredJob | None, known: Mapping[ClaimId, Claim]) -> bool:
+    """Whether nothing goes on with a submission whose outcome isn't known.
+
+    Args:
+        claim: Its claim.
+        job: The wanted job of this content, None where nothing wants it any more.
+        known: Every claim.
+    """
+    before = known.get(ClaimId(claim.id.key, claim.id.attempt - 1))
+    # An attempt is called for by the failure of the one before, which may turn out to be none.
+    is_called_for = claim.id.attempt == 1 or (before is not None and before.ended is State.FAILED)
+    is_wanted = job is not None and not job.manifest.reconcile.suspend
+    return claim.state is ClaimState.PENDING and not (is_wanted and is_called_for)
+
+
+def _wished(claim: Claim, job: DesiredJob) -> Claim:
+    manifest = job.manifest
+    return replace(claim, base_name=manifest.name, path=manifest.path, on_delete=manifest.reconcile.on_delete)
+
+
+def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
+    """A job that stays in place of the one that the claim names, an end, or that the job is gone."""
+    stays = kept(claim, runs)
+    if stays is not None and stays.resource != claim.resource:
+        claim = replace(
+            claim, resource=stays.resource, labels=labels_digest(stays.labels), ended=None, gone=False
+        )
+    run = next((run for run in runs if run.resource == claim.resource), None)
+    if run is None:
+        return claim if claim.ended else replace(claim, gone=True)
+    return replace(claim, ended=run.state if run.state.ended else claim.ended, gone=False)

@@ -1,0 +1,23 @@
+"""`python -m reconciler.training_service --home HOME [--checkout DIR] [--stay]`: run the training service."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from reconciler.training_service.process import serve
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the service until its end; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="reconciler.training_service", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="the folder that holds the service's state")
+    parser.add_argument("--checkout", type=Path, help="the checkout that the folder lies in")
+    parser.add_argument("--stay", action="store_true", help="don't end when there is nothing to do")
+    options = parser.parse_args(arguments)
+    return serve(options.home, checkout=options.checkout, stay=options.stay)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

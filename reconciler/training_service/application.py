@@ -1,0 +1,359 @@
+"""The service apart from its HTTP server: finds the method a request is for, reads it, answers it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from reconciler.training_service.apis.ai_platform import MlApi
+from reconciler.training_service.apis.credentials import CredentialsApi
+from reconciler.training_service.apis.logging import LoggingApi
+from reconciler.training_service.apis.training import Training
+from reconciler.training_service.apis.vertex_ai import AiPlatformApi
+from reconciler.training_service.http import discovery, fields, json_mapping
+from reconciler.training_service.http.auth import EVERYTHING, Reach, Tokens, expired, of_job, same
+from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Form, Match
+from reconciler.training_service.http.message import (
+    STORAGE_PATHS,
+    Answering,
+    ApiError,
+    Request,
+    Response,
+    error_response,
+    invalid,
+    json_response,
+    not_found,
+)
+from reconciler.training_service.http.paging import Pages
+from reconciler.training_service.jobs import metadata_server
+from reconciler.training_service.state.database import DatabaseError
+from reconciler.training_service.state.records import JobRecord, Json, JsonObject
+from reconciler.training_service.state.store import CLAIMS, Store
+from reconciler.training_service.storage.api import StorageApi
+from reconciler.training_service.storage.incoming import Uploads
+from reconciler.training_service.storage.objects import Objects
+
+MAX_MESSAGE = 10 * 1024 * 1024
+"""The largest JSON body, in bytes; uploads aren't limited by it."""
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_READS = ("logging.entries.list",)
+"""What Cloud Storage's paths begin with."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+
+
+class Application:
+    """All APIs over one home.
+
+    Attributes:
+        wake: Called when a job was created or is to be cancelled.
+        read_only: Refuse whatever would change something: nobody is there to carry it out.
+    """
+
+    def __init__(
+        self, store: Store, home: Path, *, wake: Callable[[], None] = lambda: None, read_only: bool = False
+    ) -> None:
+        pages = Pages(store)
+        training = Training(store, home, pages, wake)
+        objects = Objects(home, store.database, store.clock)
+        self._clock = store.clock
+        self._read_only = read_only
+        self._handlers: dict[str, Handler] = {
+            **AiPlatformApi(training).handlers(),
+            **MlApi(training).handlers(),
+            **StorageApi(objects, Uploads(home), pages).handlers(),
+            **LoggingApi(store, home, pages).handlers(),
+            **CredentialsApi(Tokens(store)).handlers(),
+        }
+
+    def handle(self, request: Request, reach: Reach = EVERYTHING) -> Response:
+        """The answer to a request, dated by the service's clock; whatever goes wrong is one too."""
+        # The time before looking: what the answer shows is never older than its date.
+        began = self._clock()
+        return _dated(answered(request, lambda: self._answer(request, reach)), began)
+
+    def _answer(self, request: Request, reach: Reach) -> Response:
+        found = discovery.match(request.method, request.path)
+        if found is None:
+            raise not_found("Method not found.")
+        handler = self._handlers.get(found.method.id)
+        if handler is None:
+            raise ApiError("UNIMPLEMENTED", f"This service doesn't serve {found.method.id}.")
+        if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
+            raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
+        answer = handler(_call(request, found, reach))
+        return answer if isinstance(answer, Response) else _written(request, answer)
+
+
+def answered(request: Request, answer: Callable[[], T]) -> T | Response:
+    """Return the result of `answer`, or the response for what it raises; log unexpected errors."""
+    try:
+        return answer()
+    except ApiError as error:
+        return error_response(request, error)
+    except DatabaseError as error:
+        _log.error("the database failed: %s", error)
+        return error_response(request, ApiError("UNAVAILABLE", f"The service can't keep its state: {error}"))
+    except OSError as error:
+        return error_response(request, _of_system(error))
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        return error_response(request, ApiError("INTERNAL", "Internal error encountered."))
+
+
+def _dated(response: Response, at: datetime) -> Response:
+    dated = (*response.headers, ("Date", _date(int(at.timestamp()))))
+    return Response(response.status, dated, response.content, response.file, response.length)
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> str:
+    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
+
+
+def _call(request: Request, found: Match, reach: Reach) -> Call:
+    method = found.method
+    # An upload's content isn't its message, and its steps carry an id that isn't in the discovery document.
+    upload = found.form is Form.UPLOAD
+    query = tuple(pair for pair in request.query if not upload or pair[0] != "upload_id")
+    parameters = json_mapping.read_parameters(method, query)
+    alt = str(parameters.get("alt", "json")).partition(";")[0]
+    if alt not in ("json", "media"):
+        raise invalid(f"This service doesn't answer in {alt!r}.")
+    body: JsonObject = {}
+    if method.request and not upload:
+        body = _message(request, found)
+    return Call(request, method, found.form, found.path, {**parameters, "alt": alt}, body, reach)
+
+
+def _message(request: Request, found: Match) -> JsonObject:
+    text = request.body.read(MAX_MESSAGE + 1)
+    if len(text) > MAX_MESSAGE:
+        raise invalid(f"Request payload size exceeds the limit: {MAX_MESSAGE} bytes.")
+    api, schema = found.method.api, found.method.request
+    patch = api.name == "storage" and found.method.verb == "PATCH"
+    return json_mapping.read_message(
+        api, schema, json_mapping.read_json(text), _FIELDS.get(schema, ""), nulls=patch
+    )
+
+
+# The request fields that hold the whole body, as errors name them.
+_FIELDS = {
+    "GoogleCloudAiplatformV1CustomJob": "custom_job",
+    "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
+    "GoogleCloudMlV1__Job": "job",
+}
+
+
+def _written(request: Request, message: JsonObject) -> Response:
+    wanted = request.parameter("fields")
+    value = fields.select(message, fields.parsed(wanted)) if wanted else message
+    return json_response(value, pretty=request.parameter("prettyPrint") != "false")
+
+
+def _of_system(error: OSError) -> ApiError:
+    if error.errno in _FULL:
+        _log.error("the system failed: %s", error)
+        return ApiError("UNAVAILABLE", f"The service can't read or write its files: {error.strerror}")
+    _log.error("unexpected system error", exc_info=error)
+    return ApiError("INTERNAL", "Internal error encountered.")
+
+
+IMAGES = "images"
+"""The setting that holds the overrides of the image table: image -> {"python", "requirements"}."""
+
+_DISTRIBUTION = "mljob-reconciler"
+
+
+@cache
+def own_version() -> str:
+    """The installed version, "" where the code runs without being installed."""
+    try:
+        return version(_DISTRIBUTION)
+    except PackageNotFoundError:
+        return ""
+
+
+class Admin:
+    """Answers the service's own paths; `stop` ends the service soon, not its jobs."""
+
+    def __init__(self, store: Store, stop: Callable[[], None]) -> None:
+        self._store = store
+        self._stop = stop
+        self._paths: dict[tuple[str, str], Callable[[Request], JsonObject]] = {
+            ("GET", "/_service/health"): self._health,
+            ("POST", "/_service/stop"): self._end,
+            ("PUT", "/_service/images"): self._set_images,
+            ("PUT", "/_service/claims"): self._set_claims,
+        }
+
+    def handle(self, request: Request) -> Response:
+        """The answer to a request that was let through.
+
+        Raises:
+            ApiError, DatabaseError: It can't be answered.
+        """
+        answer = self._paths.get((request.method, request.path))
+        if answer is None:
+            raise not_found("Method not found.")
+        return json_response(answer(request))
+
+    def _health(self, request: Request) -> JsonObject:
+        return {"version": own_version(), "pid": os.getpid()}
+
+    def _end(self, request: Request) -> JsonObject:
+        self._stop()
+        return {}
+
+    def _set_images(self, request: Request) -> JsonObject:
+        """For jobs that are created from now on."""
+        images = _body(request)
+        for image, known in images.items():
+            if not isinstance(known, dict) or known.keys() - {"python", "requirements"}:
+                raise invalid(f"{image}: must hold python, requirements, and nothing else.")
+            if not _is_text_list(known.get("requirements", [])) or not isinstance(
+                known.get("python", ""), str
+            ):
+                raise invalid(f"{image}: python must be a text, requirements a list of texts.")
+        self._store.set_setting(IMAGES, images)
+        return {}
+
+    def _set_claims(self, request: Request) -> JsonObject:
+        """{"reserved": ["bucket", "bucket/beginning of names"]}: out of the reach of all jobs from now on."""
+        reserved = _body(request).get("reserved")
+        if not _is_text_list(reserved):
+            raise invalid("reserved: must be a list of texts.")
+        self._store.set_setting(CLAIMS, reserved)
+        return {}
+
+
+def _body(request: Request) -> JsonObject:
+    return json_mapping.read_json(request.body.read(MAX_MESSAGE))
+
+
+def _is_text_list(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+"""The setting that holds what no job may touch: a list of "bucket" or "bucket/prefix"."""
+
+_LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
+_JOB_URL = re.compile(r"/jobs/([A-Za-z0-9_-]{1,64})(/.*)")
+_ADMIN = "/_service/"
+
+
+class _Administration(Protocol):
+    def handle(self, request: Request) -> Response: ...
+
+
+class Gate:
+    """Lets requests through to the application and, below /_service/, to the administration.
+
+    A credential is judged once, when the request's head arrives, by the clock of that moment: a head with an
+    expired token is refused whatever follows, and a request that was let in goes on when its token expires
+    during the body. Only a create stays bound to the expiry (`Reach.until`): it makes no job after it,
+    however slowly its body came, because a claim may be taken over soon after its token's end.
+
+    Args:
+        store: Where tokens and jobs are looked up. The server's event loop waits for it, so it needs a
+            database connection of its own, which never waits for a writer.
+    """
+
+    def __init__(self, application: Application, admin: _Administration, store: Store, token: str) -> None:
+        self._application = application
+        self._admin = admin
+        self._store = store
+        self._token = token
+        self._tokens = Tokens(store)
+
+    def admit(self, head: Request) -> Response | Answering:
+        """Judge a request by its head: return the function that answers it, or its refusal."""
+        inner, secret = _addressed(head)
+        return answered(inner, lambda: self._of_job(head, secret) if secret else self._with_token(head))
+
+    def _with_token(self, head: Request) -> Answering:
+        _check_sender(head)
+        token = _bearer_token(head)
+        own = same(token, self._token)
+        if head.path.startswith(_ADMIN) and own:
+            return lambda request: answered(request, lambda: self._admin.handle(request))
+        reach = EVERYTHING if own else self._reach_until(head, token)
+        return lambda request: self._application.handle(request, reach)
+
+    def _of_job(self, head: Request, secret: str) -> Answering:
+        _check_sender(head)
+        self._job(secret)
+        return self._answer_job
+
+    def _answer_job(self, request: Request) -> Response:
+        inner, secret = _addressed(request)
+        return answered(inner, lambda: self._answer_inner(inner, secret))
+
+    def _answer_inner(self, inner: Request, secret: str) -> Response:
+        job = self._job(secret)  # again: it may have ended while the body arrived
+        if metadata_server.is_asked(inner):
+            return metadata_server.answer(inner, job.project)
+        if not inner.path.startswith(STORAGE_PATHS):
+            raise not_found("Method not found.")
+        return self._application.handle(inner, of_job(job.body, self._store.setting(CLAIMS) or ()))
+
+    def _job(self, secret: str) -> JobRecord:
+        job = self._store.of_secret(secret)
+        # After its end nothing of a job should write any more.
+        if job is None or job.state.ended:
+            raise ApiError("UNAUTHENTICATED", "No job that hasn't ended has this storage URL.")
+        return job
+
+    def _reach_until(self, head: Request, token: str) -> Reach:
+        """Return what an expiring token permits.
+
+        Raises:
+            ApiError: UNAUTHENTICATED: it isn't a token of this home, or it has expired.
+                PERMISSION_DENIED: the path is one of the service's own.
+        """
+        expiry = self._tokens.expiry(token)
+        if expiry is None:
+            raise ApiError("UNAUTHENTICATED", "The request needs the bearer token of service.json.")
+        if self._store.clock() >= expiry:
+            raise expired(expiry)
+        if head.path.startswith(_ADMIN):
+            raise ApiError("PERMISSION_DENIED", "The service's own paths need the token of service.json.")
+        return Reach(until=expiry)
+
+
+def _addressed(request: Request) -> tuple[Request, str]:
+    """Return the request as it is below a job's URL, and the URL's secret; "" for any other URL."""
+    job_url = _JOB_URL.fullmatch(request.path)
+    if job_url is None:
+        return request, ""
+    secret, path = job_url.groups()
+    return replace(request, path=path, base=f"{request.base}/jobs/{secret}"), secret
+
+
+def _bearer_token(request: Request) -> str:
+    """The token, "" where there is none, which is nobody's."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _check_sender(request: Request) -> None:
+    """Refuse web pages: their requests carry an Origin, or by DNS rebinding another Host than loopback's."""
+    if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
+        raise ApiError("PERMISSION_DENIED", "The Host header must be loopback's.")
+    if "origin" in request.headers:
+        raise ApiError("PERMISSION_DENIED", "Requests from web pages are refused.")

@@ -1,0 +1,1 @@
+"""The HTTP server and the JSON mapping of the APIs."""

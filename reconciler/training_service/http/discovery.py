@@ -1,0 +1,218 @@
+"""The APIs' discovery documents: which path and verb is which method, and what its messages look like."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from reconciler.training_service.http.message import invalid
+from reconciler.training_service.state.records import Json, JsonObject
+
+DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class Form(StrEnum):
+    """How a method's content travels: as JSON, or as media beside it."""
+
+    JSON = "json"
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One discovery document; `parameters` are those that every method takes."""
+
+    name: str
+    schemas: Mapping[str, JsonObject]
+    parameters: Mapping[str, JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of an API; `request` and `response` are names of schemas, "" for none.
+
+    Attributes:
+        id: Such as "aiplatform.projects.locations.customJobs.create".
+        parameters: Those in the query, by name.
+    """
+
+    api: Api
+    id: str
+    verb: str
+    parameters: Mapping[str, JsonObject]
+    request: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One way to reach a method."""
+
+    method: Method
+    verbs: tuple[str, ...]
+    pattern: re.Pattern[str]
+    slashes: int
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The method that a request is for, with the variable parts of its path, decoded."""
+
+    method: Method
+    form: Form
+    path: Mapping[str, str]
+
+
+def schemas_folder() -> Path:
+    """The folder of the shipped schemas: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[2]
+    inside = package / "schemas"
+    return inside if inside.is_dir() else package.parent / "schemas"
+
+
+@cache
+def document(name: str) -> JsonObject:
+    """The trimmed discovery document, such as "ml.v1"."""
+    path = schemas_folder() / "discovery" / f"{name}.json"
+    found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def routes() -> tuple[Route, ...]:
+    """The routes of all documents."""
+    return tuple(route for name in DOCUMENTS for route in _routes_of(document(name)))
+
+
+@cache
+def _routes_by_shape() -> Mapping[tuple[str, int], Sequence[Route]]:
+    """The routes for a verb and a number of slashes: no part of a path that is variable holds one."""
+    found: dict[tuple[str, int], list[Route]] = {}
+    for route in routes():
+        for verb in dict.fromkeys(route.verbs):
+            found.setdefault((verb, route.slashes), []).append(route)
+    return found
+
+
+def match(verb: str, path: str) -> Match | None:
+    """The method for a verb and a path that is still percent-encoded; None where there is no such method."""
+    for route in _routes_by_shape().get((verb, path.count("/")), ()):
+        found = route.pattern.fullmatch(path)
+        if found:
+            parts = {key: _decoded(value) for key, value in found.groupdict().items()}
+            return Match(route.method, route.form, parts)
+    return None
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError as error:
+        raise invalid(f"The path holds text that isn't UTF-8: {part}") from error
+
+
+def _routes_of(found: JsonObject) -> Iterator[Route]:
+    api = Api(found["name"], found["schemas"], found["parameters"])
+    for definition in _methods(found["resources"]):
+        yield from _routes_to(api, found["servicePath"], definition)
+
+
+def _methods(resources: JsonObject) -> Iterator[JsonObject]:
+    for resource in resources.values():
+        yield from resource.get("methods", {}).values()
+        yield from _methods(resource.get("resources", {}))
+
+
+def _routes_to(api: Api, service_path: str, definition: JsonObject) -> Iterator[Route]:
+    method = _method(api, definition)
+    path = f"/{service_path}{definition.get('flatPath') or definition['path']}"
+    yield _route(method, (method.verb,), path, Form.JSON)
+    if definition.get("supportsMediaDownload"):
+        yield _route(method, (method.verb,), "/download" + path, Form.DOWNLOAD)
+    for protocol in definition.get("mediaUpload", {}).get("protocols", {}).values():
+        # A resumable upload goes on with PUT, and is given up with DELETE, on the path that it began with.
+        yield _route(method, (method.verb, "PUT", "DELETE"), protocol["path"], Form.UPLOAD)
+
+
+def _route(method: Method, verbs: tuple[str, ...], path: str, form: Form) -> Route:
+    return Route(method, verbs, _pattern(path), path.count("/"), form)
+
+
+def _method(api: Api, definition: JsonObject) -> Method:
+    parameters: Mapping[str, Json] = definition.get("parameters", {})
+    return Method(
+        api=api,
+        id=definition["id"],
+        verb=definition["httpMethod"],
+        parameters={name: value for name, value in parameters.items() if value["location"] == "query"},
+        request=definition.get("request", {}).get("$ref", ""),
+        response=definition.get("response", {}).get("$ref", ""),
+    )
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
+    return re.compile(_PLACEHOLDER.sub(r"(?P<\1>[^/]+)", escaped))
+
+
+_V1 = "GoogleCloudAiplatformV1"
+
+
+def _counted(*names: str) -> dict[int, str]:
+    return dict(enumerate(names))
+
+
+NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
+    (_V1 + "MachineSpec", "acceleratorType"): {
+        0: "ACCELERATOR_TYPE_UNSPECIFIED",
+        1: "NVIDIA_TESLA_K80",
+        2: "NVIDIA_TESLA_P100",
+        3: "NVIDIA_TESLA_V100",
+        4: "NVIDIA_TESLA_P4",
+        5: "NVIDIA_TESLA_T4",
+        6: "TPU_V2",
+        7: "TPU_V3",
+        8: "NVIDIA_TESLA_A100",
+        9: "NVIDIA_A100_80GB",
+        10: "TPU_V4_POD",
+        11: "NVIDIA_L4",
+        12: "TPU_V5_LITEPOD",
+        13: "NVIDIA_H100_80GB",
+        14: "NVIDIA_H100_MEGA_80GB",
+        15: "NVIDIA_H200_141GB",
+        16: "NVIDIA_B200",
+        17: "NVIDIA_GB200",
+        18: "NVIDIA_RTX_PRO_6000",
+    },
+    (_V1 + "ReservationAffinity", "reservationAffinityType"): _counted(
+        "TYPE_UNSPECIFIED", "NO_RESERVATION", "ANY_RESERVATION", "SPECIFIC_RESERVATION"
+    ),
+    (_V1 + "Scheduling", "strategy"): {
+        0: "STRATEGY_UNSPECIFIED",
+        1: "ON_DEMAND",
+        2: "LOW_COST",
+        3: "STANDARD",
+        4: "SPOT",
+        6: "FLEX_START",
+    },
+    (_V1 + "StudySpec", "algorithm"): {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"},
+    (_V1 + "StudySpec", "measurementSelectionType"): _counted(
+        "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED", "LAST_MEASUREMENT", "BEST_MEASUREMENT"
+    ),
+    (_V1 + "StudySpec", "observationNoise"): _counted("OBSERVATION_NOISE_UNSPECIFIED", "LOW", "HIGH"),
+    (_V1 + "StudySpecMetricSpec", "goal"): _counted("GOAL_TYPE_UNSPECIFIED", "MAXIMIZE", "MINIMIZE"),
+    (_V1 + "StudySpecParameterSpec", "scaleType"): _counted(
+        "SCALE_TYPE_UNSPECIFIED", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"
+    ),
+}
+"""By schema and property."""

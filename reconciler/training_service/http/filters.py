@@ -1,0 +1,315 @@
+"""The filter language of list methods, as far as these APIs document it: https://google.aip.dev/160.
+
+    state="JOB_STATE_FAILED" AND (display_name:"census_*" OR NOT labels.team:*)
+
+As AIP-160 has it, OR binds tighter than AND, two terms side by side are an AND, and "-" is NOT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, TypeVar
+
+from reconciler.training_service.http.message import ApiError, invalid
+
+MAX_LENGTH = 20_000  # Cloud Logging's limit
+_MAX_DEPTH = 50
+
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_PLAIN = r"""[^\s()"'=!<>:~]"""
+_TOKEN = re.compile(
+    rf"""\s*(?:
+        (?P<mark> \( | \) | != | <= | >= | = | < | > | : | -(?=[^\s\d]) )
+      | (?P<quoted> {_QUOTED} | '(?:[^'\\]|\\.)*' )
+      | (?P<word> {_PLAIN} (?: {_PLAIN} | {_QUOTED} )* )
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_PART_OF_FIELD = re.compile(rf'({_QUOTED})|([^."]+)', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", ":")
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """`field comparison value`; the field in its parts: "labels.team" is ("labels", "team")."""
+
+    field: tuple[str, ...]
+    comparison: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite."""
+
+    term: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All of them; none is always true."""
+
+    terms: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """At least one of them."""
+
+    terms: tuple[Filter, ...]
+
+
+Filter = Restriction | Not | And | Or
+
+Item = TypeVar("Item")
+Predicate = Callable[[Item], bool]
+Field = Callable[[Restriction], Predicate[Item]]
+"""A field that may be filtered on: makes the test of a restriction, or refuses its comparison or value."""
+
+
+def parse(text: str) -> Filter:
+    """The filter that `text` says; an empty one selects everything.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: it is no filter.
+    """
+    if len(text) > MAX_LENGTH:
+        raise invalid(f"The filter is longer than {MAX_LENGTH} characters.")
+    return _Parser(text).whole()
+
+
+def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
+    """The filter as a function of an item; `field` knows what may be filtered on.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: an unknown field, or a comparison or value that it doesn't take.
+    """
+    match found:
+        case Restriction():
+            known = field(found.field)
+            if known is None:
+                raise invalid(f"Invalid filter: there is no field {'.'.join(found.field)} to filter on.")
+            return known(found)
+        case Not(term):
+            inner = compiled(term, field)
+            return lambda item: not inner(item)
+        case And(terms):
+            return _every([compiled(term, field) for term in terms])
+        case Or(terms):
+            some = [compiled(term, field) for term in terms]
+            return lambda item: any(test(item) for test in some)
+
+
+def _every(tests: list[Predicate[Item]]) -> Predicate[Item]:
+    if len(tests) == 2:  # as most have it: by far quicker than a generator
+        one, two = tests
+        return lambda item: one(item) and two(item)
+    return lambda item: all(test(item) for test in tests)
+
+
+def conjuncts(found: Filter) -> Iterator[Restriction]:
+    """The restrictions that hold for every selected item."""
+    if isinstance(found, Restriction):
+        yield found
+    if isinstance(found, And):
+        for term in found.terms:
+            yield from conjuncts(term)
+
+
+def text_field(get: Callable[[Item], str], *comparisons: str) -> Field[Item]:
+    """A text: `=` and `!=` compare the whole, `:` takes "*" as any text."""
+
+    def test(restriction: Restriction) -> Predicate[Item]:
+        _allow(restriction, comparisons)
+        if restriction.comparison == ":":
+            pattern = _wildcard(restriction.value)
+            return lambda item: pattern.fullmatch(get(item)) is not None
+        wanted = restriction.comparison == "="
+        return lambda item: (get(item) == restriction.value) is wanted
+
+    return test
+
+
+def choice_field(get: Callable[[Item], str], choices: tuple[str, ...], *comparisons: str) -> Field[Item]:
+    """A text that is one of a few."""
+    plain = text_field(get, *comparisons)
+
+    def test(restriction: Restriction) -> Predicate[Item]:
+        if restriction.value not in choices:
+            raise invalid(f'Invalid filter: "{restriction.value}" is none of {", ".join(choices)}.')
+        return plain(restriction)
+
+    return test
+
+
+def ordered_field(get: Callable[[Item], Any], read: Callable[[str], Any]) -> Field[Item]:
+    """A value with an order; `read` makes one of the filter's text, or raises ValueError."""
+
+    def test(restriction: Restriction) -> Predicate[Item]:
+        _allow(restriction, tuple(_OPERATORS))
+        compare = _OPERATORS[restriction.comparison]
+        try:
+            bound = read(restriction.value)
+        except ValueError as error:
+            raise invalid(f'Invalid filter: "{restriction.value}" {error}') from error
+        return lambda item: compare(get(item), bound)
+
+    return test
+
+
+def map_field(get: Callable[[Item], Mapping[str, str]], key: str) -> Field[Item]:
+    """An entry of a map: `key=value` compares, `key:*` asks whether it is there."""
+
+    def test(restriction: Restriction) -> Predicate[Item]:
+        _allow(restriction, ("=", ":"))
+        if restriction.comparison == ":" and restriction.value == "*":
+            return lambda item: key in get(item)
+        pattern = _wildcard(restriction.value) if restriction.comparison == ":" else None
+        if pattern is None:
+            return lambda item: get(item).get(key) == restriction.value
+        return lambda item: key in get(item) and pattern.fullmatch(get(item)[key]) is not None
+
+    return test
+
+
+def moment(text: str) -> datetime:
+    """A time in RFC 3339, for `ordered_field`."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("is no time in RFC 3339.") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": eq,
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+
+
+def _allow(restriction: Restriction, comparisons: tuple[str, ...]) -> None:
+    if restriction.comparison not in comparisons:
+        field = ".".join(restriction.field)
+        raise invalid(f"Invalid filter: {field} takes {' '.join(comparisons)}, not {restriction.comparison}")
+
+
+def _wildcard(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in text.split("*")), re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    place: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    place = 0
+    while text[place:].strip():
+        found = _TOKEN.match(text, place)
+        if found is None or found.lastgroup is None:
+            raise _unreadable(text, place)
+        yield _Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+        place = found.end()
+    yield _Token("end", "", len(text))
+
+
+def _unreadable(text: str, place: int) -> ApiError:
+    return invalid(f"Invalid filter: can't read it from character {place + 1} on: {text[place : place + 40]}")
+
+
+class _Parser:
+    """Reads from left to right, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.left = _tokens(text)
+        self.next = next(self.left)
+        self.depth = 0
+
+    def whole(self) -> Filter:
+        found = And(()) if self.next.kind == "end" else self.expression()
+        if self.next.kind != "end":
+            raise self.unreadable()
+        return found
+
+    def expression(self) -> Filter:
+        terms = [self.alternatives()]
+        while self.next.kind != "end" and self.next.text != ")":
+            if self.next == _Token("word", "AND", self.next.place):
+                self.take()
+            terms.append(self.alternatives())
+        return terms[0] if len(terms) == 1 else And(tuple(terms))
+
+    def alternatives(self) -> Filter:
+        terms = [self.term()]
+        while self.next == _Token("word", "OR", self.next.place):
+            self.take()
+            terms.append(self.term())
+        return terms[0] if len(terms) == 1 else Or(tuple(terms))
+
+    def term(self) -> Filter:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise invalid(f"Invalid filter: nested deeper than {_MAX_DEPTH}.")
+        token = self.take()
+        found = self.negated() if self.negates(token) else self.simple(token)
+        self.depth -= 1
+        return found
+
+    def negates(self, token: _Token) -> bool:
+        return (token.kind, token.text) in (("mark", "-"), ("word", "NOT"))
+
+    def negated(self) -> Filter:
+        return Not(self.term())
+
+    def simple(self, token: _Token) -> Filter:
+        if (token.kind, token.text) == ("mark", "("):
+            found = self.expression()
+            self.expect(")")
+            return found
+        if token.kind != "word" or token.text in ("AND", "OR"):
+            raise _unreadable(self.text, token.place)
+        return self.restriction(token)
+
+    def restriction(self, token: _Token) -> Filter:
+        if self.next.kind != "mark" or self.next.text not in _COMPARISONS:
+            raise self.unreadable()
+        comparison = self.take().text
+        if self.next.kind not in ("word", "quoted"):
+            raise self.unreadable()
+        value = self.take()
+        text = _unquoted(value.text) if value.kind == "quoted" else value.text
+        return Restriction(_field_parts(token.text), comparison, text)
+
+    def expect(self, mark: str) -> None:
+        if (self.next.kind, self.next.text) != ("mark", mark):
+            raise self.unreadable()
+        self.take()
+
+    def take(self) -> _Token:
+        taken = self.next
+        if taken.kind != "end":
+            self.next = next(self.left)
+        return taken
+
+    def unreadable(self) -> ApiError:
+        return _unreadable(self.text, self.next.place)
+
+
+def _field_parts(text: str) -> tuple[str, ...]:
+    return tuple(_unquoted(quoted) if quoted else plain for quoted, plain in _PART_OF_FIELD.findall(text))
+
+
+def _unquoted(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text[1:-1])

@@ -1,0 +1,320 @@
+"""Request messages from JSON, as proto3's JSON mapping reads them.
+
+What comes out is in one form whatever the client sent: camelCase names, enum names, 64-bit integers as
+strings, no nulls, no output-only fields. See https://protobuf.dev/programming-guides/json/.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import NoReturn
+
+from reconciler.training_service.http.discovery import NUMBERS, Api, Method
+from reconciler.training_service.http.message import invalid, violations
+from reconciler.training_service.state.records import Json, JsonObject
+
+_MAX_DEPTH = 100  # as protocol buffers have it
+
+_DURATION = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,9})?s")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_CAPITAL = re.compile(r"[A-Z]")
+
+_RANGES = {
+    "int32": (-(2**31), 2**31 - 1, "TYPE_INT32"),
+    "uint32": (0, 2**32 - 1, "TYPE_UINT32"),
+    "int64": (-(2**63), 2**63 - 1, "TYPE_INT64"),
+    "uint64": (0, 2**64 - 1, "TYPE_UINT64"),
+}
+
+
+_PARAMETERS: dict[int, tuple[Method, Mapping[str, JsonObject], Mapping[str, str]]] = {}
+
+
+class _WrongValueError(Exception):
+    """A value that its field can't hold; the argument is the type's name in error messages."""
+
+
+def read_json(text: bytes) -> JsonObject:
+    """The JSON object in a request body; nothing, and null, are an empty object.
+
+    Raises:
+        ApiError: It isn't one.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from error
+    if value is None:  # how Google's Go clients send nothing
+        return {}
+    if not isinstance(value, dict):
+        raise invalid("Invalid JSON payload received. The root must be an object.")
+    return value
+
+
+def read_message(api: Api, schema: str, value: JsonObject, field: str, *, nulls: bool = False) -> JsonObject:
+    """A message of the named schema.
+
+    `field` is what paths in errors begin with ("custom_job"). A null is a field that isn't set, but with
+    `nulls` it stays: Cloud Storage's patches remove a field by it.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT with every mistake.
+    """
+    reader = _Reader(api, nulls)
+    message = reader.message(schema, api.schemas[schema], value, field, 0)
+    if reader.found:
+        raise violations(reader.found)
+    return message
+
+
+def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonObject:
+    """The query's parameters by their names, numbers and booleans as such.
+
+    Raises:
+        ApiError: One that the method doesn't have, or a value that isn't of its type.
+    """
+    known, by_name = _parameters_of(method)
+    found: JsonObject = {}
+    for given, text in query:
+        name = by_name.get(given)
+        if name is None:
+            told = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
+            raise violations([(given, f"Invalid JSON payload received. {told}")])
+        found[name] = _parameter(snake(name), known[name], text)
+    return found
+
+
+def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[str, str]]:
+    """A method's parameters by name, and their names by each of their spellings."""
+    # Methods are made once, from documents that don't change.
+    known = _PARAMETERS.get(id(method))
+    if known is None or known[0] is not method:
+        shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
+        parameters = {**shared, **method.parameters}
+        known = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
+    return known[1], known[2]
+
+
+@lru_cache(maxsize=10_000)
+def snake(name: str) -> str:
+    """A field's name as protocol buffers write it: "jobSpec" is "job_spec"."""
+    return _CAPITAL.sub(lambda letter: "_" + letter.group().lower(), name)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"Unexpected token: {name}")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"Number out of range: {digits}")
+    return number
+
+
+def _parameter(field: str, definition: Mapping[str, Json], text: str) -> Json:
+    kind = definition.get("type")
+    try:
+        if kind == "boolean":
+            return {"true": True, "false": False, "": True}[text]
+        if definition.get("format") in _RANGES:
+            return _integer(str(definition["format"]), text)
+    except (KeyError, _WrongValueError) as error:
+        wanted = "TYPE_BOOL" if kind == "boolean" else _RANGES[definition["format"]][2]
+        raise violations([(field, _wrong(field, wanted, text))]) from error
+    return text
+
+
+def _wrong(path: str, wanted: str, value: Json) -> str:
+    return f"Invalid value at '{path}' ({wanted}), {json.dumps(value)[:200]}"
+
+
+class _Reader:
+    """Reads one message, gathering every mistake as (path, description)."""
+
+    def __init__(self, api: Api, nulls: bool) -> None:
+        self.api = api
+        self.nulls = nulls
+        self.found: list[tuple[str, str]] = []
+
+    def message(self, name: str, schema: JsonObject, value: Json, path: str, depth: int) -> JsonObject:
+        if not isinstance(value, dict):
+            self._refuse(path, f"type.googleapis.com/{name or 'Struct'}", value)
+            return {}
+        if depth > _MAX_DEPTH:
+            raise invalid("Invalid JSON payload received. Nested too deeply.")
+        properties = schema.get("properties")
+        if properties is None:
+            return self._map(name, schema, value, path, depth)
+        by_name = _names(properties)
+        message: JsonObject = {}
+        for key, given in value.items():
+            field = by_name.get(key)
+            below = f"{path}.{snake(field or key)}" if path else snake(field or key)
+            if field is None:
+                self._unknown(key, path)
+            elif field in message:
+                self.found.append((below, f"Invalid JSON payload received. '{below}' is given twice."))
+            elif (given is not None or self.nulls) and not properties[field].get("readOnly"):
+                message[field] = self.value((name, field), properties[field], given, below, depth + 1)
+        return message
+
+    def value(self, owner: tuple[str, str], schema: JsonObject, given: Json, path: str, depth: int) -> Json:
+        """One value; `owner` is the schema and property that the number of an enum value is looked up by."""
+        if given is None and self.nulls:
+            return None
+        if "$ref" in schema:
+            return self.message(schema["$ref"], self.api.schemas[schema["$ref"]], given, path, depth)
+        if schema.get("type") == "object":
+            return self.message("", schema, given, path, depth)
+        if schema.get("type") == "array":
+            return self._list(owner, schema["items"], given, path, depth)
+        try:
+            if "enum" in schema:
+                return _enum(owner, schema["enum"], given)
+            return _scalar(schema)(given)
+        except _WrongValueError as error:
+            self._refuse(path, str(error), given)
+            return None
+
+    def _map(self, name: str, schema: JsonObject, value: JsonObject, path: str, depth: int) -> JsonObject:
+        values = schema.get("additionalProperties", {"type": "any"})
+        return {
+            key: self.value((name, ""), values, given, f"{path}.{key}", depth + 1)
+            for key, given in value.items()
+        }
+
+    def _list(
+        self, owner: tuple[str, str], items: JsonObject, given: Json, path: str, depth: int
+    ) -> list[Json]:
+        if not isinstance(given, list):
+            self.found.append((path, f"Invalid JSON payload received. Expected an array at '{path}'."))
+            return []
+        return [
+            self.value(owner, items, item, f"{path}[{index}]", depth + 1) for index, item in enumerate(given)
+        ]
+
+    def _unknown(self, key: str, path: str) -> None:
+        place = f" at '{path}'" if path else ""
+        text = f"Invalid JSON payload received. Unknown name {json.dumps(key)}{place}: Cannot find field."
+        self.found.append((path, text))
+
+    def _refuse(self, path: str, wanted: str, value: Json) -> None:
+        self.found.append((path, _wrong(path, wanted, value)))
+
+
+def _names(properties: Mapping[str, JsonObject]) -> dict[str, str]:
+    return {**{snake(name): name for name in properties}, **{name: name for name in properties}}
+
+
+def _enum(owner: tuple[str, str], names: list[str], given: Json) -> str:
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    name = NUMBERS.get(owner, {}).get(given) if is_number else given
+    if name not in names:
+        raise _WrongValueError(f"type.googleapis.com/{owner[0]}.{owner[1]}")
+    return str(name)
+
+
+def _scalar(schema: JsonObject) -> Callable[[Json], Json]:
+    by_format = _FORMATS.get(schema.get("format", ""))
+    return by_format or _TYPES[schema["type"]]
+
+
+def _integer(form: str, given: Json) -> int:
+    low, high, wanted = _RANGES[form]
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
+    if isinstance(given, str) and _INTEGER.fullmatch(given):
+        given = int(given)
+    if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+        raise _WrongValueError(wanted)
+    return given
+
+
+def _double(given: Json) -> Json:
+    if isinstance(given, str):
+        if given in ("NaN", "Infinity", "-Infinity"):
+            return given
+        try:
+            given = float(given)
+        except ValueError:
+            raise _WrongValueError("TYPE_DOUBLE") from None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise _WrongValueError("TYPE_DOUBLE")
+    return given
+
+
+def _string(given: Json) -> str:
+    if not isinstance(given, str) or not _encodable(given):
+        raise _WrongValueError("TYPE_STRING")
+    return given
+
+
+def _encodable(text: str) -> bool:
+    """Whether it is UTF-8: JSON's escapes can hold half of a surrogate pair."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _boolean(given: Json) -> bool:
+    if not isinstance(given, bool):
+        raise _WrongValueError("TYPE_BOOL")
+    return given
+
+
+def _duration(given: Json) -> str:
+    if not isinstance(given, str) or not _DURATION.fullmatch(given):
+        raise _WrongValueError("type.googleapis.com/google.protobuf.Duration")
+    return given
+
+
+def _time(given: Json) -> str:
+    try:
+        if isinstance(given, str) and _TIME.fullmatch(given):
+            datetime.fromisoformat(given)
+            return given
+    except ValueError:
+        pass
+    raise _WrongValueError("type.googleapis.com/google.protobuf.Timestamp")
+
+
+def _bytes(given: Json) -> str:
+    try:
+        if isinstance(given, str):
+            base64.b64decode(
+                given.replace("-", "+").replace("_", "/") + "=" * (-len(given) % 4), validate=True
+            )
+            return given
+    except (binascii.Error, ValueError):
+        pass
+    raise _WrongValueError("TYPE_BYTES")
+
+
+_FORMATS: Mapping[str, Callable[[Json], Json]] = {
+    "int32": lambda given: _integer("int32", given),
+    "uint32": lambda given: _integer("uint32", given),
+    "int64": lambda given: str(_integer("int64", given)),
+    "uint64": lambda given: str(_integer("uint64", given)),
+    "double": _double,
+    "float": _double,
+    "google-duration": _duration,
+    "google-datetime": _time,
+    "date-time": _time,
+    "byte": _bytes,
+}
+_TYPES: Mapping[str, Callable[[Json], Json]] = {
+    "string": _string,
+    "boolean": _boolean,
+    "number": _double,
+    "integer": lambda given: _integer("int32", given),
+    "any": lambda given: given,
+}

@@ -1,0 +1,200 @@
+"""Requests, responses and errors, apart from any HTTP server: the service is also used in process."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import BinaryIO
+from urllib.parse import parse_qsl, urlsplit
+
+from reconciler.training_service.state.records import Json, JsonObject
+
+JSON_TYPE = "application/json; charset=UTF-8"
+
+# The HTTP status that a google.rpc.Code is answered with (google/rpc/code.proto).
+_HTTP = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "ALREADY_EXISTS": 409,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+}
+
+STORAGE_PATHS = ("/storage/", "/upload/", "/download/", "/resumable/")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request.
+
+    Attributes:
+        method: In upper case.
+        path: As sent, still percent-encoded, because an object's name may hold an encoded "/".
+        query: The parameters, decoded, in order; a leading "$" of a name ("$alt") is taken off.
+        headers: By lower-case name.
+        body: The content, to be read once.
+        base: Scheme, host and whatever stands before the APIs' paths, for links in answers.
+    """
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: BinaryIO = field(default_factory=io.BytesIO)
+    base: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] | None = None,
+        body: BinaryIO | bytes = b"",
+        base: str = "",
+    ) -> Request:
+        """A request from its target: a URL, or a path with its query."""
+        if not target.startswith("/"):
+            parts = urlsplit(target)
+            target = f"{parts.path or '/'}?{parts.query}"
+        path, _, query = target.partition("?")
+        pairs = parse_qsl(query, keep_blank_values=True)
+        return cls(
+            method=method.upper(),
+            path=path,
+            query=tuple((name.removeprefix("$"), value) for name, value in pairs),
+            headers={name.lower(): value for name, value in (headers or {}).items()},
+            body=io.BytesIO(body) if isinstance(body, bytes) else body,
+            base=base,
+        )
+
+    def parameter(self, name: str) -> str:
+        """The last value of a query parameter, "" where it wasn't given."""
+        return next((value for key, value in reversed(self.query) if key == name), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One HTTP response; its body is `content`, or where `file` is given its next `length` bytes."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    content: bytes = b""
+    file: BinaryIO | None = None
+    length: int = 0
+
+    def read(self) -> bytes:
+        """The whole content; the file is closed."""
+        if self.file is None:
+            return self.content
+        with self.file as file:
+            return file.read(self.length)
+
+
+Answering = Callable[[Request], Response]
+"""Answers a request that has arrived to its end."""
+
+
+def json_response(value: Json, status: int = 200, *, pretty: bool = True) -> Response:
+    """An answer with a JSON body."""
+    text = json.dumps(value, indent=2) + "\n" if pretty else json.dumps(value, separators=(",", ":"))
+    return Response(status, (("Content-Type", JSON_TYPE),), text.encode())
+
+
+class ApiError(Exception):
+    """A refusal, answered as google.rpc.Status.
+
+    Attributes:
+        status: The name of a google.rpc.Code.
+        message: For people.
+        details: google.rpc error details, each with its "@type".
+        http: The HTTP status; by default the one that belongs to the code.
+        reason: Cloud Storage's own word for the error ("conditionNotMet"), where it has one.
+    """
+
+    def __init__(
+        self,
+        status: str,
+        message: str,
+        *,
+        details: Sequence[JsonObject] = (),
+        http: int = 0,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.details = list(details)
+        self.http = http or _HTTP[status]
+        self.reason = reason
+
+    def body(self) -> JsonObject:
+        """The error as the JSON APIs write it."""
+        error: JsonObject = {"code": self.http, "message": self.message, "status": self.status}
+        if self.details:
+            error["details"] = self.details
+        return {"error": error}
+
+    def storage_body(self) -> JsonObject:
+        """The error as Cloud Storage writes it: with `errors`, older than google.rpc.Status."""
+        reason = self.reason or _STORAGE_REASONS.get(self.http, "backendError")
+        found = {"message": self.message, "domain": "global", "reason": reason}
+        return {
+            "error": {"code": self.http, "message": self.message, "errors": [found], "status": self.status}
+        }
+
+
+# https://cloud.google.com/storage/docs/json_api/v1/status-codes
+_STORAGE_REASONS = {
+    400: "invalid",
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    409: "conflict",
+    412: "conditionNotMet",
+    416: "requestedRangeNotSatisfiable",
+    501: "notImplemented",
+}
+
+
+def invalid(message: str) -> ApiError:
+    """The client's mistake."""
+    return ApiError("INVALID_ARGUMENT", message)
+
+
+def not_found(message: str) -> ApiError:
+    """What was named isn't there."""
+    return ApiError("NOT_FOUND", message)
+
+
+def violations(found: Sequence[tuple[str, str]], message: str = "") -> ApiError:
+    """The client's mistakes, each with the path of its field, as google.rpc.BadRequest tells them."""
+    told = [{"field": path, "description": description} for path, description in found]
+    details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": told}]
+    return ApiError(
+        "INVALID_ARGUMENT", message or "\n".join(description for _, description in found), details=details
+    )
+
+
+def reason_phrase(status: int) -> str:
+    """The words after the number in a response's first line."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Client Closed Request" if status == 499 else "Unknown"
+
+
+def error_response(request: Request, error: ApiError) -> Response:
+    """The error in the form of the API that the request is for."""
+    if error.http == 304:
+        return Response(304)
+    body = error.storage_body() if request.path.startswith(STORAGE_PATHS) else error.body()
+    return json_response(body, error.http)

@@ -1,0 +1,52 @@
+"""Page tokens: opaque, unforgeable, and good only for the query that they were given for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+
+from reconciler.training_service.http.message import invalid
+from reconciler.training_service.state.records import Json
+from reconciler.training_service.state.store import Store
+
+_SETTING = "page_key"
+_MAC_BYTES = 16
+
+
+class Pages:
+    """Makes and reads page tokens."""
+
+    def __init__(self, store: Store) -> None:
+        key = store.setting(_SETTING)
+        if key is None:
+            key = secrets.token_hex(16)
+            store.set_setting(_SETTING, key)
+        self._key = bytes.fromhex(key)
+
+    def token(self, position: Json, query: Json) -> str:
+        """The token that stands for `position` in the results of `query`, both any JSON."""
+        text = json.dumps(position, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(self._mac(text, query) + text).decode().rstrip("=")
+
+    def position(self, token: str, query: Json) -> Json:
+        """The position that a token stands for.
+
+        Raises:
+            ApiError: INVALID_ARGUMENT: it is no token of ours, or that of another query.
+        """
+        try:
+            raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(text, query)):
+            raise invalid("The page token is invalid: it wasn't given for this query.")
+        return json.loads(text)
+
+    def _mac(self, text: bytes, query: Json) -> bytes:
+        about = hashlib.sha256(json.dumps(query, sort_keys=True).encode()).digest()
+        return hmac.digest(self._key, about + text, "sha256")[:_MAC_BYTES]

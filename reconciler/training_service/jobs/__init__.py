@@ -1,0 +1,1 @@
+"""From a job resource to the processes that it needs."""

@@ -1,0 +1,211 @@
+"""A job's replicas, in one form for both APIs.
+
+Vertex AI tells a pool's role by its place, AI Platform has fields for each role. Everything runs here, also
+PREMIUM_1 with its 31 machines: replicas are processes, and a machine that is too small for them is only slow.
+
+Sources: the pages "Distributed training" (Vertex AI), "Specifying machine types or scale tiers" and "Using
+containers for distributed training" (AI Platform Training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reconciler.training_service.jobs.machines import Machine, has_tpu, machine_of
+from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JsonObject
+from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, Role
+
+Variables = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas that are alike.
+
+    Attributes:
+        label: Its name: `workerpool1`; `worker` (ml).
+        size: How many replicas, at least one.
+        accelerator: What each machine is to have, "" for nothing; `accelerators` is how many.
+        task: What each runs, with the job's arguments.
+        env: The user's own variables, in order.
+    """
+
+    role: Role
+    label: str
+    size: int
+    machine_type: str
+    accelerator: str
+    accelerators: int
+    task: PythonTask | ContainerTask
+    env: Variables = ()
+
+    @property
+    def machine(self) -> Machine | None:
+        """What each machine holds, None where its type's name doesn't tell."""
+        return machine_of(self.machine_type, self.accelerators)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs each machine has."""
+        return self.machine.gpus if self.machine else self.accelerators
+
+    @property
+    def on_tpu(self) -> bool:
+        """Whether the machines are TPUs, or have any."""
+        return has_tpu(self.machine_type, self.accelerator)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of a pool's replicas, `index` from 0; `port` is its own on loopback."""
+
+    pool: Pool
+    index: int
+    port: int
+
+    @property
+    def name(self) -> str:
+        """As the cloud's errors call it: `workerpool1-0`, `worker 0`."""
+        return f"{self.pool.label}{'-' if _is_numbered(self.pool) else ' '}{self.index}"
+
+    @property
+    def task_name(self) -> str:
+        """As the cloud's log calls it: `workerpool1-0`, `worker-replica-0`."""
+        return self.name.replace(" ", "-replica-")
+
+
+def pools_of(job: JobRecord) -> tuple[Pool, ...]:
+    """The pools that have replicas, the primary's first; none where the job has no primary."""
+    if job.collection == ML_JOBS:
+        return tuple(_ml_pools(job.body.get("trainingInput", {})))
+    return tuple(_vertex_pools(job_spec_of(job)))
+
+
+def job_spec_of(job: JobRecord) -> JsonObject:
+    """The CustomJobSpec of a Vertex AI job, of each trial where it has trials."""
+    spec: JsonObject = job.body.get("trialJobSpec" if job.collection == TUNING_JOBS else "jobSpec", {})
+    return spec
+
+
+def replicas_of(pools: tuple[Pool, ...], ports: tuple[int, ...]) -> tuple[Replica, ...]:
+    """All replicas in the order of the pools, each with one of the ports."""
+    members = [(pool, index) for pool in pools for index in range(pool.size)]
+    return tuple(Replica(pool, index, port) for (pool, index), port in zip(members, ports, strict=True))
+
+
+def _is_numbered(pool: Pool) -> bool:
+    return pool.label.startswith("workerpool")
+
+
+_ROLES = tuple(Role)  # in the order of Vertex AI's pools
+
+
+def _vertex_pools(spec: JsonObject) -> Iterator[Pool]:
+    for place, (role, pool) in enumerate(zip(_ROLES, spec.get("workerPoolSpecs", []), strict=False)):
+        # A pool that is left empty only keeps its place.
+        size = int(pool.get("replicaCount", 1)) if pool else 0
+        if size < 1:
+            continue
+        machine = pool.get("machineSpec", {})
+        accelerator = _accelerator(machine.get("acceleratorType", ""))
+        given = pool.get("containerSpec") or pool.get("pythonPackageSpec") or {}
+        yield Pool(
+            role=role,
+            label=f"workerpool{place}",
+            size=size,
+            machine_type=machine.get("machineType", ""),
+            accelerator=accelerator,
+            accelerators=int(machine.get("acceleratorCount", 1)) if accelerator else 0,
+            task=_container(given) if "containerSpec" in pool else _python_package(given),
+            env=tuple((entry["name"], entry.get("value", "")) for entry in given.get("env", ())),
+        )
+
+
+def _accelerator(name: str) -> str:
+    return "" if name == "ACCELERATOR_TYPE_UNSPECIFIED" else name
+
+
+def _container(spec: JsonObject) -> ContainerTask:
+    return ContainerTask(
+        spec.get("imageUri", ""), tuple(spec.get("command", ())), tuple(spec.get("args", ()))
+    )
+
+
+def _python_package(spec: JsonObject) -> PythonTask:
+    return PythonTask(
+        image=spec.get("executorImageUri", ""),
+        override=None,
+        python="",
+        packages=tuple(spec.get("packageUris", ())),
+        module=spec.get("pythonModule", ""),
+        args=tuple(spec.get("args", ())),
+    )
+
+
+# AI Platform's name of a role, and what its fields begin with.
+_ML_ROLES = {
+    Role.PRIMARY: ("master", "master"),
+    Role.WORKER: ("worker", "worker"),
+    Role.PARAMETER_SERVER: ("ps", "parameterServer"),
+    Role.EVALUATOR: ("evaluator", "evaluator"),
+}
+
+# The tiers that name their machines themselves: how many, machine, accelerator.
+_TIERS: dict[str, dict[Role, tuple[int, str, str]]] = {
+    "BASIC": {Role.PRIMARY: (1, "n1-standard-4", "")},
+    "BASIC_GPU": {Role.PRIMARY: (1, "n1-standard-8", "NVIDIA_TESLA_K80")},
+    "BASIC_TPU": {Role.PRIMARY: (1, "n1-standard-4", "TPU_V2")},
+    "STANDARD_1": {
+        Role.PRIMARY: (1, "n1-highcpu-8", ""),
+        Role.WORKER: (4, "n1-highcpu-8", ""),
+        Role.PARAMETER_SERVER: (3, "n1-standard-4", ""),
+    },
+    "PREMIUM_1": {
+        Role.PRIMARY: (1, "n1-highcpu-16", ""),
+        Role.WORKER: (19, "n1-highcpu-16", ""),
+        Role.PARAMETER_SERVER: (11, "n1-highmem-8", ""),
+    },
+}
+
+
+def _ml_pools(given: JsonObject) -> Iterator[Pool]:
+    tier = _TIERS.get(given.get("scaleTier", "BASIC"))
+    for role, (label, field) in _ML_ROLES.items():
+        if tier is None:
+            size = 1 if role is Role.PRIMARY else int(given.get(f"{field}Count", 0))
+            machine = given.get(f"{field}Type", "")
+            attached = given.get(f"{field}Config", {}).get("acceleratorConfig", {})
+            accelerator, count = _accelerator(attached.get("type", "")), int(attached.get("count", 1))
+        else:
+            size, machine, accelerator = tier.get(role, (0, "", ""))
+            count = 1
+        if size > 0:
+            yield Pool(
+                role=role,
+                label=label,
+                size=size,
+                machine_type=machine,
+                accelerator=accelerator,
+                accelerators=count if accelerator else 0,
+                task=_ml_task(given, given.get(f"{field}Config", {})),
+            )
+
+
+def _ml_task(given: JsonObject, config: JsonObject) -> PythonTask | ContainerTask:
+    image = config.get("imageUri") or given.get("masterConfig", {}).get("imageUri", "")
+    args = tuple(given.get("args", ()))
+    if image and not given.get("pythonModule"):
+        # The API lets a job have arguments only in one of the two places.
+        return ContainerTask(
+            image, tuple(config.get("containerCommand", ())), tuple(config.get("containerArgs", ())) or args
+        )
+    # A trainer's packages in an image: how that service ran PyTorch, in images that it had ready.
+    return PythonTask(
+        image=image or given.get("runtimeVersion", ""),
+        override=None,
+        python="" if image else given.get("pythonVersion", ""),
+        packages=tuple(given.get("packageUris", ())),
+        module=given.get("pythonModule", ""),
+        args=args,
+    )

@@ -1,0 +1,224 @@
+"""The environment variables that the cloud's training services set.
+
+Sources: the pages "Code requirements" and "Distributed training" (Vertex AI), "TF_CONFIG and distributed
+training", "Using containers for distributed training" and "Distributed PyTorch training" (AI Platform
+Training), and the discovery documents (`baseOutputDirectory`, `EnvVar`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reconciler.training_service.jobs.cluster import Replica
+from reconciler.training_service.state.records import JsonObject
+from reconciler.training_service.state.run_folder import Role
+
+HOST = "127.0.0.1"
+
+_REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
+
+
+def output_folders(prefix: str, trial: int = 0) -> dict[str, str]:
+    """Where a Vertex AI job, or one of its trials, writes to; nothing without a base output directory."""
+    base = "/".join([prefix.rstrip("/"), *([str(trial)] if trial else [])])
+    folders = {
+        "AIP_MODEL_DIR": "model",
+        "AIP_CHECKPOINT_DIR": "checkpoints",
+        "AIP_TENSORBOARD_LOG_DIR": "logs",
+    }
+    return {name: f"{base}/{folder}/" for name, folder in folders.items()} if prefix else {}
+
+
+def told_job(module: str, packages: Iterable[str], args: Iterable[str]) -> str:
+    """CLOUD_ML_JOB."""
+    return json.dumps({"python_module": module, "package_uris": list(packages), "job_args": list(args)})
+
+
+def told_trial(trial: int, metrics: Sequence[str]) -> dict[str, str]:
+    """What a trial learns of itself; nothing for a job without trials."""
+    if not trial:
+        return {}
+    return {"CLOUD_ML_TRIAL_ID": str(trial), "CLOUD_ML_HP_METRIC_TAG": metrics[0] if metrics else ""}
+
+
+def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
+    """How PyTorch's processes find each other.
+
+    Every replica counts, in the order of the pools: programs that run something of their own in the third
+    pool rely on that. The port is none of the replicas', which keep theirs for themselves.
+    """
+    return {
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(replicas),
+    }
+
+
+def cluster_spec(replicas: Sequence[Replica], own: Replica, job: JsonObject, trial: int = 0) -> str:
+    """CLUSTER_SPEC of one replica; all replicas are in it, evaluators as well.
+
+    Vertex AI gives it to every replica, AI Platform to those of custom containers.
+    """
+    return _described(
+        {
+            "cluster": _addresses(replicas, {replica.pool.label: replica.pool.label for replica in replicas}),
+            "environment": "cloud",
+            "task": {"type": own.pool.label, "index": own.index, **_trial(trial)},
+            "job": job,
+        }
+    )
+
+
+def tf_config(
+    replicas: Sequence[Replica], own: Replica, primary: str, job: JsonObject, trial: int = 0
+) -> str:
+    """TF_CONFIG of one replica, in which evaluators are tasks but no part of the cluster.
+
+    Args:
+        primary: What the primary is called: `chief` or `master`.
+    """
+    types = {role: primary if role is Role.PRIMARY else str(role) for role in Role}
+    members = [replica for replica in replicas if replica.pool.role is not Role.EVALUATOR]
+    return _described(
+        {
+            "cluster": _addresses(
+                members, {member.pool.label: types[member.pool.role] for member in members}
+            ),
+            "task": {"type": types[own.pool.role], "index": own.index, **_trial(trial), "cloud": "local"},
+            "job": job,
+            "environment": "cloud",
+        }
+    )
+
+
+def primary_of_ml(training_input: JsonObject) -> str:
+    """What AI Platform calls the primary in TF_CONFIG."""
+    # TensorFlow takes no evaluator beside a "master".
+    if training_input.get("useChiefInTfConfig") or int(training_input.get("evaluatorCount", 0)):
+        return "chief"
+    if training_input.get("masterConfig", {}).get("imageUri"):
+        return "master"
+    # Up to runtime 1.15, and "chief" with the 2.x runtimes.
+    return "master" if training_input.get("runtimeVersion", "").startswith("1.") else "chief"
+
+
+def with_users(variables: Mapping[str, str], users: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The variables and the user's over them.
+
+    In a user's value `$(NAME)` stands for a variable that is set before it, and `$$` for a dollar
+    (EnvVar.value).
+    """
+    known = dict(variables)
+    for name, value in users:
+        known[name] = _REFERENCE.sub(lambda match: _resolved(match, known), value)
+    return known
+
+
+def snake_case(value: Any) -> Any:
+    """The value with its keys as protocol buffers have them."""
+    if isinstance(value, dict):
+        return {re.sub(r"([A-Z])", r"_\1", key).lower(): snake_case(held) for key, held in value.items()}
+    return [snake_case(held) for held in value] if isinstance(value, list) else value
+
+
+def _addresses(replicas: Sequence[Replica], keys: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for replica in replicas:
+        found.setdefault(keys[replica.pool.label], []).append(f"{HOST}:{replica.port}")
+    return found
+
+
+def _trial(trial: int) -> dict[str, str]:
+    return {"trial": str(trial)} if trial else {}
+
+
+def _described(value: JsonObject) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _resolved(match: re.Match[str], known: Mapping[str, str]) -> str:
+    return "$" if match[0] == "$$" else known.get(match[1], match[0])
+
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_TRAINERS = frozenset(
+    {
+        *("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *_PROXIES,
+        *(name.lower() for name in _PROXIES),
+    }
+)
+_INSTALLERS = _TRAINERS | {"HOME", "NETRC", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"}
+# What leads Docker's and Podman's commands to their engine, its settings and the logins of registries.
+_ENGINES = frozenset(
+    {
+        *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+        *("CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF"),
+        *("REGISTRY_AUTH_FILE", "STORAGE_DRIVER", "STORAGE_OPTS", "CLOUDSDK_CONFIG"),
+        *("XDG_RUNTIME_DIR", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
+    }
+)
+# XDG_STATE_HOME leads to the key that proves the home's mark.
+_OWN = {"PYTHONPATH", "TMPDIR", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_STATE_HOME"}
+_RUNNERS = _INSTALLERS | _ENGINES | _OWN
+
+_LOOPBACK = "localhost,127.0.0.1"
+
+
+def for_runner(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the runner gets: a trainer can read it, as it can read every process of its user."""
+    return _chosen(environ, _RUNNERS, ("LC_", "PIP_"))
+
+
+def for_installer(environ: Mapping[str, str], temp: Path) -> dict[str, str]:
+    """What pip gets: the user's settings of it, which name the index, and nothing that leads it elsewhere."""
+    return {
+        **_chosen(environ, _INSTALLERS, ("LC_", "PIP_")),
+        "TMPDIR": str(temp),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_COLOR": "1",
+        "PIP_PROGRESS_BAR": "off",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_USER": "0",
+    }
+
+
+def for_trainer(
+    environ: Mapping[str, str], programs: tuple[Path, ...], home: Path, temp: Path
+) -> dict[str, str]:
+    """What every trainer gets; `programs` are folders that come first in its PATH."""
+    chosen = _chosen(environ, _TRAINERS, ("LC_",))
+    path = os.pathsep.join([*map(str, programs), chosen.get("PATH", os.defpath)])
+    return {
+        "LANG": "C.UTF-8",
+        **chosen,
+        **proxies(environ),
+        "PATH": path,
+        "HOME": str(home),
+        "TMPDIR": str(temp),
+        "PYTHONUNBUFFERED": "1",
+        # Else cloudml-hypertune writes to one place for all jobs and users of this machine.
+        "CLOUD_ML_HP_METRIC_FILE": str(temp / "hypertune" / "output.metrics"),
+    }
+
+
+def proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's proxies; none of them leads to the job's storage, which is on loopback."""
+    chosen = _chosen(environ, frozenset({*_PROXIES, *(name.lower() for name in _PROXIES)}), ())
+    direct = {name: _with_loopback(chosen.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
+    return {**chosen, **direct}
+
+
+def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
+
+
+def _with_loopback(hosts: str) -> str:
+    return f"{hosts},{_LOOPBACK}" if hosts else _LOOPBACK

@@ -1,0 +1,233 @@
+"""What the cloud's machine types hold.
+
+Sources: Compute Engine's pages on its machine families, and for AI Platform Training's own names its page
+"Specifying machine types or scale tiers".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+
+import psutil
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine holds; memory in bytes."""
+
+    cpus: int
+    memory: int
+    gpus: int = 0
+
+
+# AI Platform's own names: the machine type, and how many GPUs it comes with.
+_OWN_NAMES = {
+    "standard": ("n1-standard-4", 0),
+    "large_model": ("n1-highmem-8", 0),
+    "complex_model_s": ("n1-highcpu-8", 0),
+    "complex_model_m": ("n1-highcpu-16", 0),
+    "complex_model_l": ("n1-highcpu-32", 0),
+    "standard_gpu": ("n1-standard-8", 1),
+    "complex_model_m_gpu": ("n1-standard-16", 4),
+    "complex_model_l_gpu": ("n1-standard-32", 8),
+    "standard_p100": ("n1-standard-8", 1),
+    "complex_model_m_p100": ("n1-standard-16", 4),
+    "standard_v100": ("n1-standard-8", 1),
+    "large_model_v100": ("n1-highmem-8", 1),
+    "complex_model_m_v100": ("n1-standard-16", 4),
+    "complex_model_l_v100": ("n1-standard-32", 8),
+}
+
+# GiB of each CPU, for standard, highmem and highcpu; a series that isn't here is like n2 and c3.
+_OTHER_SERIES = (4.0, 8.0, 2.0)
+_SERIES = {
+    "n1": (3.75, 6.5, 0.9),
+    "n2": (4.0, 8.0, 1.0),
+    "n2d": (4.0, 8.0, 1.0),
+    "e2": (4.0, 8.0, 1.0),
+    "c4": (3.75, 7.75, 2.0),
+    "c4d": (3.875, 7.875, 1.875),
+    "g4": (3.75, 3.75, 3.75),
+}
+_KINDS = ("standard", "highmem", "highcpu")
+
+# GiB of each CPU of the machines that are made for memory.
+_LARGE = {
+    "n1-megamem": 14.933,
+    "n1-ultramem": 24.025,
+    "m1-megamem": 14.933,
+    "m1-ultramem": 24.025,
+    "m2-megamem": 14.153,
+    "m2-hypermem": 21.230,
+    "m2-ultramem": 28.307,
+    "m3-megamem": 15.25,
+    "m3-ultramem": 30.5,
+}
+
+# The parts of a CPU that several machines share count as whole ones, as in the guest.
+_SHARED = {
+    "e2-micro": (2, 1.0),
+    "e2-small": (2, 2.0),
+    "e2-medium": (2, 4.0),
+    "f1-micro": (1, 0.6),
+    "g1-small": (1, 1.7),
+}
+
+# Accelerator-optimized machines: CPUs and GiB of each GPU.
+_BY_GPU = {
+    "a2-highgpu": (12, 85),
+    "a2-megagpu": (6, 85),
+    "a2-ultragpu": (12, 170),
+    "a3-highgpu": (26, 234),
+    "a3-megagpu": (26, 234),
+    "a3-edgegpu": (26, 234),
+    "a3-ultragpu": (28, 369),
+    "a4-highgpu": (28, 496),
+    "a4x-highgpu": (35, 221),
+}
+_GPUS_BY_CPUS = {
+    "g2": {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8},
+    "g4": {48: 1, 96: 2, 192: 4, 384: 8},
+}
+
+_TYPE = re.compile(
+    r"(?P<family>(?P<series>[a-z]\d+[a-z]*)-(?P<kind>[a-z]+))-(?P<size>\d+)(?P<gpus>g?)(-lssd)?"
+)
+_CUSTOM = re.compile(r"(?:[a-z]\d+[a-z]*-)?custom-(\d+)-(\d+)(?:-ext)?")
+
+
+def machine_of(machine_type: str, accelerators: int = 0) -> Machine | None:
+    """What a machine of this type holds, None where its name doesn't tell.
+
+    Args:
+        accelerators: How many GPUs the job attaches to it; what it comes with counts where that is more.
+    """
+    own, gpus = _OWN_NAMES.get(machine_type, (machine_type, 0))
+    found = _machine(own)
+    return found and Machine(found.cpus, found.memory, max(found.gpus, gpus, accelerators))
+
+
+def has_tpu(machine_type: str, accelerator: str) -> bool:
+    """Whether the machine, or what is put into it, is a TPU."""
+    return accelerator.startswith("TPU") or re.match(r"(cloud[-_]tpu|ct\d|tpu)", machine_type) is not None
+
+
+def _machine(name: str) -> Machine | None:
+    if name in _SHARED:
+        cpus, memory = _SHARED[name]
+        return Machine(cpus, int(memory * _GIB))
+    if custom := _CUSTOM.fullmatch(name):
+        return Machine(int(custom[1]), int(custom[2]) * 2**20)
+    found = _TYPE.fullmatch(name)
+    if found is None or int(found["size"]) == 0:
+        return None
+    size = int(found["size"])
+    if found["gpus"]:
+        cpus_of_gpu, memory_of_gpu = _BY_GPU.get(found["family"], (0, 0))
+        return Machine(size * cpus_of_gpu, size * memory_of_gpu * _GIB, size) if cpus_of_gpu else None
+    memory_of_cpu = _memory_of_cpu(found["family"], found["series"], found["kind"])
+    if memory_of_cpu is None:
+        return None
+    gpus = _GPUS_BY_CPUS.get(found["series"], {}).get(size, 0)
+    return Machine(size, int(size * memory_of_cpu * _GIB), gpus)
+
+
+def _memory_of_cpu(family: str, series: str, kind: str) -> float | None:
+    if kind in _KINDS:
+        return _SERIES.get(series, _OTHER_SERIES)[_KINDS.index(kind)]
+    return _LARGE.get(family)
+
+
+_IS_LINUX = sys.platform == "linux"
+_GROUPS = Path("/sys/fs/cgroup")
+_ANSWER = 10.0
+_DRIVER = Path("/proc/driver/nvidia")
+
+
+def this_machine() -> Machine:
+    """Its CPUs, memory and GPUs, as far as the service may use them."""
+    cpus, memory = _of_control_groups(_GROUPS, _own_groups())
+    return Machine(
+        cpus=min([len(os.sched_getaffinity(0)) if _IS_LINUX else os.cpu_count() or 1, *cpus]),
+        memory=min([psutil.virtual_memory().total, *memory]),
+        gpus=len(gpu_ids()),
+    )
+
+
+def _own_groups() -> str:
+    try:
+        return Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _of_control_groups(mounted: Path, own: str) -> tuple[list[int], list[int]]:
+    """The limits of CPUs (at least 1 each) and of memory that a container, or systemd, sets for this process.
+
+    Args:
+        mounted: Where the control groups are.
+        own: What /proc/self/cgroup says: `0::/a/b` (version 2), `4:cpu,cpuacct:/a/b` (version 1).
+    """
+    cpus, memory = [], []
+    for line in own.splitlines():
+        _number, controllers, path = line.split(":", 2)
+        # Within a container the path may be the host's: then only the mount's own folder is there.
+        for group in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):
+            folder = mounted / controllers / group
+            match [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us")]:
+                case [quota] if quota.isdigit():  # version 1; -1 for no limit
+                    cpus.append(_cpus(quota, *_words(folder / "cpu.cfs_period_us")))
+                case [quota, period] if quota.isdigit():  # version 2; `max` for no limit
+                    cpus.append(_cpus(quota, period))
+            words = [*_words(folder / "memory.max"), *_words(folder / "memory.limit_in_bytes")]
+            memory += [int(word) for word in words if word.isdigit()]
+    return cpus, memory
+
+
+def _cpus(quota: str, period: str = "100000") -> int:
+    return max(1, int(quota) // int(period))
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+@cache
+def gpu_ids() -> tuple[str, ...]:
+    """The GPUs that the service may use, as CUDA_VISIBLE_DEVICES names them: those of Nvidia, by the driver.
+
+    Looked for once; where CUDA_VISIBLE_DEVICES is set, it alone tells, and "" or -1 hides all.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return _visible(given)
+    program = shutil.which("nvidia-smi")
+    if program is not None:
+        with suppress(OSError, subprocess.SubprocessError):
+            listed = subprocess.run(
+                [program, "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER
+            )
+            if listed.returncode == 0:
+                return tuple(re.findall(r"^GPU (\d+):", listed.stdout, re.MULTILINE))
+    # Where the driver is, but not the program that asks it.
+    return tuple(map(str, range(len([*_DRIVER.glob("gpus/*")]))))
+
+
+def _visible(given: str) -> tuple[str, ...]:
+    """The ids in CUDA_VISIBLE_DEVICES; CUDA itself sees none from the first -1 on."""
+    ids = [name.strip() for name in given.split(",")]
+    return tuple(filter(None, takewhile(lambda name: name != "-1", ids)))

@@ -1,0 +1,201 @@
+"""The service's process: one a home, from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from reconciler.training_service import address
+from reconciler.training_service.address import Address, HomeLock
+from reconciler.training_service.application import Admin, Application, Gate, own_version
+from reconciler.training_service.http.server import Activity, Server
+from reconciler.training_service.jobs.machines import gpu_ids, this_machine
+from reconciler.training_service.scheduler.supervisor import Supervisor
+from reconciler.training_service.state import database
+from reconciler.training_service.state.database import DatabaseError
+from reconciler.training_service.state.store import Store
+from reconciler.training_service.storage.incoming import Uploads
+
+IDLE_SECONDS = 60.0
+
+_TICK = 0.1
+_LOOK = 1.0  # how often an idle service looks whether its home is there
+_GRACE = 5.0  # for requests under way at the end
+_CHANGE_TAKES = 15.0  # at most: another service's start or end
+_PORT = "port"
+_LOG_BYTES = 5 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+def serve(
+    home: Path, *, checkout: Path | None = None, stay: bool = False, idle_seconds: float = IDLE_SECONDS
+) -> int:
+    """Serve the home until there is nothing to do, somebody ends the service, or the home is gone.
+
+    The jobs go on when the service ends, but end with their home. No job begins while a home in a checkout
+    may be another person's.
+
+    Returns:
+        The exit code: 0 also where another process serves the home already; 1 where the state can't be read.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = _lock(home)
+    if lock is None:
+        _say(_served_by(home, _found(home)))
+        return 0
+    _log_to(home / address.LOG)
+    try:
+        service = _Service(home, checkout, lock)
+        # Before anybody can know of the service: who reads its address may end it at once.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, service.on_signal)
+        service.begin()
+    except (DatabaseError, OSError) as error:
+        _log.error("can't start: %s", error)
+        sys.stderr.write(f"The embedded training service can't start in {home}: {error}\n")
+        return 1
+    return service.run(stay=stay, idle_seconds=idle_seconds)
+
+
+def _lock(home: Path) -> HomeLock | None:
+    """The lock of the home; None where a service has it that says where it is."""
+    until = time.monotonic() + _CHANGE_TAKES
+    while (lock := address.lock_home(home)) is None:
+        # Who has the lock and doesn't say where it is, is just starting, or just ending.
+        if _found(home) is not None or time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    return lock
+
+
+def _found(home: Path) -> address.Address | None:
+    with suppress(address.UntrustedAddressError):
+        return address.read_address(home)
+    return None
+
+
+class _Service:
+    """The parts of a running service, held together by one loop in the main thread."""
+
+    def __init__(self, home: Path, checkout: Path | None, lock: HomeLock) -> None:
+        self._home = home
+        self._lock = lock
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        (home / address.ADDRESS).unlink(missing_ok=True)  # of a service that was killed
+        self._store = Store(database.open_file(home / "state.db"))
+        Uploads(home).clean()
+        token = secrets.token_urlsafe(32)
+        self._activity = Activity()
+        application = Application(self._store, home, wake=self._wake.set)
+        # The gate's own connection: it is read by the thread that serves every connection, which mustn't wait
+        # for a write of another thread.
+        self._gate_store = Store(database.open_file(home / "state.db"))
+        gate = Gate(application, Admin(self._store, self.stop), self._gate_store, token)
+        self._server = Server(gate.admit, self._activity, self._former_port())
+        self._address = Address(os.getpid(), self._server.url, token, own_version())
+        self._supervisor = Supervisor(
+            self._store,
+            home,
+            checkout=checkout,
+            storage_url=lambda job: f"{self._server.url}/jobs/{job.gcs_secret}",
+            machine=this_machine(),
+            gpus=gpu_ids(),
+        )
+
+    def stop(self) -> None:
+        """End the service soon; from any thread."""
+        self._stopped.set()
+        self._wake.set()
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """End the service soon, by a signal."""
+        self.stop()
+
+    def begin(self) -> None:
+        """Take up what a former service has left, and let requests in."""
+        self._supervisor.recover()
+        self._store.set_setting(_PORT, self._server.port)
+        self._server.start()
+        address.write_address(self._home, self._address)
+        _log.info("serving %s at %s", self._home, self._server.url)
+        _say(_served_by(self._home, self._address))
+
+    def run(self, *, stay: bool, idle_seconds: float) -> int:
+        """Serve to the end."""
+        idle = None if stay else idle_seconds
+        while not self._over(idle):
+            self._wake.wait(_TICK if self._tick() else _LOOK)
+            self._wake.clear()
+        self._end()
+        return 0
+
+    def _tick(self) -> bool:
+        busy = False
+        try:
+            busy = self._supervisor.tick()
+        except (DatabaseError, OSError) as error:
+            _log.error("can't look after the jobs: %s", error)
+        except Exception:  # one job's trouble must not end the others' service
+            _log.exception("can't look after the jobs")
+        if busy:
+            self._activity.note_work()
+        return busy
+
+    def _over(self, idle_seconds: float | None) -> bool:
+        if self._stopped.is_set() or not self._lock.is_there():
+            return True
+        if idle_seconds is None:
+            return False
+        return self._activity.close_if_idle(idle_seconds, self._has_work)
+
+    def _has_work(self) -> bool:
+        try:
+            return bool(self._store.unfinished())
+        except DatabaseError:
+            return True
+
+    def _end(self) -> None:
+        if self._lock.is_there():
+            _log.info("ending")
+            (self._home / address.ADDRESS).unlink(missing_ok=True)
+            self._activity.close(_GRACE)
+            self._server.close(_GRACE)
+        else:
+            _log.info("ending: the home is gone")
+            self._server.close(0)
+            self._supervisor.stop()
+        self._gate_store.database.close()
+        self._store.database.close()
+        self._lock.release()
+
+    def _former_port(self) -> int:
+        """The port of the service before, where jobs still run that were given its URL; 0 for any."""
+        return int(self._store.setting(_PORT) or 0) if self._store.unfinished() else 0
+
+
+def _served_by(home: Path, found: Address | None) -> str:
+    by = f" by process {found.pid} at {found.url}" if found else ""
+    return f"The embedded training service of {home} is served{by}."
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # says only that all threads are busy

@@ -1,0 +1,1 @@
+"""Programs, their process trees, and container engines."""

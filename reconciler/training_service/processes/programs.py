@@ -1,0 +1,385 @@
+"""Runs programs for a run, one after the other or side by side: output taken in, nothing left behind.
+
+One thread does it all: what a new process does between fork and exec is safe only so.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from reconciler.training_service.processes import process_tree
+from reconciler.training_service.processes import process_tree as sessions
+from reconciler.training_service.processes.container_engines import in_container
+from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.run_folder import FAILED, SUCCEEDED, Ending, remove
+from reconciler.training_service.state.run_log import LineSplitter
+
+_POLL = 0.1
+_CHUNK = 64 * 1024
+_TO_DIE = 5.0
+_TO_DRAIN = 2.0
+
+Consumer = Callable[[list[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Why a run is to end now, and how many seconds its processes get between SIGTERM and SIGKILL."""
+
+    ending: Ending
+    grace: float
+
+
+class Interrupted(Exception):
+    """The run was to end, and all its processes are dead."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.message)
+        self.ending = ending
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """One that has been started.
+
+    Attributes:
+        replica: Whose it is, "" for nobody's.
+        code: How it ended: its exit code, negative for the signal that killed it; None while it runs.
+    """
+
+    child: subprocess.Popen[bytes]
+    replica: str
+    code: int | None = field(default=None, init=False)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its session's and its process group's too."""
+        return self.child.pid
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One of the two that a program prints to."""
+
+    program: Program
+    stream: IO[bytes]
+    consumer: Consumer
+    lines: LineSplitter = field(default_factory=LineSplitter)
+
+
+class Programs:
+    """Runs programs.
+
+    Attributes:
+        run_id: The mark that all processes carry in their environment.
+        sessions: A folder for the notes on the sessions that programs begin.
+        lock: A descriptor that all processes inherit, with the lock it holds.
+        asked: Tells whether the run is to end; called a few times a second.
+    """
+
+    def __init__(
+        self, run_id: str, sessions: Path, lock: int, asked: Callable[[], Interruption | None]
+    ) -> None:
+        self._run_id = run_id
+        self._sessions = sessions
+        self._lock = lock
+        self._asked = asked
+        self._running: dict[int, Program] = {}
+        self._ended: list[Program] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(_wake_on_child(), selectors.EVENT_READ, None)
+        process_tree.become_subreaper()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        out: Consumer,
+        err: Consumer,
+        keep: Sequence[int] = (),
+    ) -> int:
+        """Run a program to its end while no other runs, and end what it leaves behind.
+
+        Args:
+            out: Gets the lines of its standard output; `err` those of its standard error.
+            keep: More descriptors that it inherits.
+
+        Returns:
+            The exit code, negative for the signal that killed it.
+
+        Raises:
+            Interrupted: The run was to end.
+            OSError: The program can't be started.
+        """
+        self.pause(0)
+        program = self.start(argv, env=env, cwd=cwd, out=out, err=err, keep=keep)
+        while not self.turn():
+            self.end_if_asked()
+        self.finish(program)
+        assert program.code is not None
+        return program.code
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        out: Consumer,
+        err: Consumer,
+        keep: Sequence[int] = (),
+        replica: str = "",
+        first: Callable[[], None] | None = None,
+    ) -> Program:
+        """Start a program beside those that run; `turn` tells of its end, which `finish` is to follow.
+
+        Args:
+            replica: Whose program it is: all that it starts carries that mark.
+            first: What the new process is to do before it becomes the program.
+
+        Raises:
+            OSError: The program can't be started.
+        """
+        marks = {process_tree.MARK: self._run_id, **({process_tree.REPLICA: replica} if replica else {})}
+        self._sessions.mkdir(exist_ok=True)
+        before = _before_exec(self._sessions, first)
+        child = _started(argv, {**env, **marks}, cwd, (self._lock, *keep), before)
+        program = Program(child, replica)
+        self._running[program.pid] = program
+        for stream, consumer in ((child.stdout, out), (child.stderr, err)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, _Stream(program, stream, consumer))
+        return program
+
+    def turn(self, timeout: float = _POLL) -> list[Program]:
+        """Take in what programs print, for `timeout` seconds at most; the programs that have ended since."""
+        self._take_in(0 if self._ended else timeout)
+        self._reap()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def finish(self, program: Program, *, kill: bool = True) -> None:
+        """After a program's end: take in the last of its output, and first kill what it has left behind."""
+        if kill and process_tree.kill_all(lambda: self._left_by(program), _TO_DIE):
+            sessions.forget(self._sessions, program.pid)
+        self._drain(program)
+
+    def asked(self) -> Interruption | None:
+        """Whether the run is to end."""
+        return self._asked()
+
+    def end_if_asked(self) -> None:
+        """End all programs where the run is to end, and raise Interrupted then."""
+        interruption = self._asked()
+        if interruption is not None:
+            self.end_gently(interruption.grace)
+            raise Interrupted(interruption.ending)
+
+    def end_gently(self, grace: float) -> list[Program]:
+        """End every process that was started: by SIGTERM, and by SIGKILL what lives `grace` seconds later.
+
+        With no grace, by SIGKILL alone. A request to end the run that comes meanwhile may shorten the time.
+
+        Returns:
+            The programs that have ended since `turn` told last.
+        """
+        ended: list[Program] = []
+        kill_at = time.monotonic() + grace
+        if grace:
+            # What is in a container hears of it by the engine's command.
+            process_tree.tell([each for each in self.living() if not in_container(each)], signal.SIGTERM)
+        while time.monotonic() < kill_at and self.living():
+            ended += self.turn()
+            interruption = self._asked()
+            if interruption is not None:
+                kill_at = min(kill_at, time.monotonic() + interruption.grace)
+        self.end_all()
+        self._drain()
+        ended += self._ended
+        self._ended.clear()
+        return ended
+
+    def pause(self, seconds: float = _POLL) -> None:
+        """Wait; raises Interrupted where the run is to end."""
+        interruption = self._asked()
+        if interruption is not None:
+            raise Interrupted(interruption.ending)
+        if seconds:
+            time.sleep(seconds)
+
+    def living(self) -> list[psutil.Process]:
+        """What programs have left behind, or have still running."""
+        self._reap()
+        return process_tree.descendants(self._run_id)
+
+    def end_all(self) -> None:
+        """Kill every process that was started."""
+        if process_tree.kill_descendants(self._run_id, self._reap, _TO_DIE):
+            remove(self._sessions)
+
+    def count(self) -> int:
+        """How many processes of the run live."""
+        return process_tree.count(self._run_id)
+
+    def _left_by(self, program: Program) -> list[psutil.Process]:
+        """What lives of an ended program: all of the run while no other runs, else what is known as its."""
+        living = self.living()
+        return [process for process in living if _is_of(program, process)] if self._running else living
+
+    def _reap(self) -> None:
+        for pid, code in process_tree.reap().items():
+            program = self._running.pop(pid, None)
+            if program is not None:
+                program.code = program.child.returncode = code  # collected here, not by Popen
+                self._ended.append(program)
+
+    def _take_in(self, timeout: float) -> None:
+        for key, _events in self._selector.select(timeout):
+            if key.data is None:
+                os.read(key.fd, _CHUNK)
+            elif data := os.read(key.fd, _CHUNK):
+                _deliver(key, key.data.lines.feed(data))
+            else:
+                self._close(key)
+
+    def _drain(self, program: Program | None = None) -> None:
+        """Take in what a dead program has printed, or all have; a pipe that is held open isn't waited for."""
+        give_up = time.monotonic() + _TO_DRAIN
+        while self._streams(program) and time.monotonic() < give_up:
+            self._take_in(_POLL)
+        for key in self._streams(program):
+            self._close(key)
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        self._selector.unregister(key.fileobj)
+        _deliver(key, key.data.lines.close())
+        key.data.stream.close()
+
+    def _streams(self, program: Program | None) -> list[selectors.SelectorKey]:
+        keys = [key for key in self._selector.get_map().values() if key.data is not None]
+        return [key for key in keys if program is None or key.data.program is program]
+
+
+def _is_of(program: Program, process: psutil.Process) -> bool:
+    try:
+        return os.getsid(process.pid) == program.pid or process_tree.replica_of(process) == program.replica
+    except OSError:
+        return False
+
+
+def _deliver(key: selectors.SelectorKey, lines: list[str]) -> None:
+    if lines:
+        key.data.consumer(lines)
+
+
+def _started(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    descriptors: Sequence[int],
+    before: Callable[[], None],
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            pass_fds=descriptors,
+            preexec_fn=before,
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(f"{argv[0]} could not be started: {error}") from error
+
+
+def _before_exec(noted_in: Path, first: Callable[[], None] | None) -> Callable[[], None]:
+    tie = process_tree.dying_with_parent()
+
+    def before() -> None:
+        sessions.note(noted_in)
+        if first is not None:
+            first()
+        if tie is not None:
+            tie()  # last: the kernel forgets it when a process changes its capabilities
+
+    return before
+
+
+def _wake_on_child() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    return reading
+
+
+_TAIL = 2048
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+class Tail:
+    """The end of what a program has printed: by default as much as an error message holds.
+
+    Attributes:
+        limit: Characters that are kept.
+    """
+
+    def __init__(self, limit: int = _TAIL) -> None:
+        self._limit = limit
+        self._text = ""
+
+    def add(self, lines: list[str]) -> None:
+        """Take in lines."""
+        self._text = (self._text + "".join(f"{line}\n" for line in lines[-self._limit :]))[-self._limit :]
+
+    def text(self) -> str:
+        """The end of them, from the traceback on where there is one."""
+        _, mark, rest = self._text.partition(_TRACEBACK)
+        return f"{mark}{rest}" if mark else self._text
+
+
+def killer_of(code: int) -> signal.Signals | None:
+    """The signal that has ended a program; shells and containers tell of it as 128 and its number."""
+    number = -code if code < 0 else code - 128
+    return signal.Signals(number) if number in set(signal.Signals) else None
+
+
+def ending_of(replica: str, code: int, errors: str, hint: str = "") -> Ending:
+    """How a job ends whose replica has ended with this code.
+
+    Args:
+        replica: As the cloud's errors call it.
+        errors: The end of what it has printed to its standard error.
+        hint: What more there is to say, "" for nothing.
+    """
+    if code == 0:
+        return Ending(SUCCEEDED)
+    killer = killer_of(code)
+    if killer is None:
+        told = f"The replica {replica} exited with a non-zero status of {code}. Termination reason: Error."
+    elif killer is signal.SIGKILL:
+        told = f"The replica {replica} was killed by signal 9 (SIGKILL): out of memory, or killed by hand."
+    else:
+        told = f"The replica {replica} was killed by signal {killer} ({killer.name})."
+    message = "\n".join(filter(None, (told, errors.rstrip(), hint)))
+    # What a program does to itself the cloud calls an invalid argument.
+    kind = Code.RESOURCE_EXHAUSTED if killer is signal.SIGKILL else Code.INVALID_ARGUMENT
+    return Ending(FAILED, kind, message)

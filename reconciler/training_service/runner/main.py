@@ -1,0 +1,174 @@
+"""The process that owns one run, from its packages to its end.
+
+Started as `python -m reconciler.training_service.runner.main [--checkout CHECKOUT] RUN_FOLDER`.
+It outlives the service that has started it, and whoever finds its folder later learns from the files how the
+run is doing or how it ended. What it starts dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from reconciler.base.state_dir import Home, HomeError
+from reconciler.base.state_dir_trust import check
+from reconciler.training_service.processes.programs import Interrupted, Interruption, Programs
+from reconciler.training_service.runner.containers import end_containers
+from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.run_folder import (
+    CANCELLED,
+    FAILED,
+    PREPARING,
+    RUNNING,
+    STOPPED,
+    Ending,
+    RunFolder,
+    RunSpec,
+    locked,
+    now,
+    read_json,
+    write_measurements,
+)
+from reconciler.training_service.state.run_log import ERROR, WARNING, RunLog
+
+_STOP_GRACE = 2.0
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out the run in the folder that is named, unless somebody else does or has."""
+    folder = RunFolder(Path(arguments[-1]))
+    checkout = Path(arguments[1]) if arguments[0] == "--checkout" else None
+    try:
+        with locked(folder.runner_lock), locked(folder.lock) as lock:
+            if folder.claim():
+                _Run(folder, checkout, lock).carry_out()
+                os._exit(0)  # the last thing to go are the locks: who finds them free finds nothing else
+    except BlockingIOError:
+        pass  # another runner has it
+    return 0
+
+
+class _Run:
+    """One run."""
+
+    def __init__(self, folder: RunFolder, checkout: Path | None, lock: int) -> None:
+        self._folder = folder
+        self._home = Home(folder.service_home, checkout)
+        self._spec = RunSpec.from_json(read_json(folder.spec) or {})
+        self._log = RunLog(folder.log, self._spec.log_limit)
+        self._programs = Programs(folder.run_id, folder.sessions, lock, self._asked)
+        self._stop = False
+        self._deadline: float | None = None
+        self._told = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def carry_out(self) -> None:
+        """From the first phase to the record of the end."""
+        ending = self._ending()
+        self._programs.end_all()
+        end_containers(self._folder)
+        if ending.state == FAILED:
+            self._say_why(ending)
+        if self._folder.path.exists():
+            self._record(replace(ending, time=now()))
+        self._folder.clean()
+
+    def _ending(self) -> Ending:
+        try:
+            return self._work()
+        except Interrupted as interrupted:
+            return interrupted.ending
+        except OSError as error:
+            return Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The machine failed the job: {error}")
+        except Exception:
+            return Ending(FAILED, Code.INTERNAL, f"The service failed the job: {traceback.format_exc()}")
+
+    def _work(self) -> Ending:
+        # Here and not above: these are slow to import, and the run's marker is to be there at once.
+        from reconciler.training_service.environments.prepare import PreparationError
+        from reconciler.training_service.environments.venvs import InstallError
+        from reconciler.training_service.runner.commands import Commands
+        from reconciler.training_service.runner.containers import ContainerError
+        from reconciler.training_service.runner.replicas import Replicas
+
+        self._folder.set_phase(PREPARING)
+        for warning in self._spec.warnings:
+            self._say(WARNING, warning)
+        commands = Commands(self._folder, self._spec, self._programs, self._say, self._check_home)
+        try:
+            commands.prepare()
+            self._folder.set_phase(RUNNING)
+            self._deadline = time.monotonic() + self._spec.time_limit
+            look = self._looking(commands.metrics_file(self._spec.primary))
+            try:
+                return Replicas(self._spec, self._programs, self._log, commands, look).to_end()
+            finally:
+                look()
+        except (PreparationError, ContainerError) as error:
+            return Ending(FAILED, error.code, error.message)
+        except HomeError as error:
+            return Ending(FAILED, Code.FAILED_PRECONDITION, f"{error.message}; {error.hint}")
+        except InstallError as error:
+            return Ending(FAILED, Code.INVALID_ARGUMENT, str(error))
+
+    def _check_home(self) -> None:
+        if self._home.checkout is not None:
+            check(self._home, os.environ)
+
+    def _looking(self, metrics: Path) -> Callable[[], None]:
+        """What takes over what the primary reports into its metrics file; nothing outside of trials."""
+        if not self._spec.metrics:
+            return lambda: None
+        from reconciler.training_service.tuning.measurements import ReportedMetrics
+
+        reported = ReportedMetrics(metrics, self._spec.metrics, time.time())
+
+        def look() -> None:
+            measurements = reported.look()
+            if measurements is not None and self._folder.path.exists():
+                write_measurements(self._folder, measurements)
+
+        return look
+
+    def _asked(self) -> Interruption | None:
+        if self._stop or not self._folder.path.exists():
+            return Interruption(Ending(STOPPED), _STOP_GRACE)
+        message = self._folder.cancel_asked()
+        if message is None and self._deadline is not None and time.monotonic() > self._deadline:
+            message = f"The job was cancelled: it ran for longer than {self._spec.time_limit_field}."
+        if message is None:
+            return None
+        if not self._told:  # now, and not when the last process that ignores it is dead
+            self._told = True
+            self._say(WARNING, message)
+        return Interruption(Ending(CANCELLED, Code.CANCELLED, message), self._spec.grace)
+
+    def _record(self, ending: Ending) -> None:
+        try:
+            self._folder.end(ending)
+        except OSError:
+            self._folder.clean()  # the disk is full: what is removed now makes room for the record
+            self._folder.end(ending)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._stop = True
+
+    def _say(self, severity: str, text: str) -> None:
+        self._log.write(severity, text.splitlines())
+
+    def _say_why(self, ending: Ending) -> None:
+        # What follows in the message is what the trainer has printed: it is in the log already.
+        with suppress(OSError):
+            self._log.write(ERROR, ending.message.splitlines()[:1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

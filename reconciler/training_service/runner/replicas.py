@@ -1,0 +1,192 @@
+"""The replicas of a run, from the start of the first to the end of the last.
+
+The primary's end is the run's end: the others are ended then, as parameter servers never end by themselves.
+A replica that fails is the run's end too. One that SIGTERM ends from outside is started again, as the cloud
+does it when it takes a machine away.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from reconciler.training_service.processes import process_tree
+from reconciler.training_service.processes.programs import Program, Programs, Tail, ending_of, killer_of
+from reconciler.training_service.runner.commands import Commands
+from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.run_folder import (
+    FAILED,
+    SUCCEEDED,
+    ContainerTask,
+    Ending,
+    ReplicaSpec,
+    RunSpec,
+)
+from reconciler.training_service.state.run_log import ERROR, INFO, WARNING, LogFullError, RunLog
+
+STARTS = 5
+_LOOK = 0.2
+_COUNT = 1.0
+_MANY = 100
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One replica: the program that runs for it now, and the end of what that has printed as errors."""
+
+    spec: ReplicaSpec
+    program: Program | None = None
+    errors: Tail = field(default_factory=Tail)
+    starts: int = 0
+
+
+class Replicas:
+    """Runs the replicas of a run.
+
+    Attributes:
+        look: Called a few times a second while they run.
+    """
+
+    def __init__(
+        self, spec: RunSpec, programs: Programs, log: RunLog, commands: Commands, look: Callable[[], None]
+    ) -> None:
+        self._spec = spec
+        self._programs = programs
+        self._log = log
+        self._commands = commands
+        self._look = look
+        self._replicas = [_Replica(replica) for replica in spec.replicas]
+        self._over_limit: Ending | None = None
+        self._look_at = self._count_at = 0.0
+        self._forks = 0
+
+    def to_end(self) -> Ending:
+        """Start them all, and see them to the run's end; none of their processes lives then.
+
+        Raises:
+            Interrupted: The run was to end.
+            OSError: One can't be started, or the log can't be written.
+        """
+        for replica in self._replicas:
+            self._start(replica)
+        while (ending := self._turn()) is None:
+            self._programs.end_if_asked()
+        with suppress(OSError):  # what the others print can't change the end any more
+            self._programs.end_gently(0 if self._over_limit else self._spec.grace)
+        return ending
+
+    def _turn(self) -> Ending | None:
+        ended = self._programs.turn()
+        self._keep_watch()
+        ending = self._judged(ended) if ended and not self._over_limit else None
+        return self._over_limit or ending
+
+    def _judged(self, ended: Sequence[Program]) -> Ending | None:
+        """What follows from the end of programs; the run goes on where it is None."""
+        of = [replica for program in ended for replica in self._replicas if replica.program is program]
+        for replica in of:
+            self._finish(replica)
+        if any(replica is self._replicas[0] and _code(replica) == 0 for replica in of):
+            return Ending(SUCCEEDED)
+        for replica in of:
+            if _code(replica) != 0 and not self._may_start_again(replica):
+                return self._failure(replica)
+        stopped = [replica for replica in of if _code(replica) != 0]
+        return self._start_again(stopped) if stopped else None
+
+    def _may_start_again(self, replica: _Replica) -> bool:
+        return self._spec.restarts and killer_of(_code(replica)) is signal.SIGTERM and replica.starts < STARTS
+
+    def _finish(self, replica: _Replica) -> None:
+        assert replica.program is not None
+        # A container's engine is still noting how it ended, and ends by itself.
+        self._programs.finish(replica.program, kill=not isinstance(replica.spec.task, ContainerTask))
+
+    def _failure(self, replica: _Replica) -> Ending:
+        code, errors = _code(replica), replica.errors.text()
+        explained = self._commands.explain(replica.spec, code, errors)
+        return explained or ending_of(
+            replica.spec.name, code, errors, self._commands.hint(replica.spec, errors)
+        )
+
+    def _start_again(self, stopped: Sequence[_Replica]) -> Ending | None:
+        """Start replicas again that SIGTERM has ended, or all, where they are to start together.
+
+        Returns:
+            The run's end, where the primary has succeeded before it was ended with the others.
+        """
+        together = self._spec.restarts_together and len(self._replicas) > 1
+        follows = "all replicas are started again" if together else "it is started again"
+        for replica in stopped:
+            self._say(WARNING, f"The replica {replica.spec.name} was ended by SIGTERM: {follows}.")
+        if together:
+            ended, primary = self._programs.end_gently(self._spec.grace), self._replicas[0]
+            if primary.program in ended and _code(primary) == 0:
+                return Ending(SUCCEEDED)
+        for replica in self._replicas if together else stopped:
+            self._programs.end_if_asked()  # as when the machine is shut down, and all get SIGTERM
+            self._start(replica)
+        return None
+
+    def _start(self, replica: _Replica) -> None:
+        errors = Tail()
+        name = replica.spec.task_name
+
+        def err(lines: list[str]) -> None:
+            errors.add(lines)
+            self._print(ERROR, lines, name)
+
+        replica.errors = errors
+        replica.starts += 1
+        replica.program = self._commands.start(
+            replica.spec, lambda lines: self._print(INFO, lines, name), err
+        )
+
+    def _print(self, severity: str, lines: list[str], replica: str) -> None:
+        if self._over_limit is not None:
+            return
+        try:
+            self._log.write(severity, lines, replica)
+        except LogFullError:
+            told = (
+                f"its log has reached {_size(self._spec.log_limit)}, which is the most that is kept of a run"
+            )
+            self._over_limit = _ended_for(f"{told}; the replica {replica} printed last")
+
+    def _keep_watch(self) -> None:
+        """What is done now and then: measurements taken, processes counted."""
+        time_ = time.monotonic()
+        if time_ >= self._look_at:
+            self._look()
+            self._look_at = time_ + _LOOK
+        forks = process_tree.forks()
+        if time_ >= self._count_at or abs(forks - self._forks) > _MANY:
+            self._count()
+            self._count_at, self._forks = time.monotonic() + _COUNT, forks
+
+    def _count(self) -> None:
+        limit = self._spec.process_limit
+        if self._over_limit is None and (count := self._programs.count()) > limit:
+            process_tree.take_precedence()
+            self._over_limit = _ended_for(f"it had {count} processes at once, and a run may have {limit}")
+
+    def _say(self, severity: str, text: str) -> None:
+        self._log.write(severity, [text])
+
+
+def _code(replica: _Replica) -> int:
+    assert replica.program is not None
+    assert replica.program.code is not None
+    return replica.program.code
+
+
+def _ended_for(why: str) -> Ending:
+    return Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The job was ended: {why}.")
+
+
+def _size(count: int) -> str:
+    mebibytes, rest = divmod(count, 1024 * 1024)
+    return f"{count} bytes" if rest else f"{mebibytes} MiB"

@@ -1,0 +1,1 @@
+"""Admission, progress and recovery of jobs."""

@@ -1,0 +1,175 @@
+"""What the service remembers: jobs and their runs, as frozen values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from functools import lru_cache
+from typing import Any
+
+CUSTOM_JOBS = "customJobs"
+TUNING_JOBS = "hyperparameterTuningJobs"
+ML_JOBS = "jobs"
+
+Json = Any
+JsonObject = dict[str, Any]
+
+
+class JobState(StrEnum):
+    """The states of a job; both APIs' words for them are made from these."""
+
+    QUEUED = "QUEUED"
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job can't change its state any more."""
+        return self in ENDED
+
+
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+UNFINISHED = frozenset(JobState) - ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job.
+
+    Attributes:
+        id: The row's number, growing with time and never used twice.
+        collection: `customJobs`, `hyperparameterTuningJobs`, or `jobs` (ml).
+        project: The project as the creator wrote it: an id, or a number.
+        location: "" for ml.
+        job_id: The client's jobId (ml), or 19 digits (Vertex AI).
+        body: The client's resource: camelCase keys, enum names, int64 as strings, no output-only fields.
+        images: The overrides of the image table as they were at creation.
+        create_time, start_time, end_time, update_time: RFC 3339 in UTC, "" where not yet.
+        error_code: google.rpc.Code; 0 where there is no error, 1 for a cancelled job.
+        etag: Changes with the labels (ml).
+        gcs_secret: The unguessable part of the job's own storage URL.
+    """
+
+    collection: str
+    project: str
+    location: str
+    job_id: str
+    body: JsonObject
+    gcs_secret: str
+    create_time: str
+    update_time: str
+    id: int = 0
+    images: Mapping[str, Json] = field(default_factory=dict)
+    state: JobState = JobState.QUEUED
+    start_time: str = ""
+    end_time: str = ""
+    error_code: int = 0
+    error_message: str = ""
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One start of a job or of one of its trials, `number` from 1 in the job.
+
+    There is a next one of the same trial only after the former is known to be dead.
+
+    Attributes:
+        trial: The trial's number from 1, 0 for a job without trials.
+    """
+
+    run_id: str
+    job: int
+    number: int
+    trial: int = 0
+
+
+class TrialState(StrEnum):
+    """The states of a trial; both APIs' words for them are made from these."""
+
+    QUEUED = "QUEUED"
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"  # early stopping, or its job is being cancelled
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial can't change its state any more."""
+        return self in ENDED_TRIALS
+
+
+ENDED_TRIALS = frozenset({TrialState.SUCCEEDED, TrialState.FAILED, TrialState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a trial reported at one step.
+
+    Attributes:
+        step: The trainer's own count; 0 where it has none.
+        elapsed: Seconds since the trial began to run.
+        metrics: Values by metric id (Vertex AI) or tag (ml).
+    """
+
+    step: int
+    elapsed: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One trial of a tuning job.
+
+    Attributes:
+        job: The job's `id`.
+        number: From 1.
+        parameters: The value of each hyper-parameter that is active, by its name, in the order of the
+            specification: numbers, or strings for categories.
+        create_time, start_time, end_time: RFC 3339 in UTC, "" where not yet.
+        measurements: What it has reported, oldest first; `final` is the one that counts, once it has ended.
+        stopped_early: Whether early stopping ended it: SUCCEEDED then.
+        message: Why it ended as it did, "" for nothing to say.
+    """
+
+    job: int
+    number: int
+    parameters: Mapping[str, float | int | str]
+    create_time: str
+    state: TrialState = TrialState.QUEUED
+    start_time: str = ""
+    end_time: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    final: Measurement | None = None
+    stopped_early: bool = False
+    message: str = ""
+
+
+@lru_cache(maxsize=100)
+def number_of(project: str) -> str:
+    """The project's number, 12 digits, the same on every machine; a number stands for itself."""
+    if project.isascii() and project.isdigit():
+        return project
+    digest = hashlib.sha256(project.encode()).digest()
+    return str(10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11))
+
+
+class Code(IntEnum):
+    """What kind of error it is."""
+
+    OK = 0
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
+    INTERNAL = 13

@@ -1,0 +1,60 @@
+"""A stopped service's state, seen through its own handlers, without starting or writing anything.
+
+SQLite's read-only modes leave files behind or lose what the write-ahead log holds: a copy is opened.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from reconciler.training_service.address import unserved
+from reconciler.training_service.application import Application
+from reconciler.training_service.scheduler.recovery import settle
+from reconciler.training_service.state.database import Database, DatabaseError, prepare
+from reconciler.training_service.state.store import Store
+
+
+@contextmanager
+def open_copy(home: Path) -> Iterator[Application]:
+    """The application over a private copy of a home's state; objects and logs are read in place.
+
+    Ends that runs have recorded since the service died are shown. Whatever would change something is refused
+    with FAILED_PRECONDITION. A home that isn't there is an empty one.
+
+    Raises:
+        ServiceRunningError: A service runs; ask that one.
+        DatabaseError: The state can't be read.
+        OSError: The same.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)) as memory:
+        with unserved(home):
+            _copy_database(home / "state.db", memory)
+        store = Store(Database(lambda: memory))
+        settle(store, home)
+        yield Application(store, home, read_only=True)
+
+
+def _copy_database(path: Path, memory: sqlite3.Connection) -> None:
+    """Fill `memory` with the state, brought to this version's format."""
+    try:
+        if path.exists():
+            _copy_file(path, memory)
+        prepare(memory)
+    except sqlite3.Error as error:
+        raise DatabaseError(str(error)) from error
+
+
+def _copy_file(path: Path, memory: sqlite3.Connection) -> None:
+    with tempfile.TemporaryDirectory(prefix="reconciler-") as folder:
+        copy = Path(folder) / path.name
+        for suffix in ("", "-wal"):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        with closing(sqlite3.connect(copy)) as opened:
+            opened.backup(memory)

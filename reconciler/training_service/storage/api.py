@@ -1,0 +1,248 @@
+"""The part of the Cloud Storage JSON API that staging and trainers need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Form
+from reconciler.training_service.http.message import ApiError, Response, invalid
+from reconciler.training_service.http.paging import Pages
+from reconciler.training_service.state.records import JsonObject
+from reconciler.training_service.storage import resources
+from reconciler.training_service.storage import uploads as media
+from reconciler.training_service.storage.files import Found, Wanted
+from reconciler.training_service.storage.incoming import Uploads
+from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
+from reconciler.training_service.storage.objects import Objects
+from reconciler.training_service.storage.uploads import StorageUploads, conditions_of
+
+LARGEST_PAGE = 1000
+
+_AFTER_ALL = "\U0010ffff"
+# What would change an answer's meaning, and isn't kept here.
+_NOT_SERVED = ("softDeleted", "matchGlob", "filter", "restoreToken")
+
+
+class StorageApi:
+    """The handlers of buckets and objects."""
+
+    def __init__(self, objects: Objects, uploads: Uploads, pages: Pages) -> None:
+        self._objects = objects
+        self._uploads = uploads
+        self._pages = pages
+        self._incoming = StorageUploads(objects, uploads)
+
+    def handlers(self) -> dict[str, Handler]:
+        """By method id."""
+        return {
+            "storage.buckets.get": self._get_bucket,
+            "storage.buckets.insert": self._insert_bucket,
+            "storage.buckets.list": self._list_buckets,
+            "storage.objects.get": self._get,
+            "storage.objects.insert": self._insert,
+            "storage.objects.list": self._list,
+            "storage.objects.delete": self._delete,
+            "storage.objects.patch": self._patch,
+            "storage.objects.copy": self._copy,
+            "storage.objects.rewrite": self._rewrite,
+            "storage.objects.move": self._move,
+        }
+
+    def _get_bucket(self, call: Call) -> JsonObject:
+        bucket = _bucket(call)
+        found = self._objects.bucket(bucket)
+        return resources.bucket_resource(found, call.request.base)
+
+    def _insert_bucket(self, call: Call) -> JsonObject:
+        name = call.body.get("name", "")
+        left = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
+        if left:
+            raise invalid(f"This service keeps no {', '.join(left)} of a bucket.")
+        call.reach.check_bucket(name)
+        body = {key: value for key, value in call.body.items() if key in resources.BUCKET_FIELDS}
+        return resources.bucket_resource(self._objects.create_bucket(name, body), call.request.base)
+
+    def _list_buckets(self, call: Call) -> JsonObject:
+        query = [call.method.id, call.text("prefix"), call.text("project")]
+        after = str(self._pages.position(call.text("pageToken"), query)) if call.text("pageToken") else ""
+        names = [
+            name
+            for name in self._objects.buckets()
+            if name > after and name.startswith(call.text("prefix")) and call.reach.bucket(name)
+        ]
+        size = _page_size(call)
+        found = [self._objects.bucket(name) for name in names[:size]]
+        answer: JsonObject = {"kind": "storage#buckets"}
+        if found:
+            answer["items"] = [resources.bucket_resource(each, call.request.base) for each in found]
+        if len(names) > size:
+            answer["nextPageToken"] = self._pages.token(names[size - 1], query)
+        return answer
+
+    def _get(self, call: Call) -> Response | JsonObject:
+        _refuse_unserved(call)
+        bucket, name = _object(call)
+        if call.form is Form.DOWNLOAD or call.text("alt") == "media":
+            return self._download(call, bucket, name)
+        stored = self._objects.get(bucket, name)
+        _only_generation(call, stored.generation, bucket, name)
+        conditions_of(call).check(stored, reading=True)
+        return resources.object_resource(stored, call.request.base)
+
+    def _download(self, call: Call, bucket: str, name: str) -> Response:
+        content = self._objects.open(bucket, name)
+        try:
+            _only_generation(call, content.object.generation, bucket, name)
+            conditions_of(call).check(content.object, reading=True)
+            return media.download(content, call.request.headers.get("range", ""))
+        except BaseException:
+            content.file.close()
+            raise
+
+    def _insert(self, call: Call) -> Response | JsonObject:
+        if call.form is not Form.UPLOAD:
+            raise invalid("Objects are inserted on the upload path, with their content.")
+        return self._incoming.answer(call)
+
+    def _list(self, call: Call) -> JsonObject:
+        _refuse_unserved(call)
+        bucket, query = _bucket(call), _Listing.of(call)
+        token = call.text("pageToken")
+        start = str(self._pages.position(token, query.asked)) if token else ""
+        size = _page_size(call)
+        page = list(islice(self._listed(call, bucket, query, max(start, query.start)), size + 1))
+        found, prefixes = page[:size], [each.name for each in page[:size] if each.status is None]
+        following = ""
+        if len(page) > size:
+            last = page[size - 1]
+            following = self._pages.token(last.name + ("\0" if last.status else _AFTER_ALL), query.asked)
+        others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
+        objects = self._objects.described(bucket, found)
+        items = [resources.object_resource(each, call.request.base) for each in objects]
+        return {name: value for name, value in {**others, "items": items}.items() if value}
+
+    def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
+        wanted = Wanted(query.prefix, start, fold=query.delimiter == "/")
+        if not (query.end or query.delimiter or call.reach.limited):
+            yield from self._objects.walk(bucket, wanted)
+            return
+        seen = ""
+        for found in self._objects.walk(bucket, wanted):
+            if query.end and found.name >= query.end:
+                return
+            folded = query.folded(found)
+            if call.reach.object(bucket, folded.name) and (folded.status or folded.name != seen):
+                yield folded
+                seen = folded.name
+
+    def _delete(self, call: Call) -> Response:
+        bucket, name = _object(call)
+        self._objects.delete(bucket, name, call.number("generation"), conditions_of(call))
+        return Response(204)
+
+    def _patch(self, call: Call) -> JsonObject:
+        bucket, name = _object(call)
+        stored = self._objects.patch(
+            bucket, name, lambda body: resources.patched(body, call.body), conditions_of(call)
+        )
+        return resources.object_resource(stored, call.request.base)
+
+    def _copy(self, call: Call) -> JsonObject:
+        _, copy = self._copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
+        return resources.object_resource(copy, call.request.base)
+
+    def _rewrite(self, call: Call) -> JsonObject:
+        _, copy = self._copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
+        sizes = {"totalBytesRewritten": str(copy.size), "objectSize": str(copy.size)}
+        resource = resources.object_resource(copy, call.request.base)
+        return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": resource}
+
+    def _move(self, call: Call) -> JsonObject:
+        source, target = _object(call, name="sourceObject"), _object(call, name="destinationObject")
+        original, copy = self._copied(call, source, target)
+        if source != target:
+            self._objects.delete(*source, original.generation, ANY)
+        return resources.object_resource(copy, call.request.base)
+
+    def _copied(
+        self, call: Call, source: tuple[str, str], target: tuple[str, str]
+    ) -> tuple[StoredObject, StoredObject]:
+        """The source and the copy that was made of it."""
+        content = self._objects.open(*source)
+        with content.file as file:
+            _only_generation(call, content.object.generation, *source, parameter="sourceGeneration")
+            _source_conditions(call).check(content.object)
+            body = resources.object_body(call.body) or content.object.body
+            with self._uploads.staged(media.chunks(file)) as staged:
+                return content.object, self._objects.put(*target, staged, body, conditions_of(call))
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What a list call asks for; `asked` is what its page tokens are bound to."""
+
+    prefix: str
+    delimiter: str
+    start: str
+    end: str
+    asked: tuple[str, ...]
+
+    @classmethod
+    def of(cls, call: Call) -> _Listing:
+        prefix, delimiter = call.text("prefix"), call.text("delimiter")
+        start, end = call.text("startOffset"), call.text("endOffset")
+        asked = (call.method.id, call.path["bucket"], prefix, delimiter, start, end)
+        return cls(prefix, delimiter, start, end, asked)
+
+    def folded(self, found: Found) -> Found:
+        """The file, or what all names have in common that go on after the delimiter."""
+        place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
+        return found if place < 0 else Found(found.name[: place + len(self.delimiter)], None)
+
+
+def _bucket(call: Call) -> str:
+    call.reach.check_bucket(call.path["bucket"])
+    return call.path["bucket"]
+
+
+def _object(call: Call, bucket: str = "bucket", name: str = "object") -> tuple[str, str]:
+    found = call.path[bucket], call.path[name]
+    call.reach.check_object(*found)
+    return found
+
+
+def _target(call: Call) -> tuple[str, str]:
+    return _object(call, "destinationBucket", "destinationObject")
+
+
+def _only_generation(
+    call: Call, generation: int, bucket: str, name: str, parameter: str = "generation"
+) -> None:
+    """Older generations aren't kept."""
+    if call.number(parameter) not in (None, generation):
+        raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}#{call.number(parameter)}")
+
+
+def _source_conditions(call: Call) -> Conditions:
+    return Conditions(
+        generation=call.number("ifSourceGenerationMatch"),
+        generation_not=call.number("ifSourceGenerationNotMatch"),
+        metageneration=call.number("ifSourceMetagenerationMatch"),
+        metageneration_not=call.number("ifSourceMetagenerationNotMatch"),
+    )
+
+
+def _refuse_unserved(call: Call) -> None:
+    for parameter in _NOT_SERVED:
+        if call.parameters.get(parameter):
+            raise ApiError("UNIMPLEMENTED", f"This service doesn't know {parameter}.")
+
+
+def _page_size(call: Call) -> int:
+    size = call.number("maxResults") or 0
+    if size < 0:
+        raise invalid("maxResults must not be negative.")
+    return min(size or LARGEST_PAGE, LARGEST_PAGE)

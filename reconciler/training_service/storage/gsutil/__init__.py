@@ -1,0 +1,1 @@
+"""gsutil and gcloud storage, as trainers call them."""

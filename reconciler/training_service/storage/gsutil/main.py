@@ -1,0 +1,143 @@
+"""The command lines of the stand-ins for `gsutil` and `gcloud storage`, and how both get into a PATH."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from reconciler.training_service.storage.gsutil.client import Storage, StorageError
+from reconciler.training_service.storage.gsutil.commands import Command, Flags
+from reconciler.training_service.storage.gsutil.paths import UsageError
+
+_SERVED = "cat, cp, ls, mv, rm, rsync, stat"
+_ROOT = Path(__file__).resolve().parents[4]
+
+
+def write_launchers(folder: Path) -> None:
+    """Put the programs `gsutil` and `gcloud` into a folder; they run with this process's Python.
+
+    Isolated: what a trainer has in its environment or its packages is none of theirs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # The storage is on loopback: loading TLS would be a third of the time that a call takes.
+    code = "import sys; sys.modules['ssl'] = None; sys.path.append(sys.argv.pop(1)); "
+    code += "from reconciler.training_service.storage.gsutil.main import main; sys.exit(main(sys.argv[1:]))"
+    for tool in ("gsutil", "gcloud"):
+        line = shlex.join([sys.executable, "-I", "-S", "-c", code, str(_ROOT), tool])
+        (folder / tool).write_text(f'#!/bin/sh\nexec {line} "$@"\n', "utf-8")
+        (folder / tool).chmod(0o755)
+
+
+_LETTERS = {
+    "r": "recursive",
+    "R": "recursive",
+    "n": "no_clobber",
+    "d": "delete",
+    "l": "long",
+    "f": "ignore_missing",
+    "I": "from_stdin",
+}
+# Those of each command; the value None is a flag that changes nothing here.
+_ALLOWED = {
+    "cp": "rRnIcePvU",
+    "mv": "nIcePvU",
+    "rm": "rRfI",
+    "cat": "",
+    "ls": "lrRbha",
+    "rsync": "rRdcCeP",
+    "stat": "",
+}
+_LONG = {
+    "--recursive": "r",
+    "--no-clobber": "n",
+    "--delete-unmatched-destination-objects": "d",
+    "--long": "l",
+    "--read-paths-from-stdin": "I",
+    "--continue-on-error": "c",
+    "--preserve-posix": "P",
+}
+_BEFORE = {"-m", "-q", "--quiet", "--no-user-output-enabled"}
+_BEFORE_WITH_VALUE = {"-o", "-h", "-u", "-i", "--project", "--verbosity", "--billing-project"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Carry out `gsutil …` or `gcloud …`; the exit code."""
+    tool, *words = arguments
+    try:
+        return _carry_out(tool, words)
+    except UsageError as error:
+        return _fail(tool, str(error), "CommandException")
+    except StorageError as error:
+        kind = {403: "AccessDeniedException", 404: "NotFoundException"}.get(
+            error.status, "BadRequestException"
+        )
+        return _fail(tool, f"{error.status} {error}", kind)
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        return _fail(tool, str(error), "OSError")
+
+
+def _carry_out(tool: str, words: list[str]) -> int:
+    quiet, words = _without_global_flags(words)
+    if tool == "gcloud":
+        if words[:1] != ["storage"]:
+            raise UsageError(
+                f"of gcloud only `gcloud storage` is served here ({_SERVED}): {shlex.join(words)}"
+            )
+        more, words = _without_global_flags(words[1:])
+        quiet = quiet or more
+    if not words or words[0] not in _ALLOWED:
+        raise UsageError(f"of {tool} these commands are served here: {_SERVED}; not {shlex.join(words[:1])}")
+    url = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    if not url:
+        raise UsageError("STORAGE_EMULATOR_HOST names no storage")
+    flags, places = _flags(tool, words[0], words[1:])
+    command = Command(Storage(url), replace(flags, quiet=quiet), (lambda _: None) if quiet else _say)
+    getattr(command, words[0])(places)
+    for text in command.failed if not (quiet and words[0] == "stat") else ():
+        _fail(tool, text, "CommandException")
+    return 1 if command.failed else 0
+
+
+def _without_global_flags(words: list[str]) -> tuple[bool, list[str]]:
+    quiet = False
+    while words and words[0].startswith("-"):
+        name, has_value, _ = words[0].partition("=")
+        if name in _BEFORE:
+            quiet = quiet or name != "-m"
+        elif name in _BEFORE_WITH_VALUE:
+            words = words if has_value else words[1:]
+        else:
+            raise UsageError(f"the flag {words[0]} isn't known here")
+        words = words[1:]
+    return quiet, words
+
+
+def _flags(tool: str, command: str, words: Sequence[str]) -> tuple[Flags, list[str]]:
+    letters, places = "", []
+    for word in words:
+        name = word.partition("=")[0]
+        if word == "-" or not word.startswith("-"):
+            places.append(word)
+        elif word.startswith("--") and (name in _LONG or name in _BEFORE | _BEFORE_WITH_VALUE):
+            letters += _LONG.get(name, "")
+        elif word.startswith("--") or not set(word[1:]) <= set(_ALLOWED[command]):
+            raise UsageError(f"{tool} {command} knows no {word} here, only -{' -'.join(_ALLOWED[command])}")
+        else:
+            letters += word[1:]
+    return Flags(**{_LETTERS[letter]: True for letter in letters if letter in _LETTERS}), places
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _fail(tool: str, text: str, kind: str) -> int:
+    prefix = f"ERROR: (gcloud.storage) {text}" if tool == "gcloud" else f"{kind}: {text}"
+    sys.stderr.write(f"{prefix}\n")
+    return 1

@@ -1,0 +1,178 @@
+"""Content on its way in: written beside the buckets first, so that an object appears whole or not at all."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import google_crc32c
+
+from reconciler.training_service.http.message import ApiError, not_found
+from reconciler.training_service.state.records import JsonObject
+
+_Crc32c: Any = google_crc32c.Checksum  # the package tells no types
+_CHUNK = 1024 * 1024
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DAY = 24 * 3600.0
+SESSION_DAYS = 7  # https://cloud.google.com/storage/docs/resumable-uploads
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """Of some content: both in base64, the CRC32C big-endian, as Cloud Storage writes them."""
+
+    size: int
+    md5: str
+    crc32c: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A whole file, on the disk, waiting for its place."""
+
+    path: Path
+    checksums: Checksums
+
+
+def checksums_of(file: BinaryIO, size: int) -> Checksums | None:
+    """The checksums of the file's next `size` bytes; None where there are fewer."""
+    md5, crc32c, left = hashlib.md5(usedforsecurity=False), _Crc32c(), size
+    while left:
+        chunk = file.read(min(left, _CHUNK))
+        if not chunk:
+            return None
+        md5.update(chunk)
+        crc32c.update(chunk)
+        left -= len(chunk)
+    return Checksums(
+        size, base64.b64encode(md5.digest()).decode(), base64.b64encode(crc32c.digest()).decode()
+    )
+
+
+class Uploads:
+    """The folder of content that isn't an object yet."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "uploads"
+
+    @contextmanager
+    def staged(self, chunks: Iterator[bytes]) -> Iterator[Staged]:
+        """Some content as a file; removed at the end unless it was moved to its place."""
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{secrets.token_hex(16)}.tmp"
+        try:
+            with path.open("xb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+            yield self.whole(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def whole(self, path: Path) -> Staged:
+        """A file that is written to its end."""
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            found = checksums_of(file, os.fstat(file.fileno()).st_size)
+        if found is None:
+            raise OSError(f"{path.name} became shorter while it was read")
+        return Staged(path, found)
+
+    def start(self, about: JsonObject) -> str:
+        """Begin a resumable upload, and return its id; `about` is what its end needs."""
+        self._folder.mkdir(exist_ok=True)
+        upload = secrets.token_urlsafe(32)
+        (self._folder / f"{upload}.part").touch()
+        self.write(upload, about)
+        return upload
+
+    @contextmanager
+    def session(self, upload: str) -> Iterator[Session]:
+        """A resumable upload that was begun, nobody else's meanwhile.
+
+        Raises:
+            ApiError: NOT_FOUND.
+        """
+        part = self._folder / f"{upload}.part"
+        if not _ID.fullmatch(upload) or not part.exists():
+            raise _no_upload()
+        with part.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever held the lock may have moved the file to its place: it is an object now.
+            if not part.exists() or not os.path.samestat(part.stat(), os.fstat(file.fileno())):
+                raise _no_upload()
+            about = json.loads(self._about(upload).read_text(encoding="utf-8"))
+            yield Session(self, upload, file, part, about)
+
+    def clean(self) -> None:
+        """Remove what was given up: crashed uploads after a day, resumable ones after a week."""
+        now = time.time()
+        for path in self._folder.glob("*"):
+            days = 1 if path.suffix == ".tmp" else SESSION_DAYS
+            if now - path.stat().st_mtime > days * _DAY:
+                path.unlink(missing_ok=True)
+
+    def _about(self, upload: str) -> Path:
+        return self._folder / f"{upload}.json"
+
+    def write(self, upload: str, about: JsonObject) -> None:
+        """Keep what there is to know of a resumable upload."""
+        path = self._about(upload)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(about), encoding="utf-8")
+        new.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One resumable upload.
+
+    Attributes:
+        about: What it was begun with; `object` is there once it is done.
+    """
+
+    uploads: Uploads
+    id: str
+    file: BinaryIO
+    path: Path
+    about: JsonObject
+
+    def received(self) -> int:
+        """How many bytes are here."""
+        return os.fstat(self.file.fileno()).st_size
+
+    def append(self, chunks: Iterator[bytes], overlap: int) -> None:
+        """Add content at the end, but for its first `overlap` bytes, which are here already."""
+        self.file.seek(0, os.SEEK_END)
+        for chunk in chunks:
+            self.file.write(chunk[overlap:])
+            overlap = max(0, overlap - len(chunk))
+        self.file.flush()
+
+    def whole(self) -> Staged:
+        """The content, to be moved to its place."""
+        return self.uploads.whole(self.path)
+
+    def done(self, answer: JsonObject) -> None:
+        """Remember the end, for a client that misses the answer and asks again."""
+        self.uploads.write(self.id, self.about | {"object": answer})
+        self.path.touch()
+
+    def give_up(self) -> None:
+        """Forget the upload."""
+        self.path.with_suffix(".json").unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+def _no_upload() -> ApiError:
+    return not_found("There is no such upload; begin again.")

@@ -1,0 +1,282 @@
+"""What the services refuse in the specification of a search.
+
+The rules are those of the fields' descriptions in the discovery documents. Every mistake is (path of the
+field, sentence).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+
+from reconciler.training_service.state.records import Json
+
+Mistake = tuple[str, str]
+Message = Mapping[str, Json]
+
+_NOT_SET = "Required field is not set."
+_NULL = "Must not contain a NUL character: it becomes a word of a command line."
+_MAX_VALUES = 1000
+_CLOSEST = 1e-10  # two discrete values are the same if they are closer
+
+_VALUE_SPECS = {
+    "doubleValueSpec": "double_value_spec",
+    "integerValueSpec": "integer_value_spec",
+    "categoricalValueSpec": "categorical_value_spec",
+    "discreteValueSpec": "discrete_value_spec",
+}
+_CONDITIONS = {
+    "parentIntValues": ("integerValueSpec", "parent_int_values"),
+    "parentDiscreteValues": ("discreteValueSpec", "parent_discrete_values"),
+    "parentCategoricalValues": ("categoricalValueSpec", "parent_categorical_values"),
+}
+_STOPPING = ("decayCurveStoppingSpec", "medianAutomatedStoppingSpec", "convexAutomatedStoppingSpec")
+_TIMES = {
+    "minimumRuntimeConstraint": "minimum_runtime_constraint",
+    "maximumRuntimeConstraint": "maximum_runtime_constraint",
+    "maxDurationNoProgress": "max_duration_no_progress",
+}
+
+
+def study_spec(spec: Message, path: str) -> Iterator[Mistake]:
+    """`HyperparameterTuningJob.studySpec`."""
+    for name in ("metrics", "parameters"):
+        if not spec.get(name):
+            yield f"{path}.{name}", _NOT_SET
+    yield from _metrics(spec.get("metrics", []), f"{path}.metrics")
+    parameters = spec.get("parameters", [])
+    grid = spec.get("algorithm") == "GRID_SEARCH"
+    for index, parameter in enumerate(parameters):
+        yield from _parameter(parameter, f"{path}.parameters[{index}]", grid)
+    yield from _clashes([(each, None) for each in parameters], f"{path}.parameters")
+    if sum(name in spec for name in _STOPPING) > 1:
+        yield f"{path}.automated_stopping_spec", "At most one rule of automated stopping may be set."
+
+
+def not_carried_out(spec: Message, path: str) -> Iterator[Mistake]:
+    """What of it Vertex AI takes, and this service can't carry out."""
+    for index, metric in enumerate(spec.get("metrics", [])):
+        if "safetyConfig" in metric:
+            yield (
+                f"{path}.metrics[{index}].safety_config",
+                "The embedded service doesn't know safe search.",
+            )
+    config = spec.get("studyStoppingConfig", {})
+    for name, told in _TIMES.items():
+        if name in config:
+            yield (
+                f"{path}.study_stopping_config.{told}",
+                "The embedded service stops a study by the number of its trials, not by time.",
+            )
+
+
+def hyperparameters(spec: Message, path: str) -> Iterator[Mistake]:
+    """`TrainingInput.hyperparameters` of ml."""
+    params = spec.get("params", [])
+    if not params:
+        yield f"{path}.params", _NOT_SET
+    for name, told in _COUNTS.items():
+        if spec.get(name, 0) < 0:
+            yield f"{path}.{told}", "Must not be negative."
+    grid = spec.get("algorithm") == "GRID_SEARCH"
+    seen: set[str] = set()
+    for index, param in enumerate(params):
+        below = f"{path}.params[{index}]"
+        yield from _param(param, below, grid)
+        name = param.get("parameterName", "")
+        if name in seen:
+            yield f"{below}.parameter_name", f"The parameter name {name} is used twice."
+        seen.add(name)
+
+
+def number(value: Json) -> float:
+    """A number of a normalised body: 64-bit integers are strings there, and so are "NaN" and "Infinity"."""
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return float(value)
+    return float(value)
+
+
+def same(one: Json, other: Json) -> bool:
+    """Whether two discrete values are the same one."""
+    return abs(number(one) - number(other)) < _CLOSEST
+
+
+def _metrics(metrics: Sequence[Message], path: str) -> Iterator[Mistake]:
+    seen: set[str] = set()
+    for index, metric in enumerate(metrics):
+        below, name = f"{path}[{index}]", metric.get("metricId", "")
+        yield from _named(name, f"{below}.metric_id")
+        if not metric.get("goal"):
+            yield f"{below}.goal", _NOT_SET
+        if name and name in seen:
+            yield f"{below}.metric_id", f"The metric id {name} is used twice."
+        seen.add(name)
+
+
+def _named(name: str, path: str) -> Iterator[Mistake]:
+    if not name:
+        yield path, _NOT_SET
+    elif any(char.isspace() for char in name):
+        yield path, "Must not contain whitespaces."
+    elif "\0" in name:
+        yield path, _NULL
+
+
+def _parameter(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
+    yield from _named(spec.get("parameterId", ""), f"{path}.parameter_id")
+    given = [name for name in _VALUE_SPECS if name in spec]
+    if len(given) != 1:
+        told = ", ".join(_VALUE_SPECS.values())
+        yield f"{path}.parameter_value_spec", f"Exactly one of {told} must be set."
+        return
+    kind, below = given[0], f"{path}.{_VALUE_SPECS[given[0]]}"
+    values = spec[kind]
+    positive = spec.get("scaleType") in _POSITIVE
+    if kind in ("doubleValueSpec", "integerValueSpec"):
+        yield from _range(values, f"{below}.", positive)
+    else:
+        found = values.get("values", [])
+        yield from _listed(found, f"{below}.values", positive and kind == "discreteValueSpec", kind)
+    if grid and kind == "doubleValueSpec":
+        yield below, _NO_GRID
+    for index, child in enumerate(spec.get("conditionalParameterSpecs", [])):
+        under = f"{path}.conditional_parameter_specs[{index}]"
+        yield from _condition(child, kind, values, under)
+        yield from _parameter(child.get("parameterSpec", {}), f"{under}.parameter_spec", grid)
+
+
+def _condition(child: Message, kind: str, parent: Message, path: str) -> Iterator[Mistake]:
+    given = [name for name in _CONDITIONS if name in child]
+    if len(given) != 1 or _CONDITIONS[given[0]][0] != kind:
+        fitting = [told for of, told in _CONDITIONS.values() if of == kind]
+        text = f"Exactly {fitting[0]} must be set." if fitting else "A double can't be a condition."
+        yield f"{path}.parent_value_condition", text
+        return
+    wanted = child[given[0]].get("values", [])
+    below = f"{path}.{_CONDITIONS[given[0]][1]}.values"
+    if not wanted:
+        yield below, _NOT_SET
+    for value in wanted:
+        if not _is_there(value, kind, parent):
+            yield below, f"The parent parameter doesn't have the value {value}."
+
+
+def _is_there(value: Json, kind: str, parent: Message) -> bool:
+    if kind == "integerValueSpec":
+        low, high = (number(parent.get(name, 0)) for name in ("minValue", "maxValue"))
+        return low <= number(value) <= high
+    if kind == "discreteValueSpec":
+        return any(same(value, each) for each in parent.get("values", []))
+    return value in parent.get("values", [])
+
+
+def _param(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
+    if not spec.get("parameterName"):
+        yield f"{path}.parameter_name", _NOT_SET
+    elif "\0" in spec["parameterName"]:
+        yield f"{path}.parameter_name", _NULL
+    positive = spec.get("scaleType") in _POSITIVE
+    match spec.get("type", "PARAMETER_TYPE_UNSPECIFIED"):
+        case "DOUBLE" | "INTEGER" as kind:
+            yield from _range(spec, f"{path}.", positive)
+            if kind == "INTEGER":
+                yield from _whole(spec, path)
+            elif grid:
+                yield f"{path}.type", _NO_GRID
+        case "CATEGORICAL":
+            yield from _listed(spec.get("categoricalValues", []), f"{path}.categorical_values", False, "")
+        case "DISCRETE":
+            found = spec.get("discreteValues", [])
+            yield from _listed(found, f"{path}.discrete_values", positive, "discreteValueSpec")
+        case _:
+            yield f"{path}.type", _NOT_SET
+
+
+def _whole(spec: Message, path: str) -> Iterator[Mistake]:
+    for name, told in (("minValue", "min_value"), ("maxValue", "max_value")):
+        if not float(spec.get(name, 0)).is_integer():
+            yield f"{path}.{told}", "The bounds of an INTEGER parameter must be integers."
+
+
+def _range(spec: Message, path: str, positive: bool) -> Iterator[Mistake]:
+    low, high = (number(spec.get(name, 0)) for name in ("minValue", "maxValue"))
+    bounds = {"min_value": low, "max_value": high}
+    infinite = [name for name, bound in bounds.items() if not math.isfinite(bound)]
+    for name in infinite:
+        yield f"{path}{name}", "Must be a finite number."
+    if infinite:
+        return
+    if high < low:
+        yield f"{path}max_value", f"Must not be less than min_value: {high} < {low}."
+    if positive and low <= 0:
+        yield f"{path}min_value", _NOT_POSITIVE
+
+
+def _listed(values: Sequence[Json], path: str, positive: bool, kind: str) -> Iterator[Mistake]:
+    if not values:
+        yield path, _NOT_SET
+    elif kind == "discreteValueSpec":
+        yield from _numbers([number(each) for each in values], path, positive)
+    elif len(set(values)) < len(values):
+        yield path, "The values must be different."
+    elif any("\0" in value for value in values):
+        yield path, _NULL
+
+
+def _numbers(values: Sequence[float], path: str, positive: bool) -> Iterator[Mistake]:
+    if not all(map(math.isfinite, values)):
+        yield path, "Must be finite numbers."
+    elif any(after - before < _CLOSEST for before, after in pairwise(values)):
+        yield path, "The values must be in strictly increasing order, at least 1e-10 apart."
+    if len(values) > _MAX_VALUES:
+        yield path, f"At most {_MAX_VALUES} values."
+    if positive and min(values) <= 0:
+        yield path, _NOT_POSITIVE
+
+
+def _clashes(siblings: Sequence[tuple[Message, frozenset[Json] | None]], path: str) -> Iterator[Mistake]:
+    """Names that two parameters have which may be there at the same time.
+
+    Args:
+        siblings: Parameters with the parent's values that they are there for, None for all.
+    """
+    for (one, when), (other, then) in combinations(siblings, 2):
+        if when is None or then is None or when & then:
+            for name in sorted(_names(one) & _names(other)):
+                yield path, f"The parameter id {name} is used twice."
+    for parameter, _ in siblings:
+        children = [
+            (child.get("parameterSpec", {}), _values_of(child))
+            for child in parameter.get("conditionalParameterSpecs", [])
+        ]
+        own = parameter.get("parameterId", "")
+        if any(own in _names(child) for child, _ in children):
+            yield path, f"The parameter id {own} is used twice."
+        yield from _clashes(children, path)
+
+
+def _values_of(child: Message) -> frozenset[Json]:
+    return frozenset(
+        value for name in _CONDITIONS if name in child for value in child[name].get("values", [])
+    )
+
+
+def _names(parameter: Message) -> frozenset[str]:
+    below = (
+        _names(child.get("parameterSpec", {})) for child in parameter.get("conditionalParameterSpecs", [])
+    )
+    return frozenset({parameter.get("parameterId", "")} - {""}).union(*below)
+
+
+_POSITIVE = ("UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE")
+_NOT_POSITIVE = "With a logarithmic scale all values must be greater than zero."
+_NO_GRID = "With GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE."
+_COUNTS = {
+    "maxTrials": "max_trials",
+    "maxParallelTrials": "max_parallel_trials",
+    "maxFailedTrials": "max_failed_trials",
+}

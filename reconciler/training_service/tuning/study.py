@@ -1,0 +1,330 @@
+"""What a tuning job searches, in one form for both APIs.
+
+The meanings are those of the discovery documents: StudySpec of aiplatform v1, HyperparameterSpec of ml v1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, Json, number_of
+from reconciler.training_service.tuning import checks
+
+Value = float | int | str
+
+DEFAULT_TAG = "training/hptuning/metric"
+
+
+class Kind(StrEnum):
+    """What values a parameter has."""
+
+    DOUBLE = "double"
+    INTEGER = "integer"
+    CATEGORICAL = "categorical"
+    DISCRETE = "discrete"
+
+
+class Scale(StrEnum):
+    """How a parameter's range is looked at; both APIs' UNIT_…_SCALE."""
+
+    LINEAR = "linear"
+    LOG = "log"
+    REVERSE_LOG = "reverse-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One hyper-parameter.
+
+    Attributes:
+        low, high: The bounds, both included, of a double or an integer.
+        values: Those of a categorical (strings) or a discrete one (numbers, growing; whole ones are int).
+        children: Parameters that are there only for some of this one's values, with these values.
+    """
+
+    name: str
+    kind: Kind
+    low: float = 0.0
+    high: float = 0.0
+    values: tuple[Value, ...] = ()
+    scale: Scale = Scale.LINEAR
+    children: tuple[tuple[Parameter, tuple[Value, ...]], ...] = ()
+
+    def active(self, value: Value) -> tuple[Parameter, ...]:
+        """The parameters that are there because this one has the value."""
+        return tuple(child for child, wanted in self.children if value in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is to be as large or as small as possible."""
+
+    name: str
+    maximize: bool
+
+    def merit(self, value: float) -> float:
+        """The value so that more is better."""
+        return value if self.maximize else -value
+
+
+class Algorithm(StrEnum):
+    """How the next trial is chosen; the default is Bayesian."""
+
+    DEFAULT = "default"
+    GRID = "grid"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Median:
+    """Stops a trial whose best value so far is worse than the median of the others' means until that step."""
+
+    by_elapsed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecayCurve:
+    """Stops a trial whose curve, drawn on, is unlikely to reach the best value of the others."""
+
+    by_elapsed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Convex:
+    """Stops a trial that wouldn't reach the best value of the others though it went on as steeply as now.
+
+    Attributes:
+        last: The step, or second, at which trials end; 0 for where the others have ended.
+        first: The one after which a trial may be stopped; None for a tenth of `last`.
+        measurements: As many a trial must have, and one more than as many trials must have ended.
+    """
+
+    by_elapsed: bool = False
+    last: float = 0.0
+    first: float | None = None
+    measurements: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """When no more trials are started though the job allows more; studyStoppingConfig.
+
+    Attributes:
+        min_trials: With fewer that have succeeded, it goes on.
+        max_trials: As many are enough; 0 for no such condition.
+        without_progress: The best value of as many trials in a row was no better; 0 for no such condition.
+        at_once: Whether the trials that run then are stopped too.
+    """
+
+    min_trials: int = 0
+    max_trials: int = 0
+    without_progress: int = 0
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A tuning job's search.
+
+    Attributes:
+        parallel: Trials at once.
+        max_failed: The job fails once as many trials have failed; None where the service decides.
+        best_measurement: Whether a trial's best measurement counts, rather than its last.
+        seed: The same for a job whenever it is asked for: a search that goes on after a restart is the same.
+        resumes: The ml job whose trials come before, "" for none.
+        metric_needed: Whether a trial that ends well but has reported no metric has failed: on Vertex AI it
+            is INFEASIBLE, on AI Platform it succeeds.
+    """
+
+    parameters: tuple[Parameter, ...]
+    metrics: tuple[Metric, ...]
+    algorithm: Algorithm
+    max_trials: int
+    parallel: int
+    max_failed: int | None
+    stopping: Median | DecayCurve | Convex | None
+    best_measurement: bool
+    seed: int
+    resumes: str = ""
+    enough: Enough | None = None
+    metric_needed: bool = False
+
+
+class StudyError(Exception):
+    """The search can't be carried out; `str()` says why."""
+
+
+def study_of(job: JobRecord) -> Study | None:
+    """The search of a tuning job, None for a job without one.
+
+    Raises:
+        StudyError: It can't be carried out.
+    """
+    if not is_tuning(job):
+        return None
+    for path, text in _mistakes(job):
+        raise StudyError(f"{path}: {text}")
+    return _vertex(job) if job.collection == TUNING_JOBS else _ml(job)
+
+
+def as_argument(value: Value) -> str:
+    """A parameter's value as a trainer gets it on its command line: "3", "0.001", "relu".
+
+    Discrete values that are whole come as whole numbers: published trainers read batch sizes with type=int.
+    Negative ones have no exponent: argparse takes `-1e-05` for an option, before Python 3.14.
+    """
+    if isinstance(value, str):
+        return value
+    return format(Decimal(repr(value)), "f") if value < 0 else repr(value)
+
+
+def is_tuning(job: JobRecord) -> bool:
+    """Whether it is a job of trials."""
+    if job.collection == ML_JOBS:
+        return "hyperparameters" in job.body.get("trainingInput", {})
+    return job.collection == TUNING_JOBS
+
+
+def _mistakes(job: JobRecord) -> Iterator[checks.Mistake]:
+    if job.collection == ML_JOBS:
+        yield from checks.hyperparameters(
+            job.body["trainingInput"]["hyperparameters"], "training_input.hyperparameters"
+        )
+    else:
+        yield from checks.study_spec(job.body.get("studySpec", {}), "study_spec")
+        yield from checks.not_carried_out(job.body.get("studySpec", {}), "study_spec")
+
+
+def _vertex(job: JobRecord) -> Study:
+    spec = job.body["studySpec"]
+    return Study(
+        parameters=tuple(_parameter(each) for each in spec["parameters"]),
+        metrics=tuple(Metric(each["metricId"], each.get("goal") != "MINIMIZE") for each in spec["metrics"]),
+        algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
+        max_trials=max(1, job.body.get("maxTrialCount", 1)),
+        parallel=max(1, job.body.get("parallelTrialCount", 1)),
+        max_failed=job.body.get("maxFailedTrialCount") or None,
+        stopping=_stopping(spec),
+        best_measurement=spec.get("measurementSelectionType") == "BEST_MEASUREMENT",
+        seed=_seed(job),
+        enough=_enough(spec["studyStoppingConfig"]) if "studyStoppingConfig" in spec else None,
+        metric_needed=True,
+    )
+
+
+def _ml(job: JobRecord) -> Study:
+    spec = job.body["trainingInput"]["hyperparameters"]
+    tag = spec.get("hyperparameterMetricTag") or DEFAULT_TAG
+    return Study(
+        parameters=tuple(_ml_parameter(each) for each in spec["params"]),
+        metrics=(Metric(tag, spec.get("goal") != "MINIMIZE"),),
+        algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
+        max_trials=spec.get("maxTrials") or 1,
+        parallel=spec.get("maxParallelTrials") or 1,
+        max_failed=spec.get("maxFailedTrials") or None,
+        stopping=Median() if spec.get("enableTrialEarlyStopping") else None,
+        best_measurement=False,
+        seed=_seed(job),
+        resumes=spec.get("resumePreviousJobId", ""),
+    )
+
+
+def _parameter(spec: Mapping[str, Json]) -> Parameter:
+    kind = next(kind for name, kind in _KINDS.items() if name in spec)
+    found = next(spec[name] for name in _KINDS if name in spec)
+    low, high = (checks.number(found.get(name, 0)) for name in ("minValue", "maxValue"))
+    values = _values(kind, found.get("values", ()))
+    return Parameter(
+        name=spec["parameterId"],
+        kind=kind,
+        low=low,
+        high=high,
+        values=values,
+        scale=_SCALES.get(spec.get("scaleType", ""), Scale.LINEAR),
+        children=tuple(
+            (_parameter(each["parameterSpec"]), _wanted(values, each))
+            for each in spec.get("conditionalParameterSpecs", ())
+        ),
+    )
+
+
+def _wanted(values: Sequence[Value], conditional: Mapping[str, Json]) -> tuple[Value, ...]:
+    """The parent's values that a conditional parameter is there for."""
+    if "parentIntValues" in conditional:
+        return tuple(int(each) for each in conditional["parentIntValues"]["values"])
+    if "parentCategoricalValues" in conditional:
+        return tuple(conditional["parentCategoricalValues"]["values"])
+    wanted = conditional["parentDiscreteValues"]["values"]
+    return tuple(each for each in values if any(checks.same(each, other) for other in wanted))
+
+
+def _ml_parameter(spec: Mapping[str, Json]) -> Parameter:
+    kind = Kind[spec["type"]]
+    low, high = spec.get("minValue", 0), spec.get("maxValue", 0)
+    if kind is Kind.INTEGER:
+        low, high = int(low), int(high)
+    field = "categoricalValues" if kind is Kind.CATEGORICAL else "discreteValues"
+    return Parameter(
+        name=spec["parameterName"],
+        kind=kind,
+        low=low,
+        high=high,
+        values=_values(kind, spec.get(field, ())),
+        scale=_SCALES.get(spec.get("scaleType", ""), Scale.LINEAR),
+    )
+
+
+def _values(kind: Kind, found: Sequence[Json]) -> tuple[Value, ...]:
+    if kind is Kind.DISCRETE:
+        return tuple(int(each) if float(each).is_integer() else float(each) for each in found)
+    return tuple(found) if kind is Kind.CATEGORICAL else ()
+
+
+def _stopping(spec: Mapping[str, Json]) -> Median | DecayCurve | Convex | None:
+    if "medianAutomatedStoppingSpec" in spec:
+        return Median(spec["medianAutomatedStoppingSpec"].get("useElapsedDuration", False))
+    if "decayCurveStoppingSpec" in spec:
+        return DecayCurve(spec["decayCurveStoppingSpec"].get("useElapsedDuration", False))
+    if "convexAutomatedStoppingSpec" in spec:
+        found = spec["convexAutomatedStoppingSpec"]
+        return Convex(
+            by_elapsed=found.get("useElapsedDuration", False),
+            last=float(found.get("maxStepCount", 0)),
+            first=float(found["minStepCount"]) if "minStepCount" in found else None,
+            measurements=int(found.get("minMeasurementCount", 0)) or 5,
+        )
+    return None
+
+
+def _enough(config: Mapping[str, Json]) -> Enough:
+    return Enough(
+        min_trials=config.get("minNumTrials", 0),
+        max_trials=config.get("maxNumTrials", 0),
+        without_progress=config.get("maxNumTrialsNoProgress", 0),
+        at_once=config.get("shouldStopAsap", False),
+    )
+
+
+def _seed(job: JobRecord) -> int:
+    name = f"{job.collection}/{number_of(job.project)}/{job.location}/{job.job_id}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+_KINDS: Mapping[str, Kind] = {
+    "doubleValueSpec": Kind.DOUBLE,
+    "integerValueSpec": Kind.INTEGER,
+    "categoricalValueSpec": Kind.CATEGORICAL,
+    "discreteValueSpec": Kind.DISCRETE,
+}
+_SCALES: Mapping[str, Scale] = {
+    "UNIT_LOG_SCALE": Scale.LOG,
+    "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG,
+}
+_ALGORITHMS: Mapping[str, Algorithm] = {
+    "GRID_SEARCH": Algorithm.GRID,
+    "RANDOM_SEARCH": Algorithm.RANDOM,
+}

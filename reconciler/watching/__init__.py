@@ -1,1 +1,0 @@
-"""The loop: what `watch` does between two passes, and what it tells."""

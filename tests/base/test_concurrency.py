@@ -1,0 +1,113 @@
+"""Tasks that are run side by side in threads: how many, what an error means, and what an interrupt does."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from reconciler.base.concurrency import MOST, RunTasks, run_concurrently, run_in_order
+
+LONG = 60.0
+"""Seconds after which something that should have happened never will."""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [run_in_order, run_concurrently, partial(run_concurrently, most=1), partial(run_concurrently, most=3)],
+)
+@pytest.mark.parametrize("count", [0, 1, 2, 50])
+def test_each_task_is_run_once(run: RunTasks, count: int) -> None:
+    assert sorted(run([lambda number=number: number for number in range(count)])) == [*range(count)]
+
+
+def test_so_many_are_under_way_and_no_more() -> None:
+    met = threading.Barrier(4)
+    lock, now, most = threading.Lock(), 0, 0
+
+    def task() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        met.wait(LONG)
+        with lock:
+            now -= 1
+
+    # The first is alone: what all others use is made by it.
+    assert len([*run_concurrently([lambda: None, *[task] * 12], most=4)]) == 13
+    assert most == 4
+    assert MOST > 4
+
+
+def test_the_first_is_run_here_and_before_all_others() -> None:
+    threads: list[threading.Thread] = []
+    list(run_concurrently([lambda: threads.append(threading.current_thread())] * 6, most=3))
+    assert threads[0] is threading.current_thread()
+    assert threads[0] not in threads[1:]
+
+
+def test_after_an_error_what_was_begun_ends_and_nothing_else_begins() -> None:
+    failing, failed, ended = threading.Event(), list[threading.Thread](), list[str]()
+
+    def slow() -> None:
+        failing.wait(LONG)
+        failed[0].join(LONG)
+        ended.append("slow")
+
+    def fails() -> None:
+        failed.append(threading.current_thread())
+        failing.set()
+        raise ValueError("a mistake")
+
+    with pytest.raises(ValueError, match="a mistake"):
+        list(run_concurrently([lambda: None, slow, fails, *[lambda: ended.append("later")] * 50], most=2))
+    assert ended == ["slow"]
+
+
+def test_who_goes_no_further_begins_no_other() -> None:
+    begun, held = list[int](), threading.Event()
+
+    def task(number: int) -> Callable[[], int]:
+        def run() -> int:
+            begun.append(number)
+            if number == 2:
+                held.wait(LONG)
+            return number
+
+        return run
+
+    before = threading.active_count()
+    answers = run_concurrently([task(number) for number in range(9)], most=1)
+    assert [next(answers), next(answers)] == [0, 1]
+    answers.close()  # type: ignore[attr-defined]  # it is a generator
+    held.set()
+    for thread in threading.enumerate()[before:]:
+        thread.join(LONG)
+    assert begun in ([0, 1], [0, 1, 2])
+
+
+def test_an_interrupt_is_raised_at_once_and_begins_no_other() -> None:
+    begun, held = list[int](), threading.Event()
+
+    def holds(number: int) -> int:
+        begun.append(number)
+        if len(begun) == 5:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        held.wait(LONG)
+        return number
+
+    before = set(threading.enumerate())
+    tasks: list[Callable[[], int]] = [lambda: 0, *[lambda number=n: holds(number) for n in range(1, 40)]]
+    with pytest.raises(KeyboardInterrupt):
+        list(run_concurrently(tasks, most=5))
+    mine = [thread for thread in threading.enumerate() if thread not in before]
+    assert len(mine) == 5
+    assert all(thread.daemon for thread in mine), "the process's end would wait for them"
+    held.set()
+    for thread in mine:
+        thread.join(LONG)
+    assert len(begun) == 5

@@ -1,0 +1,194 @@
+"""Untrusted text does nothing, wherever it is shown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from reconciler.base.sanitize import lines, one_line, status_description, workflow_command
+
+# Random text seldom hits on what matters, so its pieces are mixed in.
+DANGEROUS = [
+    "::",
+    ":",
+    "##[",
+    "#",
+    "[error]",
+    "::error::",
+    "::stop-commands::x",
+    "::add-mask::x",
+    "##[group]x",
+    "\x1b[31m",
+    "\x1b]0;title\x07",
+    "\x1b[2J",
+    "\x9b31m",
+    "\r",
+    "\n",
+    "\t",
+    "\x85",
+    "\u2028",
+    "\u200b",
+    "\u202e",
+    "\u2066",
+    "\ufe0f",
+    "\u0301",
+    "\u00ad",
+    "\u00a0",
+    "\u3164",
+    "\ud800",
+    "\U000e0041",
+    "🎉",
+    "é",
+    "e\u0301",
+    " ",
+    "%",
+    ",",
+    "\\",
+]
+texts = st.lists(st.one_of(st.sampled_from(DANGEROUS), st.text(max_size=5)), max_size=12).map("".join)
+
+ACTED_ON = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
+def runner_finds_command(line: str) -> bool:
+    """As `ActionCommand.cs` of actions/runner looks for one, with a comparison that passes over marks."""
+    compared = "".join(
+        c for c in line if unicodedata.category(c)[0] != "M" and unicodedata.category(c) != "Cf"
+    )
+    return compared.lstrip().startswith("::") or "##[" in compared
+
+
+@pytest.mark.fault(45)
+@given(texts)
+@example("::error file=a,line=1::owned")
+@example(" \u00a0::error::owned")
+@example(":\ufe0f:error::owned")
+@example("x #\u0301#[error]owned")
+@example("#\x1b[0m#[error]owned")
+@example("##\x1b[1m[error]owned")
+@example("\x1b\x1b[0m[2Jcleared")
+def test_one_line_is_one_line_that_does_nothing(text: str) -> None:
+    line = one_line(text)
+    assert not [char for char in line if unicodedata.category(char) in ACTED_ON]
+    assert not runner_finds_command(line)
+    assert line.encode().decode() == line
+
+
+@given(texts)
+def test_one_line_changes_nothing_the_second_time(text: str) -> None:
+    assert one_line(one_line(text)) == one_line(text)
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters=":#")))
+@example("loss: 0.1 # step 3, see a::b, C#, ##, [x]")
+@example("Übung über 3 €, 東京")
+def test_harmless_text_stays_as_it_is(text: str) -> None:
+    assert one_line(text) == text
+    assert lines(text) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[2Jgone", r"\x1b[2Jgone"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("100%\rowned", r"100%\rowned"),
+        ("a\nb", r"a\nb"),
+        ("a\tb", "a       b"),
+        ("abc\u202egpj.exe", r"abc\u202egpj.exe"),
+        ("pass\u200bword", r"pass\u200bword"),
+        ("blank\u3164name", r"blank\u3164name"),
+        ("half \ud800", r"half \ud800"),
+        ("one\u00a0two", "one\u00a0two"),
+        ("::error::x", r"\x3a:error::x"),
+        ("  ::error::x", r"  \x3a:error::x"),
+        ("a ##[error]x", r"a \x23\x23[error]x"),
+        ("a ::error::x", "a ::error::x"),
+    ],
+)
+def test_what_is_shown(text: str, shown: str) -> None:
+    assert one_line(text) == shown
+
+
+@pytest.mark.fault(45)
+@given(texts)
+@example("progress 1\r::error::owned")
+@example("a\r\n##[group]owned\n")
+def test_each_line_of_a_text_does_nothing(text: str) -> None:
+    told = lines(text)
+    assert told == [one_line(line) for line in told]
+    # Printed in one go, the runner splits at line ends again.
+    assert not any(runner_finds_command(line) for line in re.split("[\r\n]", "\n".join(told)))
+
+
+def test_lines_are_kept_apart() -> None:
+    assert lines("a\r\nb\rc\n\nd\n") == ["a", "b", "c", "", "d"]
+    assert lines("") == [""]
+
+
+@pytest.mark.fault(45)
+@given(texts, st.integers(1, 140))
+@example("x" * 141, 140)
+@example("é" * 140, 140)
+@example("🎉" * 141, 140)
+@example("e\u0301" * 71, 140)
+def test_a_description_is_one_that_github_takes(text: str, limit: int) -> None:
+    description = status_description(text, limit)
+    assert len(description) == len(description.encode("utf-16-le")) // 2 <= limit
+    assert not [char for char in description if unicodedata.category(char) in ACTED_ON]
+    assert description == description.strip()
+    assert status_description(description, limit) == description
+
+
+@given(st.text(st.characters(categories=["L", "N", "P"], max_codepoint=0x24F), max_size=200))
+@example("x" * 140)
+@example("x" * 141)
+def test_a_description_is_cut_only_where_it_must_be(text: str) -> None:
+    description = status_description(text)
+    if len(text) <= 140:
+        assert description == text.strip()
+    else:
+        assert description == text[:139] + "…"
+
+
+def test_a_description_of_several_lines() -> None:
+    assert status_description("  Traceback:\n\tFile 'x'\r\n\x1b[31mboom \x07🎉\x1b[0m ") == (
+        "Traceback: File 'x' boom \ufffd\ufffd"
+    )
+
+
+def undo(text: str, *escapes: tuple[str, str]) -> str:
+    for escape, char in escapes:
+        text = text.replace(escape, char)
+    return text
+
+
+def parsed(line: str) -> tuple[str, dict[str, str], str]:
+    """A command as `ActionCommand.cs` of actions/runner reads it."""
+    head, _, data = line[2:].partition("::")
+    name, _, properties = head.partition(" ")
+    pairs = (pair.split("=", 1) for pair in properties.strip().split(",") if pair)
+    read = {
+        key: undo(value, ("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%"))
+        for key, value in pairs
+    }
+    return name, read, undo(data, ("%0D", "\r"), ("%0A", "\n"), ("%25", "%"))
+
+
+@pytest.mark.fault(45)
+@given(texts, texts)
+@example("wrong: 100%0Asure\n::error::owned", "jobs/a,b:c.yaml")
+def test_a_workflow_command_is_read_as_it_was_meant(message: str, path: str) -> None:
+    command = workflow_command("error", message, file=path, line=3)
+    assert not {"\r", "\n"} & set(command)
+    assert parsed(command) == ("error", {"file": one_line(path), "line": "3"}, "\n".join(lines(message)))
+
+
+def test_a_workflow_command_without_properties() -> None:
+    assert workflow_command("notice", "100% done") == "::notice::100%25 done"

@@ -1,0 +1,1186 @@
+"""The transport against servers that misbehave: what arrives, how often, and what the error then says."""
+
+from __future__ import annotations
+
+import datetime
+import http.client
+import json
+import math
+import socket
+import ssl
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from noted_locks import Meeting
+from raw_server import (
+    ANSWERS,
+    SLOW,
+    Arrived,
+    Behaviour,
+    RawServer,
+    answer,
+    drip,
+    raw,
+    reset,
+    send_then_close,
+)
+from raw_server import FAULTS as ALL_FAULTS
+from tls import Loopback
+
+from reconciler.base.concurrency import call_all
+from reconciler.base.errors import InvalidError, ServiceError
+from reconciler.base.http import (
+    DirectTransport,
+    HttpRequest,
+    HttpResponse,
+    NoAnswerError,
+    NotSentError,
+    RetryingReads,
+    retry_after,
+    send_idempotent,
+)
+from reconciler.base.http import send as sending
+from reconciler.base.http.connection import Connection, time_since_boot, write_request
+from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
+from reconciler.google.http_adapter import ClientHttp
+
+SECRET = "ya29.very-secret-token"
+AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
+# A body that is announced as too long isn't waited for.
+FAULTS = ALL_FAULTS | {
+    "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"),
+    "too long by its own account": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10001\r\n\r\n{}"),
+    "a chunk too long by its own account": raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n270f\r\n{}"
+    ),
+    "a chunk longer than it says": raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}}\r\n0\r\n\r\n"
+    ),
+    "a chunked body without an end": send_then_close(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    ),
+    "chunks in another encoding": raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+    ),
+    "a header without a colon": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nhello\r\n\r\n{}"),
+    "a header that goes on": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n 0\r\n\r\n" + b"{}" * 20),
+    "a header of no name": raw(b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\n{}"),
+    "headers too long": raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n"),
+    "too many headers": raw(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000 + b"Content-Length: 0\r\n\r\n"),
+    "another version": raw(b"HTTP/2 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
+    "a status that is none": raw(b"HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\n{}"),
+}
+
+
+@pytest.fixture
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport(Loopback(), max_body=10_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., RawServer]]:
+    with ExitStack() as stack:
+        yield lambda *behaviours, **more: stack.enter_context(RawServer([*behaviours], **more).running())
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate of localhost with its key, in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, encryption_algorithm=serialization.NoEncryption()
+    )
+    file = tmp_path_factory.mktemp("tls") / "localhost.pem"
+    file.write_bytes(private + signed.public_bytes(pem))
+    return file
+
+
+@pytest.fixture
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+@pytest.fixture
+def trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+
+
+def request_to(server: RawServer, method: str = "POST", **more: object) -> HttpRequest:
+    body = b'{"displayName": "x"}' if method == "POST" else None
+    return HttpRequest(method, f"{server.url}/v1/jobs?alt=json", AUTHORIZED, body, **more)  # type: ignore[arg-type]
+
+
+def all_text(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)) + repr(error) + str(error)
+
+
+@pytest.mark.fault(1, 3)
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_without_a_good_answer_arrives_once(
+    fault: str,
+    method: str,
+    warm: bool,
+    transport: DirectTransport,
+    serve: Callable[..., RawServer],
+) -> None:
+    server = serve(*([answer()] if warm else []), FAULTS[fault])
+    if warm:
+        transport.send(HttpRequest("GET", f"{server.url}/warm"))
+    with pytest.raises(NoAnswerError) as caught:
+        transport.send(request_to(server, method, timeout=1.0 if fault in SLOW else 30.0))
+    assert [request.target for request in server.arrived[warm:]] == ["/v1/jobs?alt=json"]
+    assert SECRET not in all_text(caught.value)
+    assert str(caught.value).startswith(f"no whole answer from {server.url}: ")
+    assert str(caught.value).endswith(": it took too long") == (fault in SLOW)
+
+
+@pytest.mark.fault(1, 3)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_over_tls_too(
+    fault: str, trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(FAULTS[fault], tls=server_tls)
+    with pytest.raises(NoAnswerError) as caught:
+        DirectTransport(Loopback(), max_body=10_000).send(
+            request_to(server, timeout=1.0 if fault in SLOW else 30.0)
+        )
+    assert server.count("POST") == len(server.arrived) == 1
+    assert SECRET not in all_text(caught.value)
+
+
+@pytest.mark.fault(3, 4, 5)
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_an_answer_of_any_status_is_returned_as_it_is(
+    name: str, method: str, transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    status, behaviour = ANSWERS[name]
+    server = serve(behaviour, answer())
+    assert transport.send(request_to(server, method)).status == status
+    assert len(server.arrived) == 1
+
+
+@pytest.mark.fault(1)
+def test_the_google_clients_own_transport_sends_a_post_twice(serve: Callable[..., RawServer]) -> None:
+    """Why there is a transport at all: the first POST was taken, and success is reported for the second."""
+    import httplib2
+    from googleapiclient.http import HttpRequest as ClientRequest
+
+    server = serve(send_then_close(b""), answer(200, b'{"name": "second"}'))
+    request = ClientRequest(
+        httplib2.Http(), lambda _, content: json.loads(content), f"{server.url}/v1/jobs", "POST", b"{}"
+    )
+    assert request.execute(num_retries=0) == {"name": "second"}
+    assert server.count("POST") == 2
+
+
+def test_what_comes_after_an_answer_is_never_the_answer_to_the_next_request(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    stray = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray"
+    server = serve(raw(first + stray), answer(200, b"right"))
+    for method in ("GET", "POST"):
+        transport.send(request_to(server, "GET"))
+        with suppress(NoAnswerError):
+            assert transport.send(request_to(server, method)).body == b"right"
+
+
+@dataclass(frozen=True)
+class Writes:
+    """What one thread gave its sockets to send: to plain ones, and record by record over TLS."""
+
+    plain: list[bytes]
+    records: list[bytes]
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
+    """This thread's writes, which go out all the same; the servers are other threads."""
+    written = Writes([], [])
+    watched = threading.get_ident()
+
+    def watch(kind: type[socket.socket], name: str, into: list[bytes]) -> None:
+        send = getattr(kind, name)
+
+        def watching(sock: socket.socket, data: bytes, *flags: int) -> object:
+            if threading.get_ident() == watched:
+                into.append(bytes(data))
+            return send(sock, data, *flags)
+
+        monkeypatch.setattr(kind, name, watching, raising=False)
+
+    watch(socket.socket, "send", written.plain)
+    watch(ssl.SSLSocket, "send", written.records)
+    return written
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("size", [0, 1, 1000, 12_000, 1 << 20])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_headers_and_body_leave_in_one_write(
+    scheme: str,
+    size: int,
+    trusted: None,
+    server_tls: ssl.SSLContext,
+    serve: Callable[..., RawServer],
+    writes: Writes,
+) -> None:
+    """A process that is stopped between two writes sends the body whenever it wakes."""
+    server = serve(answer(), tls=server_tls if scheme == "https" else None)
+    body = b"x" * size
+    DirectTransport(Loopback()).send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
+    first, *more = writes.records if scheme == "https" else writes.plain
+    assert first.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
+    assert first.endswith(b"\r\n\r\n" + body)
+    assert server.arrived[0].body == body
+    assert server.arrived[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert size > 16_000 or not more, "one record of TLS, which holds 16 KiB"
+
+
+@pytest.mark.fault(8)
+def test_rest_of_request_is_not_sent_after_pause() -> None:
+    """The server judged the credential when the head arrived: a body that comes later could make a job."""
+    ours, theirs = socket.socketpair()
+    moments = iter((0.0, 1.0, 61.0))
+    request = b"POST / HTTP/1.1\r\n\r\n" + b"x" * (1 << 24)
+    with ours, theirs:
+        theirs.settimeout(10)
+        with pytest.raises(TimeoutError):
+            write_request(ours, request, 60.0, lambda: next(moments))
+        ours.close()
+        received = 0
+        while data := theirs.recv(1 << 20):
+            received += len(data)
+    assert 0 < received < len(request)
+
+
+def test_time_for_writing_counts_while_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: asked.append(clock) or 1.0)
+    assert time_since_boot() == 1.0
+    assert asked == [getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)]
+
+
+def test_a_read_and_each_after_it_leave_in_one_write(
+    transport: DirectTransport, serve: Callable[..., RawServer], writes: Writes
+) -> None:
+    server = serve(answer())
+    for _ in range(3):
+        transport.send(request_to(server, "GET"))
+    assert [write.partition(b" ")[0] for write in writes.plain] == [b"GET"] * 3
+    assert server.connections == 1
+
+
+def test_a_request_carries_what_it_was_given(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    twice = {"x_goog_hash": "crc32c=AAAAAA==", "X_Goog_Hash": "md5=1B2M2Y8AsgTpgAmY7PhCfg=="}
+    server = serve(answer(201, b'{"a": 1}', **twice))
+    body = json.dumps({"x": "é" * 5000}).encode()
+    headers = {"Content-Type": "application/json", "Content-Length": "3", "Accept-Encoding": "gzip"}
+    response = transport.send(HttpRequest("POST", f"{server.url}/a%2Fb?c=d%26", headers, body))
+    assert (response.status, response.body) == (201, b'{"a": 1}')
+    assert response.headers["x-goog-hash"] == "crc32c=AAAAAA==, md5=1B2M2Y8AsgTpgAmY7PhCfg=="
+    arrived = server.arrived[0]
+    assert (arrived.method, arrived.target, arrived.body) == ("POST", "/a%2Fb?c=d%26", body)
+    assert arrived.headers["content-type"] == "application/json"
+    assert arrived.headers["content-length"] == str(len(body))
+    assert arrived.headers["accept-encoding"] == "identity"
+    assert arrived.headers["host"] == f"localhost:{server.port}"
+    assert arrived.headers["user-agent"].startswith("reconciler/")
+
+
+def test_reads_share_a_connection_and_writes_never_do(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    for method in ("GET", "GET", "POST", "POST", "GET"):
+        transport.send(request_to(server, method))
+    assert [(request.method, request.connection) for request in server.arrived] == [
+        ("GET", 0),
+        ("GET", 0),
+        ("POST", 1),
+        ("POST", 2),
+        ("GET", 0),
+    ]
+
+
+def test_reads_share_a_connection_of_tls_too(
+    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(200, b"x" * 50_000), tls=server_tls)
+    transport = DirectTransport(Loopback())
+    for _ in range(3):
+        assert len(transport.send(request_to(server, "GET")).body) == 50_000
+    assert server.connections == 1
+    transport.close()
+
+
+def test_an_address_may_be_of_ipv6(transport: DirectTransport) -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    asked: list[bytes] = []
+
+    def serve_once() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            asked.append(sock.recv(1 << 16))
+            sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    thread = threading.Thread(target=serve_once, daemon=True)
+    with listener:
+        thread.start()
+        port = listener.getsockname()[1]
+        assert transport.send(HttpRequest("GET", f"http://[::1]:{port}/")).status == 204
+        thread.join(10)
+    assert f"\r\nhost: [::1]:{port}\r\n".encode() in asked[0]
+
+
+def test_every_connection_ends(transport: DirectTransport, serve: Callable[..., RawServer]) -> None:
+    server = serve(answer(), answer(), answer(), answer(200, b"x" * 20_000), answer())
+    transport.send(request_to(server, "POST"))
+    server.wait_for_end_of(0)
+    transport.send(request_to(server, "GET"))
+    transport.send(request_to(server, "POST"))
+    server.wait_for_end_of(2)
+    with pytest.raises(NoAnswerError):
+        transport.send(request_to(server, "GET"))
+    server.wait_for_end_of(1)
+    transport.send(request_to(server, "GET"))
+    assert server.ended == [0, 2, 1], "the last one is kept"
+    transport.close()
+    server.wait_for_end_of(3)
+    told = [request.headers.get("connection") for request in server.arrived]
+    assert told == ["close", None, "close", None, None]
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
+def test_an_answer_of_just_the_allowed_length_is_read(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(200, b"x" * 10_000))
+    assert len(transport.send(request_to(server)).body) == 10_000
+
+
+def test_a_request_without_time_isnt_sent(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    transport.send(request_to(server, "GET"))
+    with pytest.raises(NotSentError, match="took too long"):
+        transport.send(request_to(server, "GET", timeout=0))
+    assert len(server.arrived) == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_a_kept_connection_that_the_server_closed_does_no_harm(
+    method: str, transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    transport.send(request_to(server, "GET"))
+    server.close_idle()
+    assert transport.send(request_to(server, method)).status == 200
+    assert len(server.arrived) == 2
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_refusal_before_the_end_of_the_body_counts_as_the_answer(
+    drained: bool, transport: DirectTransport
+) -> None:
+    """The server answers from the headers alone; what it leaves unread makes its system reset it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(100)
+                sock.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+                while drained and sock.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert transport.send(HttpRequest("POST", url, body=b"x" * (1 << 24))).status == 413
+        thread.join(10)
+
+
+def test_many_threads_share_one_transport(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    def echo(sock: socket.socket, request: Arrived) -> bool:
+        return answer(200, request.target.encode())(sock, request)
+
+    server = serve(echo)
+    wrong: list[str] = []
+
+    def ask(name: str) -> None:
+        for number in range(20):
+            target = f"/{name}/{number}"
+            if transport.send(HttpRequest("GET", server.url + target)).body != target.encode():
+                wrong.append(target)
+
+    threads = [threading.Thread(target=ask, args=(f"thread-{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+    assert len({request.target for request in server.arrived}) == len(server.arrived) == 160
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_reads_side_by_side_use_the_connections_of_those_before(
+    scheme: str,
+    trusted: None,
+    server_tls: ssl.SSLContext,
+    transport: DirectTransport,
+    serve: Callable[..., RawServer],
+) -> None:
+    """Up to eight; what more there are end with their reads."""
+    meet = threading.Barrier(1)
+
+    def met(sock: socket.socket, request: Arrived) -> bool:
+        meet.wait(30)
+        return answer()(sock, request)
+
+    server = serve(met, tls=server_tls if scheme == "https" else None)
+    for count, connections in ((8, 8), (8, 8), (1, 8), (10, 10), (9, 11)):
+        meet = threading.Barrier(count)
+        statuses = call_all([lambda: transport.send(request_to(server, "GET")).status] * count, threads=True)
+        assert statuses == [200] * count
+        assert server.connections == connections
+    transport.close()
+    server.wait_for_end_of(*range(11))
+
+
+def test_the_connection_that_was_used_last_is_used_next(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    """The others get idle, and end, where so many aren't needed any more."""
+    begun, ended = threading.Barrier(2), threading.Event()
+
+    def behave(sock: socket.socket, request: Arrived) -> bool:
+        if request.target == "/both":
+            begun.wait(30)
+            if request.connection == 1:
+                ended.wait(30)
+        return answer()(sock, request)
+
+    def read(target: str) -> None:
+        transport.send(HttpRequest("GET", server.url + target))
+
+    server = serve(behave)
+
+    def both() -> None:
+        read("/both")
+        # The one of connection 0 is here first.
+        ended.set()
+
+    call_all([both, both], threads=True)
+    for _ in range(3):
+        read("/one")
+    assert [request.connection for request in server.arrived[2:]] == [1, 1, 1]
+
+
+def test_all_kept_connections_that_the_server_closed_are_let_go_of(
+    transport: DirectTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meet = threading.Barrier(3)
+    closed: list[Connection] = []
+    close = Connection.close
+
+    def closing(connection: Connection) -> None:
+        closed.append(connection)
+        close(connection)
+
+    monkeypatch.setattr(Connection, "close", closing)
+
+    def met(sock: socket.socket, request: Arrived) -> bool:
+        if request.target != "/one":
+            meet.wait(30)
+        return answer()(sock, request)
+
+    server = serve(met)
+    call_all([lambda: transport.send(request_to(server, "GET"))] * 3, threads=True)
+    server.close_idle()
+    server.wait_for_end_of(0, 1, 2)
+    for _ in range(2):
+        assert transport.send(HttpRequest("GET", f"{server.url}/one")).status == 200
+        assert len(closed) == 3
+    assert [request.connection for request in server.arrived[3:]] == [3, 3]
+
+
+def test_what_tls_trusts_is_read_once_for_all_threads(
+    trusted: None,
+    server_tls: ssl.SSLContext,
+    serve: Callable[..., RawServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meeting, make, made = Meeting(), ssl.create_default_context, list[ssl.SSLContext]()
+
+    def noted() -> ssl.SSLContext:
+        meeting.pause()
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr("ssl.create_default_context", noted)
+    meeting.notes_locks_of(sending, monkeypatch)
+    transport, server = DirectTransport(Loopback()), serve(answer(), tls=server_tls)
+
+    def read() -> int:
+        return transport.send(request_to(server, "GET")).status
+
+    assert meeting.hold(read, read) == [200, 200]
+    assert len(made) == 1
+    transport.close()
+
+
+def test_nobody_there_is_not_sent(transport: DirectTransport) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(NotSentError, match="connection refused") as caught:
+        transport.send(HttpRequest("POST", f"http://127.0.0.1:{port}/", AUTHORIZED, b"{}"))
+    assert SECRET not in all_text(caught.value)
+
+
+def test_a_name_that_no_one_has_is_not_sent(transport: DirectTransport) -> None:
+    with pytest.raises(NotSentError, match="its name doesn't resolve"):
+        transport.send(HttpRequest("POST", "http://nobody.invalid/", {}, b"{}"))
+
+
+def test_a_host_that_takes_no_connection_is_not_sent(transport: DirectTransport) -> None:
+    """A listener whose queue is full leaves a connection hanging."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        address = listener.getsockname()
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            with suppress(BlockingIOError):
+                sock.connect(address)
+        with pytest.raises(NotSentError, match="took too long"):
+            transport.send(HttpRequest("POST", f"http://127.0.0.1:{address[1]}/", body=b"", timeout=0.3))
+
+
+@pytest.mark.parametrize(
+    "end", [send_then_close(b""), send_then_close(b"\x15\x03\x03\x00\x02\x02\x28"), reset]
+)
+def test_a_handshake_that_breaks_off_is_not_sent_anything(end: Behaviour, transport: DirectTransport) -> None:
+    taken: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def break_off() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                taken.append(sock.recv(1 << 16))
+                end(sock, Arrived(0, "", "", {}, b""))
+
+        thread = threading.Thread(target=break_off, daemon=True)
+        thread.start()
+        url = f"https://localhost:{listener.getsockname()[1]}/"
+        with pytest.raises(NotSentError, match="can't be reached") as caught:
+            transport.send(HttpRequest("POST", url, AUTHORIZED, b"{}"))
+        thread.join(10)
+    assert len(taken) == 1
+    assert SECRET not in all_text(caught.value)
+    assert SECRET.encode() not in taken[0]
+
+
+def test_a_server_without_tls_is_not_sent_anything(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    with pytest.raises(NotSentError, match="TLS failed"):
+        transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
+    assert server.arrived == []
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_sent_anything(
+    transport: DirectTransport, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(), tls=server_tls)
+    with pytest.raises(NotSentError, match="self-signed certificate"):
+        transport.send(request_to(server))
+    assert server.arrived == []
+
+
+def test_a_certificate_of_another_host_is_not_sent_anything(
+    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(), tls=server_tls)
+    with pytest.raises(NotSentError, match="certificate is not valid"):
+        DirectTransport(Loopback()).send(
+            HttpRequest("POST", f"https://127.0.0.1:{server.port}/", AUTHORIZED, b"{}")
+        )
+    assert server.arrived == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "jobs",
+        "ftp://localhost/",
+        "http://",
+        "http://localhost:99999/",
+        "http://localhost:0/",
+        "http://localhost:x/",
+        "http://[::1/",
+        "http://localhost/a b",
+        "http://localhost/\r\nX-Injected: 1",
+        "http://localhost/é",
+        "http://user:password@localhost/",
+        "http://" + "a" * 70 + ".x/",
+    ],
+)
+def test_an_address_that_is_none_is_not_sent(url: str, transport: DirectTransport) -> None:
+    with pytest.raises(NotSentError) as caught:
+        transport.send(HttpRequest("POST", url, AUTHORIZED, b"{}"))
+    assert SECRET not in all_text(caught.value)
+    assert "password" not in all_text(caught.value)
+
+
+@pytest.mark.parametrize("bad", ["\n", "\r\nX-Injected: 1", "\0", "\u2028", "\u2013"])
+@pytest.mark.parametrize("where", ["name", "value"])
+def test_a_header_that_http_cant_carry_is_not_sent_and_not_quoted(
+    bad: str, where: str, transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    headers = {f"X{bad}": SECRET} if where == "name" else {"Authorization": f"Bearer {SECRET}{bad}"}
+    with pytest.raises(NotSentError) as caught:
+        transport.send(HttpRequest("POST", server.url, headers, b"{}"))
+    assert SECRET not in all_text(caught.value)
+    assert server.arrived == []
+
+
+def test_the_text_forms_hold_no_secret() -> None:
+    request = HttpRequest("POST", "https://localhost/", AUTHORIZED, SECRET.encode())
+    response = HttpResponse(200, {"set-cookie": SECRET}, SECRET.encode())
+    assert SECRET not in repr(request) + repr(response)
+
+
+def test_the_environments_proxy_is_not_used(
+    transport: DirectTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, server = serve(answer(502)), serve(answer())
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy.url)
+    assert transport.send(request_to(server)).status == 200
+    assert proxy.arrived == []
+
+
+def tunnel(sock: socket.socket, request: Arrived) -> bool:
+    """What a proxy does at CONNECT: it carries bytes both ways until one side ends."""
+    host, _, port = request.target.partition(":")
+    with socket.create_connection((host, int(port))) as upstream:
+        sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        def carry(source: socket.socket, sink: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    sink.sendall(data)
+            for end in (source, sink):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+        back = threading.Thread(target=carry, args=(upstream, sock), daemon=True)
+        back.start()
+        carry(sock, upstream)
+        back.join(10)
+    return False
+
+
+def test_a_given_proxy_tunnels_https(
+    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
+) -> None:
+    proxy, server = serve(tunnel), serve(answer(201), tls=server_tls)
+    transport = DirectTransport(Loopback(), proxy=f"http://us%40er:pass@localhost:{proxy.port}")
+    assert transport.send(request_to(server)).status == 201
+    (connect,) = proxy.arrived
+    assert (connect.method, connect.target) == ("CONNECT", f"localhost:{server.port}")
+    assert connect.headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
+    assert server.arrived[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert "proxy-authorization" not in server.arrived[0].headers
+
+
+def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) -> None:
+    proxy, server = serve(answer(407, b"who are you?")), serve(answer())
+    transport = DirectTransport(Loopback(), proxy=f"http://user:hunter2@localhost:{proxy.port}")
+    with pytest.raises(NotSentError) as caught:
+        transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
+    assert server.connections == 0
+    assert not {SECRET, "hunter2"} & set(all_text(caught.value).split())
+    assert transport.send(request_to(server)).status == 200, "plain http goes past the proxy"
+
+
+@pytest.mark.parametrize("proxy", ["localhost:3128", "socks5://localhost", "http://", "http://a:b:c"])
+def test_a_proxy_that_is_none_is_refused(proxy: str) -> None:
+    with pytest.raises(InvalidError, match="http://host:port"):
+        DirectTransport(Loopback(), proxy=proxy)
+
+
+# Reads that are repeated.
+
+
+def test_reads_are_repeated_until_the_server_is_back(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(503), reset, answer(429, b"", retry_after="7"), answer(200, b"[]"))
+    waited: list[float] = []
+    response = send_idempotent(transport, request_to(server, "GET"), sleep=waited.append, random=lambda: 0.0)
+    assert (response.status, response.body) == (200, b"[]")
+    assert waited == [0.5, 1.0, 7.0]
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_busy_server_is_asked_again(
+    status: int, transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(status), answer(status), answer(status), answer())
+    reads = RetryingReads(transport, sleep=lambda _: None, random=lambda: 0.0)
+    assert reads.send(request_to(server, "GET")).status == 200
+
+
+@pytest.mark.parametrize("status", [200, 304, 400, 401, 403, 404, 409, 501])
+def test_an_answer_that_wont_change_is_returned_at_once(
+    status: int, transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(status, b""))
+    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
+    assert reads.send(request_to(server, "GET")).status == status
+    assert len(server.arrived) == 1
+
+
+def test_a_403_that_names_a_time_is_waited_for(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(403, b"{}", retry_after="60"), answer())
+    waited: list[float] = []
+    reads = RetryingReads(transport, sleep=waited.append, random=lambda: 0.9)
+    assert reads.send(request_to(server, "GET")).status == 200
+    assert waited == [60.0]
+
+
+def test_nobody_waits_for_longer_than_about_a_minute(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(429, b"", retry_after="65"))
+    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
+    assert reads.send(request_to(server, "GET")).status == 429
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_writes_are_never_repeated(
+    method: str, transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer(503, b"", retry_after="1"))
+    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
+    assert reads.send(HttpRequest(method, server.url, body=b"{}")).status == 503
+    assert len(server.arrived) == 1
+
+
+def test_the_last_attempt_decides(transport: DirectTransport, serve: Callable[..., RawServer]) -> None:
+    server = serve(answer(503), answer(503), send_then_close(b""))
+    with pytest.raises(NoAnswerError):
+        send_idempotent(
+            transport, request_to(server, "GET"), attempts=3, sleep=lambda _: None, random=lambda: 0.0
+        )
+    assert len(server.arrived) == 3
+
+
+class Always:
+    """A transport that gives the same answer, or error, each time."""
+
+    def __init__(self, given: HttpResponse | ServiceError) -> None:
+        self.given, self.sent = given, 0
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        self.sent += 1
+        if isinstance(self.given, ServiceError):
+            raise self.given
+        return self.given
+
+
+@given(
+    attempts=st.integers(1, 12),
+    chance=st.floats(0, 1, exclude_max=True),
+    given_each=st.sampled_from([NotSentError("x"), NoAnswerError("x"), 429, 500, 503]),
+    asked=st.one_of(st.none(), st.integers(0, 64)),
+)
+def test_the_delays_grow_have_chance_and_an_end(
+    attempts: int, chance: float, given_each: ServiceError | int, asked: int | None
+) -> None:
+    headers = {} if asked is None else {"retry-after": str(asked)}
+    busy = HttpResponse(given_each, headers, b"") if isinstance(given_each, int) else given_each
+    transport, waited = Always(busy), list[float]()
+    with suppress(ServiceError):
+        send_idempotent(
+            transport,
+            HttpRequest("GET", "http://x/"),
+            attempts=attempts,
+            sleep=waited.append,
+            random=lambda: chance,
+        )
+    assert transport.sent == attempts
+    assert len(waited) == attempts - 1
+    wanted = 0 if isinstance(busy, ServiceError) else asked or 0
+    for number, delay in enumerate(waited):
+        assert delay >= max(wanted, min(2**number, 64) / 2)
+        assert delay <= max(wanted, min(2**number, 64))
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": " 120 "}, 120.0),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "1.5"}, None),
+        ({"retry-after": "²"}, None),
+        ({"retry-after": "soon"}, None),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 99999999999 10:00:30 GMT",
+                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
+            },
+            None,
+        ),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 2026 10:00:30 GMT",
+                "date": "Sat, 21 Nov 99999999999 10:00:00 GMT",
+            },
+            None,
+        ),
+        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT"}, None),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 2026 10:00:30 GMT",
+                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
+            },
+            30.0,
+        ),
+        (
+            {
+                "retry-after": "Sat, 21 Nov 2026 09:00:00 GMT",
+                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
+            },
+            0.0,
+        ),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(HttpResponse(429, headers, b"")) == seconds
+
+
+@given(st.text(), st.text())
+def test_retry_after_takes_any_text(wanted: str, date: str) -> None:
+    seconds = retry_after(HttpResponse(429, {"retry-after": wanted, "date": date}, b""))
+    assert seconds is None or seconds >= 0
+
+
+# The Google client on top.
+
+
+@pytest.fixture
+def storage(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> Callable[..., tuple[object, RawServer]]:
+    """The client of Cloud Storage that talks to a raw server, and the server."""
+    from googleapiclient.discovery import build_from_document
+    from googleapiclient.discovery_cache import get_static_doc
+
+    def build(*behaviours: Behaviour) -> tuple[object, RawServer]:
+        server = serve(*behaviours)
+        document = json.loads(get_static_doc("storage", "v1"))
+        document["rootUrl"] = server.url + "/"
+        http = ClientHttp(transport, authorize=lambda: AUTHORIZED, timeout=5)
+        return build_from_document(document, http=http), server
+
+    return build
+
+
+def test_the_google_client_builds_and_parses(storage: Callable[..., tuple]) -> None:
+    client, server = storage(
+        answer(200, b'{"items": [{"name": "a"}]}', content_type="application/json; charset=UTF-8"),
+        answer(200, b'{"name": "b"}', content_type="application/json; charset=UTF-8"),
+        answer(204, b""),
+    )
+    assert client.buckets().list(project="p").execute() == {"items": [{"name": "a"}]}
+    assert client.buckets().insert(project="p", body={"name": "b"}).execute() == {"name": "b"}
+    client.objects().delete(bucket="b", object="a/b ü").execute()
+    listed, inserted, deleted = server.arrived
+    assert listed.target == "/storage/v1/b?project=p&alt=json"
+    assert listed.headers["authorization"] == f"Bearer {SECRET}"
+    assert json.loads(inserted.body) == {"name": "b"}
+    assert inserted.headers["content-type"] == "application/json"
+    assert deleted.target == "/storage/v1/b/b/o/a%2Fb%20%C3%BC"
+
+
+def test_what_the_client_gives_and_gets_is_httplib2s(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    import httplib2
+
+    server = serve(answer(418, b"short", x_y="z"))
+    response, body = ClientHttp(transport).request(server.url, "PUT", "text é")
+    assert isinstance(response, httplib2.Response)
+    assert (response.status, response["status"], response["x-y"], body) == (418, "418", "z", b"short")
+    assert response.reason == "I'm a Teapot"
+    assert server.arrived[0].body == "text é".encode()
+
+
+def test_the_google_clients_errors_come_through(storage: Callable[..., tuple]) -> None:
+    from googleapiclient.errors import HttpError
+
+    client, _ = storage(
+        answer(409, b'{"error": {"code": 409, "message": "taken"}}', content_type="application/json"),
+        answer(503, b"<html>", content_type="text/html"),
+    )
+    with pytest.raises(HttpError, match="taken") as caught:
+        client.buckets().insert(project="p", body={"name": "b"}).execute()
+    assert caught.value.resp.status == 409
+    with pytest.raises(HttpError, match="Service Unavailable"):
+        client.buckets().insert(project="p", body={"name": "b"}).execute()
+
+
+@pytest.mark.parametrize("fault", ["closes", "resets", "half a body"])
+def test_the_google_client_sends_a_post_once_through_us(fault: str, storage: Callable[..., tuple]) -> None:
+    client, server = storage(FAULTS[fault], answer())
+    with pytest.raises(NoAnswerError):
+        client.buckets().insert(project="p", body={"name": "b"}).execute(num_retries=0)
+    assert server.count("POST") == 1
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_uploads_of_the_google_client(resumable: bool, storage: Callable[..., tuple]) -> None:
+    import io
+
+    from googleapiclient.http import MediaIoBaseUpload
+
+    def start(sock: socket.socket, request: Arrived) -> bool:
+        session = f"http://{request.headers['host']}/session"
+        return answer(200, b"", location=session)(sock, request)
+
+    data = bytes(range(256)) * 1024
+    done = answer(200, b'{"size": "262144"}')
+    client, server = storage(*([start, done] if resumable else [done]))
+    media = MediaIoBaseUpload(io.BytesIO(data), "application/gzip", resumable=resumable)
+    assert client.objects().insert(bucket="b", name="n", media_body=media).execute() == {"size": "262144"}
+    assert data in server.arrived[-1].body
+    assert [request.method for request in server.arrived] == (["POST", "PUT"] if resumable else ["POST"])
+
+
+def test_loading_the_package_loads_no_http_library() -> None:
+    import subprocess
+    import sys
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, reconciler.base.http; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"urllib3", "socket", "ssl", "http.client", "httplib2", "googleapiclient"} & set(loaded)
+
+
+# What is read of an answer, beside what the library reads of it.
+
+
+def by_library(data: bytes, method: str) -> tuple[int, bytes] | None:
+    """Status and body as `http.client` reads them; None where it can't."""
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(data)
+        far.shutdown(socket.SHUT_WR)
+        response = http.client.HTTPResponse(near, method=method)
+        with response:
+            try:
+                response.begin()
+                return response.status, response.read()
+            except (http.client.HTTPException, OSError, ValueError):
+                return None
+
+
+def by_us(data: bytes, method: str, sizes: list[int]) -> tuple[int, bytes, bool] | None:
+    """Status, body and whether the connection is kept, the bytes coming in pieces of these sizes."""
+    try:
+        response, keeps = read_response(Incoming(Pieces(data, sizes), math.inf), method, 1 << 20)
+    except UnusableAnswerError:
+        return None
+    return response.status, response.body, keeps
+
+
+class Pieces:
+    """As a socket, from which the bytes come in pieces of these sizes, and then an end."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._data, self._sizes = data, sizes
+
+    def settimeout(self, seconds: float) -> None:
+        assert seconds > 0
+
+    def recv(self, size: int) -> bytes:
+        size = min(size, self._sizes.pop(0) if self._sizes else size)
+        piece, self._data = self._data[:size], self._data[size:]
+        return piece
+
+
+HEADS = st.sampled_from(
+    [
+        b"Content-Length: 2",
+        b"content-length:  2 ",
+        b"Content-Length: 2, 2",
+        b"Content-Length: 02",
+        b"Content-Length: +2",
+        b"Content-Length: 3",
+        b"Content-Length: \xb2",
+        b"Content-Length:",
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: Chunked",
+        b"Transfer-Encoding: identity",
+        b"Connection: close",
+        b"Connection: Keep-Alive, close",
+        b"X-Any: caf\xe9 \t !",
+        b": no name",
+        b"X\0Y: z",
+    ]
+)
+BODIES = st.sampled_from(
+    [
+        b"{}",
+        b"2\r\n{}\r\n0\r\n\r\n",
+        b"1;x=y\r\n{\r\n1\r\n}\r\n0\r\nX-Late: 1\r\n\r\n",
+        b"02\r\n{}\r\n00\r\n\r\n",
+        b"0x2\r\n{}\r\n0\r\n\r\n",
+        b"-1\r\n{}\r\n0\r\n\r\n",
+        b"2\r\n{}\r\n",
+        b"",
+        b"{",
+    ]
+)
+
+
+@given(
+    status=st.sampled_from(
+        [b"200 OK", b"200", b"204 No Content", b"304 Not Modified", b"404 \xe9", b"0200 OK"]
+    ),
+    version=st.sampled_from([b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2"]),
+    heads=st.lists(HEADS, max_size=3),
+    body=BODIES,
+    stray=st.sampled_from([b"", b"", b"HTTP/1.1 201 OK"]),
+    end=st.sampled_from([b"\r\n", b"\n"]),
+    method=st.sampled_from(["GET", "POST", "HEAD"]),
+    sizes=st.lists(st.integers(1, 9), max_size=100),
+    cut=st.integers(0, 3),
+)
+def test_what_is_read_is_what_the_library_reads_or_nothing(
+    status: bytes,
+    version: bytes,
+    heads: list[bytes],
+    body: bytes,
+    stray: bytes,
+    end: bytes,
+    method: str,
+    sizes: list[int],
+    cut: int,
+) -> None:
+    whole = end.join([version + b" " + status, *heads, b"", b""]) + body + stray
+    data = whole[: len(whole) - cut]
+    read = by_us(data, method, sizes)
+    if read is None:
+        return
+    if status[:3] in (b"204", b"304"):
+        # Whatever its headers say (RFC 9112, section 6.3); the library reads chunks all the same.
+        assert read[:2] == (int(status[:3]), b"")
+    else:
+        # A repeated length may be taken as one (RFC 9110, section 8.6); the library takes it as none.
+        plain = data.replace(b"Content-Length: 2, 2", b"Content-Length: 2")
+        assert read[:2] == by_library(plain, method)
+    if read[2]:
+        assert version == b"HTTP/1.1"
+        assert not any(b"close" in head for head in heads)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_a_plain_answer_is_read_however_it_comes(size: int) -> None:
+    lengthy = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\nx-a: 2\r\n\r\n{}"
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
+    for data in (lengthy, chunked):
+        assert by_us(data, "POST", [size] * len(data)) == (200, b"{}", True)
+    assert by_us(lengthy + b"x", "POST", []) == (200, b"{}", False)
+
+
+def test_a_proxy_that_speaks_before_the_server_means_not_sent(serve: Callable[..., RawServer]) -> None:
+    """Else what it said would be the beginning of what TLS gets."""
+    proxy = serve(raw(b"HTTP/1.1 200 OK\r\n\r\nstray"))
+    transport = DirectTransport(Loopback(), proxy=f"http://localhost:{proxy.port}")
+    with pytest.raises(NotSentError, match="speaks before"):
+        transport.send(HttpRequest("POST", "https://localhost:1/", AUTHORIZED, b"{}"))
+
+
+def test_a_method_that_is_none_is_not_sent(
+    transport: DirectTransport, serve: Callable[..., RawServer]
+) -> None:
+    server = serve(answer())
+    with pytest.raises(NotSentError, match="method"):
+        transport.send(HttpRequest("GET / HTTP/1.1\r\nX: y\r\n\r\nGET", server.url))
+    assert server.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "length"),
+    [
+        ("GET", None, None),
+        ("DELETE", None, None),
+        ("POST", None, "0"),
+        ("PATCH", None, "0"),
+        ("DELETE", b"", "0"),
+        ("PUT", b"{}", "2"),
+    ],
+)
+def test_a_request_says_how_long_its_body_is(
+    method: str,
+    body: bytes | None,
+    length: str | None,
+    transport: DirectTransport,
+    serve: Callable[..., RawServer],
+) -> None:
+    server = serve(answer())
+    transport.send(HttpRequest(method, server.url, {"Host": "elsewhere"}, body))
+    (arrived,) = server.arrived
+    assert arrived.headers.get("content-length") == length
+    assert arrived.headers["host"] == f"localhost:{server.port}"

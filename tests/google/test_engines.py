@@ -1,0 +1,78 @@
+"""Engines are found by the apiVersion of the manifests they run, also in other packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from repository import Repository
+
+from reconciler.base.errors import UsageError
+from reconciler.google.client import Engine
+from reconciler.google.engines import api_versions, engine_class
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+
+ENGINE = """
+from reconciler.google.vertex_ai import AiPlatformEngine
+
+
+class SlurmEngine(AiPlatformEngine):
+    @staticmethod
+    def manifest_schema(kind):
+        spec = {"type": "object", "properties": {"script": {"type": "string"}}}
+        known = {name: {} for name in ("apiVersion", "kind", "metadata")}
+        schema = {"required": ["spec"], "properties": {**known, "spec": spec}, "additionalProperties": False}
+        return schema if kind == "Batch" else None
+
+    @staticmethod
+    def body(kind, spec, job_name, labels):
+        return {"kind": kind, "script": spec["script"], "name": job_name}
+
+    def jobs(self, labels):
+        return ()
+"""
+MANIFEST = """
+apiVersion: slurm.example.test/v1
+kind: Batch
+metadata: {name: night}
+spec: {script: "echo hello"}
+"""
+
+
+@pytest.fixture
+def other_package(tmp_path: Path) -> str:
+    """A folder that holds an installed distribution with an engine, as pip leaves it."""
+    installed = tmp_path / "installed"
+    told = installed / "slurm_engine-1.0.dist-info"
+    told.mkdir(parents=True)
+    (installed / "slurm_engine.py").write_text(ENGINE)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: slurm-engine\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(
+        "[reconciler.engines]\nslurm.example.test/v1 = slurm_engine:SlurmEngine\n"
+    )
+    return str(installed)
+
+
+def test_our_own_engines_are_registered_like_any_other() -> None:
+    assert api_versions() == [AIPLATFORM_V1, ML_V1]
+    for api_version in api_versions():
+        engine: type[Engine] = engine_class(api_version)
+        assert engine.__module__.startswith("reconciler.engines.")
+
+
+def test_an_unknown_api_version_says_how_to_add_an_engine() -> None:
+    with pytest.raises(UsageError, match=r"no engine runs batch/v1") as caught:
+        engine_class("batch/v1")
+    assert "reconciler.engines" in caught.value.hint
+
+
+def test_another_packages_engine_runs_its_manifests(repository: Repository, other_package: str) -> None:
+    repository.write("jobs/night.yaml", MANIFEST)
+    assert repository.run("validate").code == 3
+    environ = {"PYTHONPATH": other_package}
+    assert repository.run("validate", **environ).out == "1 file valid.\n"
+    plan = repository.run("plan", "--format", "json", **environ)
+    assert [change["action"] for change in plan.json["changes"]] == ["submit"], plan.err
+    assert repository.run("render", "night", **environ).json["script"] == "echo hello"
+    repository.write("jobs/night.yaml", MANIFEST.replace("spec:", "spek:"))
+    assert "spec" in repository.run("validate", **environ).out

@@ -1,0 +1,730 @@
+"""Strict YAML: what is read as what, what is refused and where, and that no input gets the better of it."""
+
+from __future__ import annotations
+
+import math
+import re
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from reconciler.base.diagnostics import Problem
+from reconciler.manifests import yaml_places, yaml_reader
+from reconciler.manifests.yaml_load import Document, load_documents
+from reconciler.manifests.yaml_scalars import MAX_INTEGER, UnclearScalarError, read_plain
+from tests.yaml_styles import written
+
+MANIFEST = """\
+# the census model
+apiVersion: aiplatform.googleapis.com/v1
+kind: CustomJob
+metadata: {name: census, labels: {team: "risk"}}
+spec:
+  workerPoolSpecs:
+    - machineSpec: &machine
+        machineType: n1-standard-4
+      replicaCount: 1
+      pythonPackageSpec:
+        args: ['--epochs=3', --rate, "1e-4"]
+    - {machineSpec: *machine, replicaCount: 2}
+"""
+
+
+def loaded(text: str | bytes) -> Any:
+    """The value of the one document in a text without a problem."""
+    documents, problems = load_documents(text.encode() if isinstance(text, str) else text, "job.yaml")
+    assert problems == []
+    (document,) = documents
+    return document.value
+
+
+def refused(text: str | bytes) -> list[Problem]:
+    problems = load_documents(text.encode() if isinstance(text, str) else text, "job.yaml")[1]
+    assert problems
+    return problems
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal with the types of all parts: 1 is not 1.0, and true is not 1."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+# --- Scalars --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("NULL", None),
+        ("true", True),
+        ("False", False),
+        ("tRue", "tRue"),
+        ("yess", "yess"),
+        ("nO", "nO"),
+        ("0", 0),
+        ("-0", 0),
+        ("+12", 12),
+        ("007", 7),
+        ("0x1F", 31),
+        (str(MAX_INTEGER), MAX_INTEGER),
+        (f"-{MAX_INTEGER}", -MAX_INTEGER),
+        ("3.10", 3.1),
+        ("1.", 1.0),
+        (".5", 0.5),
+        ("1e-4", 1e-4),
+        ("1E5", 1e5),
+        ("6.02e23", 6.02e23),
+        ("1.2.3", "1.2.3"),
+        ("10:60", "10:60"),
+        ("01:30", "01:30"),
+        ("2026-11", "2026-11"),
+        ("inf", "inf"),
+        ("NaN", "NaN"),
+        ("0o8", "0o8"),
+        ("1_a", "1_a"),
+        ("-", "-"),
+        ("--epochs=3", "--epochs=3"),
+        ("gs://bucket/a", "gs://bucket/a"),
+    ],
+)
+def test_what_all_yaml_readers_agree_on(text: str, value: Any) -> None:
+    assert same(read_plain(text), value)
+
+
+@pytest.mark.fault(38)
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("no", 'write "no" with quotes, or false'),
+        ("Yes", 'write "Yes" with quotes, or true'),
+        ("y", 'write "y" with quotes, or true'),
+        ("OFF", 'write "OFF" with quotes, or false'),
+        ("010", 'write "010" with quotes, or 10'),
+        ("-017", 'write "-017" with quotes, or -17'),
+        ("08", 'write "08" with quotes, or 8'),
+        ("0o17", 'write "0o17" with quotes, or a decimal number'),
+        ("0b11", 'write "0b11" with quotes, or a decimal number'),
+        ("-0x1F", 'write "-0x1F" with quotes, or a decimal number'),
+        ("1_000", 'write "1_000" with quotes, or 1000'),
+        ("1_0.5", 'write "1_0.5" with quotes, or 10.5'),
+        ("1:30", 'write "1:30" with quotes'),
+        ("12:30:45", 'write "12:30:45" with quotes'),
+        ("1:30.5", 'write "1:30.5" with quotes'),
+        ("2026-11-07", 'write "2026-11-07" with quotes'),
+        ("2026-11-07T10:00:00Z", 'write "2026-11-07T10:00:00Z" with quotes'),
+        ("2026-1-7 1:00:00 +2", 'write "2026-1-7 1:00:00 +2" with quotes'),
+        ("-.5", 'write "-.5" with quotes, or -0.5'),
+        ("+.5e3", 'write "+.5e3" with quotes, or +0.5e3'),
+        ("=", 'write "=" with quotes'),
+        ("<<", 'write "<<" with quotes'),
+        (".nan", 'write a number, or ".nan" with quotes'),
+        ("-.INF", 'write a number, or "-.INF" with quotes'),
+        ("1e999", 'write a smaller one, or "1e999" with quotes'),
+        ("9007199254740993", 'write "9007199254740993" with quotes, if the field takes digits as text'),
+        ("0x20000000000001", 'write "0x20000000000001" with quotes, if the field takes digits as text'),
+    ],
+)
+def test_what_they_read_differently_is_refused_with_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(UnclearScalarError) as caught:
+        read_plain(text)
+    assert caught.value.hint == hint
+
+
+def _by_yaml_1_1(text: str) -> Any:
+    loader = yaml.SafeLoader("")
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+    if tag in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value"):
+        return UnclearScalarError
+    try:
+        return loader.construct_object(yaml.ScalarNode(tag, text))
+    except ValueError:
+        return UnclearScalarError  # such as "0b_"
+
+
+_CORE_1_2 = (  # https://yaml.org/spec/1.2.2/#1032-tag-resolution
+    (r"null|Null|NULL|~|", lambda text: None),
+    (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    (r"[-+]?[0-9]+", int),
+    (r"0o[0-7]+", lambda text: int(text[2:], 8)),
+    (r"0x[0-9a-fA-F]+", lambda text: int(text, 16)),
+    (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+    (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: math.nan),
+)
+
+
+def _by_yaml_1_2(text: str) -> Any:
+    for pattern, convert in _CORE_1_2:
+        if re.fullmatch(pattern, text):
+            return convert(text)
+    return text
+
+
+NUMBER_LIKE = st.text("0123456789+-._:eExobaFTZ", min_size=1, max_size=12)
+WORD_LIKE = st.sampled_from(
+    ["yes", "NO", "on", "Off", "y", "N", "True", "null", "~", ".nan", "-.INF", "inf", "=", "<<"]
+)
+
+
+@pytest.mark.fault(38)
+@settings(max_examples=2000, deadline=None)
+@given(NUMBER_LIKE | WORD_LIKE)
+def test_a_scalar_is_what_both_versions_read_or_refused(text: str) -> None:
+    older, newer = _by_yaml_1_1(text), _by_yaml_1_2(text)
+    has_exponent = re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+|\.[0-9]+[eE][-+]?[0-9]+", text)
+    try:
+        ours = read_plain(text)
+    except UnclearScalarError:
+        ours = UnclearScalarError
+    if has_exponent and math.isfinite(float(text)):
+        assert same(ours, float(text))
+    elif text in ("y", "Y", "n", "N", "=", "<<"):
+        assert ours is UnclearScalarError
+    elif same(older, newer) and not _is_beyond(newer):
+        assert same(ours, newer)
+    else:
+        assert ours is UnclearScalarError
+
+
+def _is_beyond(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, int) and abs(value) > MAX_INTEGER
+
+
+# --- Values ---------------------------------------------------------------------------------------------
+
+TEXT = st.text(
+    st.characters(
+        exclude_categories=["Cs", "Cc"], exclude_characters="\u2028\u2029\ufeff\ufffe\uffff"
+    ).filter(lambda char: not "\u202a" <= char <= "\u202e" and not "\u2066" <= char <= "\u2069"),
+    max_size=12,
+) | st.sampled_from(
+    ["no", "010", "1:30", "2026-11-07", "~", "", "a\nb\tc", "<<", "é", "3.10", "- a", "a: b", "#"]
+)
+KEYS = TEXT.filter(lambda text: text == __import__("unicodedata").normalize("NFC", text))
+NUMBERS = (
+    st.integers(-MAX_INTEGER, MAX_INTEGER) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+)
+VALUES = st.recursive(
+    st.none() | NUMBERS | TEXT,
+    lambda parts: st.lists(parts, max_size=4) | st.dictionaries(KEYS, parts, max_size=4),
+    max_leaves=12,
+)
+DOCUMENTS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=4) | st.lists(VALUES, min_size=1, max_size=4)
+
+
+@pytest.fixture(params=["libyaml", "pure Python"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both parsers that PyYAML may have."""
+    if request.param == "pure Python":
+        monkeypatch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
+        monkeypatch.setattr(yaml_places, "_Loader", yaml.SafeLoader)
+    return str(request.param)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), DOCUMENTS)
+def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, value: Any) -> None:
+    text = data.draw(written(value))
+    assert _sorted(loaded(text)) == _sorted(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(DOCUMENTS)
+def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
+    plain = yaml.safe_dump(value, allow_unicode=True, default_style='"')
+    documents, problems = load_documents(plain.encode(), "job.yaml")
+    # With this style PyYAML writes numbers as tagged text, which is refused: compare where there are none.
+    if not problems:
+        assert same(documents[0].value, yaml.safe_load(plain))
+
+
+def _sorted(value: Any) -> str:
+    """A form in which types count and the order of keys doesn't."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key!r}:{_sorted(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_sorted, value)) + "]"
+    return repr(value)
+
+
+def test_a_manifest(parser: str) -> None:
+    value = loaded(MANIFEST)
+    assert value["spec"]["workerPoolSpecs"] == [
+        {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": 1,
+            "pythonPackageSpec": {"args": ["--epochs=3", "--rate", "1e-4"]},
+        },
+        {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2},
+    ]
+
+
+def test_text_over_several_lines_keeps_its_line_ends_and_tabs(parser: str) -> None:
+    assert loaded("a: |\n  one\n  \ttwo\n\nb: >-\n  three\n  four\n") == {
+        "a": "one\n\ttwo\n",
+        "b": "three four",
+    }
+
+
+@pytest.mark.fault(38)
+def test_merge_keys(parser: str) -> None:
+    text = (
+        "a: &a {x: 1, z: 2}\nb: &b {z: 3, w: 4}\nc: {<<: [*a, *b], x: 5}\nd: {w: 0, <<: *b}\ne: {'<<': 1}\n"
+    )
+    value = loaded(text)
+    assert value["c"] == {"x": 5, "z": 2, "w": 4}
+    assert value["d"] == {"w": 0, "z": 3}
+    assert value["e"] == {"<<": 1}
+
+
+def test_documents_have_their_lines(parser: str) -> None:
+    text = "# a\n---\n\na: 1\n---\n---\nb: 2\n...\n# c\n---\n- d\n"
+    documents, problems = load_documents(text.encode(), "job.yaml")
+    assert not problems
+    assert [(document.line, document.value) for document in documents] == [
+        (4, {"a": 1}),
+        (7, {"b": 2}),
+        (11, ["d"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n", "# a\n", "---\n", "---\n...\n---\n# a\n", "\ufeff", "%YAML 1.2\n---\n"]
+)
+def test_a_file_without_a_document_has_none_and_no_problem(text: str, parser: str) -> None:
+    assert load_documents(text.encode(), "job.yaml") == ([], [])
+
+
+def test_a_null_that_is_written_is_a_document() -> None:
+    assert loaded("--- null\n") is None
+
+
+# --- Places ---------------------------------------------------------------------------------------------
+
+
+def document_of(text: str) -> Document:
+    documents, _ = load_documents(text.encode(), "job.yaml")
+    return documents[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "of_key", "place"),
+    [
+        ((), False, (2, 1)),
+        (("kind",), False, (3, 7)),
+        (("kind",), True, (3, 1)),
+        (("metadata", "labels", "team"), False, (4, 41)),
+        (("spec", "workerPoolSpecs", 0), True, (7, 7)),
+        (("spec", "workerPoolSpecs", 0, "pythonPackageSpec", "args", 1), False, (11, 30)),
+        (("spec", "workerPoolSpecs", 0, "containerSpec"), False, (7, 7)),
+        (("spec", "nothing", "here"), False, (5, 1)),
+        (("spec", "workerPoolSpecs", 7), False, (6, 3)),
+        (("spec", "workerPoolSpecs", 1, "machineSpec", "machineType"), False, (8, 22)),
+        (("kind", "x"), False, (3, 1)),
+    ],
+)
+def test_places(keys: tuple[str | int, ...], of_key: bool, place: tuple[int, int], parser: str) -> None:
+    position = document_of(MANIFEST).position(keys, of_key=of_key)
+    assert (position.line, position.column) == place
+
+
+def test_places_behind_a_merge_key_are_where_it_is_written(parser: str) -> None:
+    document = document_of("a: &a\n  x: 1\n  y1: 2\nb:\n  <<: [*a]\n  x: 3\n")
+    assert document.position(("b", "y1")).line == 3
+    assert document.position(("b", "x")).line == 6
+
+
+def test_places_in_a_later_document(parser: str) -> None:
+    documents, _ = load_documents(b"a: 1\n---\n# b\nb:\n  - c: 3.10\n", "job.yaml")
+    position = documents[1].position(("b", 0, "c"))
+    assert (position.line, position.column) == (5, 8)
+    assert documents[1].source_text(("b", 0, "c")) == "3.10"
+    assert documents[1].source_text(("b",)) == documents[1].source_text(("z", 1)) == ""
+
+
+def test_columns_count_characters(parser: str) -> None:
+    (problem,) = refused("a: {é😀: 1, b: no}\n")
+    assert (problem.line, problem.column) == (1, 15)
+
+
+# --- What is refused ------------------------------------------------------------------------------------
+
+
+def told(text: str | bytes) -> list[tuple[int, int, str]]:
+    return [(problem.line, problem.column, problem.pointer) for problem in refused(text)]
+
+
+def test_one_mistake_does_not_hide_the_next(parser: str) -> None:
+    text = "a: no\non: 1\nb: [010, {c: 2026-11-07, c: 1}]\n'a': 2\n"
+    assert told(text) == [
+        (1, 4, "/a"),
+        (2, 1, "/on"),
+        (3, 5, "/b/0"),
+        (3, 14, "/b/1/c"),
+        (3, 26, "/b/1/c"),
+        (4, 1, "/a"),
+    ]
+
+
+@pytest.mark.fault(38)
+def test_the_problem_of_a_repeated_key_names_the_first() -> None:
+    (problem,) = refused("a: 1\nb:\n  x: 1\n  y1: 2\n  x: 3\n")
+    assert problem == Problem(
+        "job.yaml", 5, 3, "/b/x", 'the key "x" is there twice, first in line 3', "remove one of the two"
+    )
+
+
+@pytest.mark.fault(38)
+def test_keys_that_are_equal_once_they_are_read(parser: str) -> None:
+    assert told("a: 1\n\"\\x61\": 2\n'a': 3\n") == [(2, 1, "/a"), (3, 1, "/a")]
+
+
+@pytest.mark.parametrize("key", ["1", "1.5", "true", "~", "null", "0x1F"])
+def test_keys_are_text(key: str, parser: str) -> None:
+    (problem,) = refused(f"a:\n  {key}: x\n")
+    assert (problem.line, problem.column, problem.hint) == (2, 3, f'write "{key}" with quotes')
+
+
+@pytest.mark.parametrize(
+    "text", ["{a: {[b]: c}}", "{a: {{b: c}: d}}", "a: {{ name }}", "a: {{ name }}/b", "? - a\n: b"]
+)
+def test_a_collection_is_no_key(text: str, parser: str) -> None:
+    (problem,) = refused(text)
+    assert problem.message == "a mapping or a list can't be a key"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!str b",
+        "a: !b c",
+        "a: ! 12",
+        "a: &x ! 12",
+        "a: !<tag:x,1:y> b",
+        "a: !!map {}",
+        "a: ! [b]",
+        "!!str a: b",
+    ],
+)
+def test_tags_are_refused(text: str, parser: str) -> None:
+    (problem,) = refused(text)
+    assert problem.message == "there is a tag, or text without quotes that begins with !"
+
+
+def test_an_exclamation_mark_in_text_is_no_tag(parser: str) -> None:
+    assert loaded("a: 'x !'\nb: \"! y\"\nc: x !y\n# !\n") == {"a": "x !", "b": "! y", "c": "x !y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a: &a [*a]", (1, 8)),
+        ("a: &a {b: {c: *a}}", (1, 15)),
+        ("&a a: [*b]", (1, 8)),
+        ("a: &x 1\nb: &x 2", (2, 4)),
+        ("a: {<<: 1}", (1, 5)),
+        ("a: {<<: [1]}", (1, 5)),
+        ("a: &a {<<: *a}", (1, 12)),
+    ],
+)
+def test_aliases_that_stand_for_nothing_usable(text: str, place: tuple[int, int], parser: str) -> None:
+    (problem,) = refused(text)
+    assert (problem.line, problem.column) == place
+
+
+def test_a_merge_key_that_is_anchored_is_text_elsewhere(parser: str) -> None:
+    assert loaded("{&x <<: {a: 1}, b: *x}") == {"b": "<<", "a": 1}
+
+
+@pytest.mark.parametrize(
+    "char", ["\0", "\x1b", "\x07", "\x7f", "\x85", "\x9b", "\u202e", "\u2066", "\u2028", "\ufeff"]
+)
+def test_characters_that_nobody_sees_are_refused_wherever_they_stand(char: str) -> None:
+    for text in (f"a: b # {char}\n", f"\na: 'b {char}'\n", f"a: |\n  b {char}\n"):
+        (problem,) = refused(text)
+        lines = text.split("\n")
+        line = next(number for number, line in enumerate(lines) if char in line)
+        assert (problem.line, problem.column) == (line + 1, lines[line].index(char) + 1)
+        assert problem.message.startswith(f"U+{ord(char):04X} ")
+
+
+@pytest.mark.parametrize("escape", [r"\0", r"\e", r"\a", r"\x7f", r"\x85", r"\u202e", r"\u2069", r"\N"])
+def test_they_are_refused_as_escapes_too(escape: str, parser: str) -> None:
+    assert told(f'a: [x, "b {escape}"]\n') == [(1, 8, "/a/1")]
+    assert len(told(f'"{escape}": 1\n')) == 1
+
+
+@pytest.mark.fault(38)
+def test_half_a_character_is_refused(parser: str) -> None:
+    assert len(refused(r'a: "\ud800"')) == 1
+
+
+@pytest.mark.parametrize("escape", [r"\n", r"\t", r"\r", r"\u2028", r"\x41", r"\U0001f600", r"\_"])
+def test_other_escapes_are_fine(escape: str, parser: str) -> None:
+    assert loaded(f'a: "{escape}"\n') == yaml.safe_load(f'a: "{escape}"\n')
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_other_encodings_are_named(encoding: str) -> None:
+    (problem,) = refused(MANIFEST.encode(encoding))
+    assert problem.line == 1
+    assert encoding[:6].upper() in problem.message
+    assert problem.hint == "save the file as UTF-8"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
+    assert loaded(b"\xef\xbb\xbfa: b\r\nc: |\r\n  d\r\n") == {"a": "b", "c": "d\n"}
+
+
+def test_bytes_that_are_not_utf_8_have_a_place() -> None:
+    (problem,) = refused("a: é\nb: ".encode() + b"caf\xe9\n")
+    assert (problem.line, problem.column, problem.message) == (2, 7, "the byte 0xe9 is not UTF-8")
+
+
+def test_a_binary_file_is_called_so() -> None:
+    (problem,) = refused(b"\x1f\x8b\x08\0\0\0\0\0\x02\xff\xe2")
+    assert (problem.line, problem.column, problem.message) == (1, 1, "this is a binary file")
+
+
+SYNTAX = {
+    "tab": ("a:\n\tb: 1\n", 2, 1, "a tab can't indent"),
+    "quote": ("a: 1\nb: 'c\nd: 1\n", 2, 4, "this quote is never closed"),
+    "bracket": ("a: [b,\n  c\n", 1, 4, 'a "," or a "]" is missing'),
+    "brace": ("a: {b: 1\nc: 2}\n", 2, 2, 'a "," or a "}" is missing'),
+    "outdented": ("a:\n    b: 1\n  c: 2\n", 3, 3, "this line's indentation fits none of the lines above"),
+    "indented": (
+        "a: 1\n  b: 2\n",
+        2,
+        3,
+        "this line is indented deeper than the one above, which already has its value",
+    ),
+    "blank": ("a:1\nb: 2\n", 1, 3, "a blank is missing after the colon"),
+    "colon": ("a: b: c\n", 1, 4, 'text that holds ": " needs quotes'),
+    "lonely": ("a: 1\nb\nc: 2\n", 2, 1, "this line is no key with a value"),
+    "at": ("a: @b\n", 1, 4, 'without quotes, text can\'t begin with "@"'),
+    "conflict": ("a: 1\n<<<<<<< ours\nb: 1\n", 2, 1, "here begins a merge conflict that isn't resolved"),
+}
+
+
+@pytest.mark.parametrize("name", SYNTAX)
+def test_syntax_errors_have_a_place_and_a_remedy(name: str) -> None:
+    text, line, column, message = SYNTAX[name]
+    (problem,) = refused(text)
+    assert (problem.line, problem.column, problem.message) == (line, column, message)
+    assert problem.hint
+
+
+@pytest.mark.parametrize("name", SYNTAX)
+def test_they_are_the_same_from_the_slower_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = refused(SYNTAX[name][0])
+    monkeypatch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
+    assert refused(SYNTAX[name][0]) == fast
+
+
+@pytest.mark.parametrize("text", ["a: b: " + "x" * 61, "a\tb: c: d", "a: b's: c"])
+def test_what_cannot_be_shown_is_not_put_into_a_remedy(text: str) -> None:
+    (problem,) = refused(text)
+    assert problem.message == 'text that holds ": " needs quotes'
+    assert problem.hint == "write the text in quotes"
+
+
+def test_what_follows_a_broken_document_is_read_all_the_same() -> None:
+    text = "a: [\n---\nb: 1\n---\nc: '\n...\nd: no\n---\ne: 2\n"
+    documents, problems = load_documents(text.encode(), "job.yaml")
+    assert [document.value for document in documents] == [{"b": 1}, {"d": "no"}, {"e": 2}]
+    assert [problem.line for problem in problems] == [2, 5, 7]
+
+
+def test_a_broken_document_says_what_it_could_before_it_broke() -> None:
+    assert [problem.line for problem in refused("a: no\nb: yes\nc: [\n")] == [1, 2, 4]
+
+
+# --- Bounds ---------------------------------------------------------------------------------------------
+
+
+def alias_bomb(levels: int, width: int = 10) -> str:
+    lines = ["l0: &l0 [" + ", ".join(["x"] * width) + "]"]
+    lines += [f"l{n}: &l{n} [" + ", ".join([f"*l{n - 1}"] * width) + "]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+def merge_bomb() -> str:
+    keys = ", ".join(f"k{n}: {n}" for n in range(100))
+    return (
+        f"a: &a {{{keys}}}\nb:\n"
+        + "  - {<<: ["
+        + ", ".join(["*a"] * 30)
+        + "]}\n" * 1
+        + "  - {<<: *a}\n" * 300
+    )
+
+
+BOMBS = {
+    "aliases": (alias_bomb(9), "more than 20,000 values"),
+    "aliases, deep": (alias_bomb(40, 1), "deeper than 32 levels"),
+    "merges": (merge_bomb(), "more than 20,000 values"),
+    "brackets": ("[" * 10_000, "deeper than 32 levels"),
+    "braces": ("{a: " * 10_000, "deeper than 32 levels"),
+    "dashes": ("- " * 10_000, "deeper than 32 levels"),
+    "one long list": ("[" + "1," * 120_000 + "]", "more than 20,000 values"),
+    "many keys": ("\n".join(f"k{n}: 1" for n in range(20_000)), "more than 20,000 values"),
+    "long text": ("a: " + "x" * 70_000, "longer than 65,536 characters"),
+    "long key": ("? '" + "x" * 1_025 + "'\n: 1", "key is longer than 1,024 characters"),
+    "digits": ("a: " + "9" * 60_000, "beyond 2^53"),
+    "document": ("# " + "x" * 300_000, "larger than 256 KB"),
+    "file": ("# " + "x" * 11_000_000, "larger than 10 MB"),
+    "documents": ("---\na: 1\n" * 10_002, "more than 10,000 documents"),
+    "mistakes": ("---\na: no\n" * 9_000, "YAML 1.1 reads no as false"),
+    "broken documents": ("---\n[\n" * 9_000, "the document ends where a value is needed"),
+    "control characters": ("\x01" * 100_000, "U+0001 is a control character"),
+    "repeated keys": ("a: 1\n" * 9_000, 'the key "a" is there twice'),
+    "anchors": ("[" + ", ".join(f"&a{n} x" for n in range(15_000)) + "]\n---\na: no", "YAML 1.1 reads no"),
+}
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize("name", BOMBS)
+def test_no_input_takes_much_memory_or_gets_past_a_limit(name: str) -> None:
+    text, message = BOMBS[name]
+    data = text.encode()
+    tracemalloc.start()
+    try:
+        documents, problems = load_documents(data, "job.yaml")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert any(message in problem.message for problem in problems)
+    assert all(len(problem.message) + len(problem.hint) < 1_000 for problem in problems)
+    assert peak < 64 * 1024 * 1024
+    assert sum(document.aliased for document in documents) <= 20_000
+
+
+def test_what_is_just_inside_the_limits_is_read() -> None:
+    assert loaded("[" * 32 + "]" * 32)
+    assert loaded("a: 1 #".ljust(256 * 1024, "x"))
+    assert len(loaded("[" + "1," * 19_999 + "]")) == 19_999
+    assert len(loaded("a: " + "x" * 65_536)["a"]) == 65_536
+    assert len(loaded(alias_bomb(3))["l2"]) == 10
+    assert len(load_documents(b"---\na: 1\n" * 9_999, "job.yaml")[0]) == 9_999
+
+
+# --- Anything at all ------------------------------------------------------------------------------------
+
+CORPUS = sorted((Path(__file__).parents[1] / "bad_manifests").glob("*/jobs/**/*.yaml"))
+TOKENS = [
+    *(
+        token.encode()
+        for token in (": ", "- ", "[", "]", "{", "}", '"', "'", "&a ", "*a", "<<: ", "!!str ", "! ", "|\n")
+    ),
+    *(
+        token.encode()
+        for token in (">\n", "? ", "\t", "\r", "\n---\n", "\n...\n", "%YAML 1.2\n", "\\u", "no", "010", "1e5")
+    ),
+    *(
+        token.encode()
+        for token in ("#", "\n", "  ", ",", "@", "`", "é", "\u202e", "\0", "\ufeff", "2026-11-07", "\\x1b")
+    ),
+    b"\xff",
+    b"\xc3",
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A file that somebody wrote, with a few things put into it or cut out of it."""
+    data = bytearray(
+        draw(st.sampled_from([MANIFEST.encode(), *(path.read_bytes()[:3000] for path in CORPUS)]))
+    )
+    for _ in range(draw(st.integers(1, 6))):
+        place = draw(st.integers(0, len(data)))
+        if draw(st.booleans()):
+            data[place:place] = draw(st.sampled_from(TOKENS))
+        else:
+            del data[place : place + draw(st.integers(1, 30))]
+    return bytes(data)
+
+
+def check_loading(data: bytes) -> list[Document]:
+    documents, problems = load_documents(data, "job.yaml")
+    lines = data.count(b"\n") + data.count(b"\r") + 1
+    for problem in problems:
+        assert 1 <= problem.line <= lines
+        assert problem.column >= 1
+        assert problem.message
+        assert (problem.message + problem.hint).replace("\n", "").isprintable()
+    for document in documents:
+        assert 1 <= document.line <= lines
+        for keys in document.unreadable:
+            assert 1 <= document.position(keys).line <= lines
+    return documents
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
+@example(b"\0")
+@example(b"a\0")
+@example(b"\xef\xbb\xbf\xef\xbb\xbf")
+@example(b"%")
+@example(b"--- |\n---")
+def test_any_bytes_give_documents_and_problems(data: bytes) -> None:
+    check_loading(data)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(mutated())
+def test_any_damage_to_a_manifest_gives_documents_and_problems(data: bytes) -> None:
+    check_loading(data)
+
+
+@pytest.fixture
+def slower(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Reads with PyYAML's own parser."""
+
+    def read(data: bytes) -> tuple[list[Document], list[Problem]]:
+        with monkeypatch.context() as patch:
+            patch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
+            return load_documents(data, "job.yaml")
+
+    return read
+
+
+def test_the_slower_parser_reads_the_corpus_as_the_quicker_one_does(slower: Any) -> None:
+    for path in CORPUS:
+        if "surrogate" in str(path):
+            continue  # a syntax error for libyaml only
+        data = path.read_bytes()
+        documents, problems = load_documents(data, "job.yaml")
+        slow_documents, slow_problems = slower(data)
+        assert [(problem.line, problem.pointer, problem.message) for problem in slow_problems] == [
+            (problem.line, problem.pointer, problem.message) for problem in problems
+        ], path
+        assert [document.value for document in slow_documents] == [document.value for document in documents]
+
+
+@settings(max_examples=300, deadline=None)
+@given(mutated())
+def test_where_both_parsers_read_they_read_the_same(data: bytes) -> None:
+    documents, problems = load_documents(data, "job.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
+        slow_documents, slow_problems = load_documents(data, "job.yaml")
+    if not problems and not slow_problems:
+        assert [document.value for document in slow_documents] == [document.value for document in documents]

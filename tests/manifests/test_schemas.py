@@ -1,0 +1,1111 @@
+"""The shipped schemas: that they are what the generator makes, and that each rule refuses what it is for."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httplib2
+import pytest
+from googleapiclient import discovery_cache
+from googleapiclient.discovery import build_from_document
+from jsonschema import Draft202012Validator
+
+from reconciler.base.diagnostics import pointer_of
+from reconciler.manifests import schemas
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
+FILES = sorted(path.name for path in SCHEMAS.glob("*.schema.json"))
+DISCOVERY = sorted(path.stem for path in (SCHEMAS / "discovery").glob("*.json"))
+INPUTS = ["config.schema.json", schemas.ANY_KIND, *schemas.KINDS.values()]
+Json = dict[str, Any]
+
+
+def walk(node: Any) -> Iterator[Json]:
+    """Every mapping in `node`."""
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    if isinstance(node, list):
+        for item in node:
+            yield from walk(item)
+
+
+def failures(schema: Json, value: Any) -> list[tuple[str, str]]:
+    """(pointer, what is said) of each failure; where the rule brings no sentence, jsonschema's."""
+    found = Draft202012Validator(schema).iter_errors(value)
+    return [(pointer_of(error.absolute_path), _said(error)) for error in found]
+
+
+def _said(error: Any) -> str:
+    keywords = error.schema if isinstance(error.schema, dict) else {}
+    return keywords.get("x-message", error.message)
+
+
+def changed(value: Any, edits: Json) -> Any:
+    """A copy with each "a/0/b" set to its value, or taken out where that is GONE."""
+    result = copy.deepcopy(value)
+    for path, new in edits.items():
+        *parents, last = [int(key) if key.isdigit() else key for key in path.split("/")]
+        place = result
+        for key in parents:
+            place = place[key]
+        if new is GONE:
+            del place[last]
+        elif last == APPEND:
+            place.append(new)
+        else:
+            place[last] = new
+    return result
+
+
+GONE = object()
+APPEND = "-"
+POOL = {
+    "machineSpec": {"machineType": "n1-standard-4"},
+    "replicaCount": 1,
+    "pythonPackageSpec": {
+        "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+        "packageUris": ["gs://my-bucket/trainer-0.1.tar.gz"],
+        "pythonModule": "trainer.task",
+        "args": ["--epochs=3"],
+        "env": [{"name": "SEED", "value": "1"}],
+    },
+}
+CONTAINER_POOL = {
+    "machineSpec": {"machineType": "n1-standard-4"},
+    "containerSpec": {"imageUri": "example.com/trainer:1"},
+}
+CUSTOM_JOB = {
+    "apiVersion": AIPLATFORM_V1,
+    "kind": "CustomJob",
+    "metadata": {"name": "census-income", "labels": {"team": "risk"}},
+    "reconcile": {"attempts": 2, "onDelete": "cancel"},
+    "spec": {
+        "workerPoolSpecs": [POOL, {}, CONTAINER_POOL],
+        "scheduling": {"timeout": "3600s"},
+        "baseOutputDirectory": {"outputUriPrefix": "gs://my-bucket/census"},
+        "encryptionSpec": {"kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k"},
+    },
+}
+TUNING_JOB = {
+    "apiVersion": AIPLATFORM_V1,
+    "kind": "HyperparameterTuningJob",
+    "metadata": {"name": "census-tuning"},
+    "spec": {
+        "studySpec": {
+            "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
+            "parameters": [
+                {
+                    "parameterId": "rate",
+                    "doubleValueSpec": {"minValue": 1e-5, "maxValue": 0.1},
+                    "scaleType": "UNIT_LOG_SCALE",
+                },
+                {"parameterId": "depth", "integerValueSpec": {"minValue": 1, "maxValue": "8"}},
+                {"parameterId": "kind", "categoricalValueSpec": {"values": ["a", "b"]}},
+            ],
+        },
+        "maxTrialCount": 8,
+        "parallelTrialCount": 2,
+        "trialJobSpec": {"workerPoolSpecs": [POOL]},
+    },
+}
+ML_JOB = {
+    "apiVersion": ML_V1,
+    "kind": "Job",
+    "metadata": {"name": "census_ml"},
+    "spec": {
+        "trainingInput": {
+            "scaleTier": "CUSTOM",
+            "masterType": "n1-standard-4",
+            "workerType": "n1-standard-4",
+            "workerCount": "2",
+            "region": "us-central1",
+            "runtimeVersion": "2.11",
+            "pythonVersion": "3.7",
+            "pythonModule": "trainer.task",
+            "packageUris": ["gs://my-bucket/trainer-0.1.tar.gz"],
+            "jobDir": "gs://my-bucket/census",
+            "args": ["--epochs=3"],
+            "hyperparameters": {
+                "params": [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}]
+            },
+            "scheduling": {"maxWaitTime": "1800s", "priority": 1000},
+        }
+    },
+}
+CONFIG = {
+    "source": "acme-jobs",
+    "environments": {
+        "local": {"limits": {"submissions": 3}},
+        "prod": {
+            "engine": "google",
+            "project": "acme-prod",
+            "location": "us-central1",
+            "stagingBucket": "acme-staging",
+            "claimsBucket": "gs://acme-claims",
+            "endpoints": {"storage": "https://storage.example.com"},
+            "defaults": {"timeout": "86400s", "baseOutputDirectory": "gs://acme-models"},
+            "limits": {"submissions": None, "acceleratorHours": 12.5},
+        },
+    },
+    "images": {"2.11": {"python": "3.11", "requirements": ["scikit-learn~=1.6"]}},
+    "github": {"repository": "acme/jobs", "apiUrl": "https://github.example.com/api/v3"},
+}
+POOLS = "spec/workerPoolSpecs"
+PACKAGE = f"{POOLS}/0/pythonPackageSpec"
+STUDY = "spec/studySpec"
+INPUT = "spec/trainingInput"
+IMAGE = {"imageUri": "example.com/trainer:1"}
+OWN_IMAGE = {f"{INPUT}/{name}": GONE for name in ("runtimeVersion", "pythonModule", "packageUris", "args")}
+GRID = {f"{STUDY}/algorithm": "GRID_SEARCH"}
+NESTED = {
+    "parentIntValues": {"values": [1]},
+    "parameterSpec": {"parameterId": "rate", "doubleValueSpec": {"minValue": 0, "maxValue": 1}},
+}
+
+GOOD = {
+    "custom job": (CUSTOM_JOB, {}),
+    "staged package": (CUSTOM_JOB, {"package": {"path": "../trainer"}, f"{PACKAGE}/packageUris": GONE}),
+    "package here": (CUSTOM_JOB, {"package": {"path": "."}}),
+    "four pools": (CUSTOM_JOB, {f"{POOLS}/-": CONTAINER_POOL}),
+    "count as digits": (CUSTOM_JOB, {f"{POOLS}/0/replicaCount": "1", f"{POOLS}/2/replicaCount": "4"}),
+    "empty variable": (CUSTOM_JOB, {f"{PACKAGE}/env/0/value": ""}),
+    "bucket alone": (CUSTOM_JOB, {"spec/baseOutputDirectory/outputUriPrefix": "gs://my-bucket"}),
+    "wait for flex start": (
+        CUSTOM_JOB,
+        {"spec/scheduling": {"strategy": "FLEX_START", "maxWaitDuration": "0s"}},
+    ),
+    "deprecated accelerator": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/machineSpec/acceleratorType": "NVIDIA_TESLA_K80"},
+    ),
+    "fraction of a second": (CUSTOM_JOB, {"spec/scheduling/timeout": "3600.5s"}),
+    "longest name": (CUSTOM_JOB, {"metadata/name": "a" * 100}),
+    "tuning job": (TUNING_JOB, {}),
+    "tuning, staged": (
+        TUNING_JOB,
+        {
+            "package": {"path": "trainer"},
+            "spec/trialJobSpec/workerPoolSpecs/0/pythonPackageSpec/packageUris": GONE,
+        },
+    ),
+    "grid": (TUNING_JOB, {**GRID, f"{STUDY}/parameters/0": GONE}),
+    "ml job": (ML_JOB, {}),
+    "ml, staged": (ML_JOB, {"package": {"path": "trainer"}, f"{INPUT}/packageUris": GONE}),
+    "own image": (ML_JOB, {**OWN_IMAGE, f"{INPUT}/masterConfig": {**IMAGE, "containerArgs": ["x"]}}),
+    "worker has master's image": (
+        ML_JOB,
+        {**OWN_IMAGE, f"{INPUT}/masterConfig": IMAGE, f"{INPUT}/workerConfig": {"containerArgs": ["x"]}},
+    ),
+    "config": (CONFIG, {}),
+    "no source, no cloud": (CONFIG, {"source": GONE, "environments/prod": GONE}),
+}
+
+# What is changed, where the failure is, a part of what is said.
+BAD: dict[str, tuple[Json, Json, str, str]] = {
+    # the envelope
+    "no name": (CUSTOM_JOB, {"metadata/name": GONE}, "/metadata", "'name' is a required property"),
+    "name with a digit first": (CUSTOM_JOB, {"metadata/name": "1st"}, "/metadata/name", "not a job name"),
+    "name with a line end": (CUSTOM_JOB, {"metadata/name": "census\n"}, "/metadata/name", "not a job name"),
+    "name too long": (CUSTOM_JOB, {"metadata/name": "a" * 101}, "/metadata/name", "not a job name"),
+    "label key": (CUSTOM_JOB, {"metadata/labels/Team": "risk"}, "/metadata/labels", "not a label key"),
+    "label value": (CUSTOM_JOB, {"metadata/labels/team": "é"}, "/metadata/labels/team", "not a label value"),
+    "label value too long": (
+        CUSTOM_JOB,
+        {"metadata/labels/team": "a" * 64},
+        "/metadata/labels/team",
+        "not a label value",
+    ),
+    "our label": (
+        CUSTOM_JOB,
+        {"metadata/labels/reconciler-key": "x"},
+        "/metadata/labels",
+        "reconciler's own",
+    ),
+    "number as label": (CUSTOM_JOB, {"metadata/labels/team": 1}, "/metadata/labels/team", "type 'string'"),
+    "no attempts": (CUSTOM_JOB, {"reconcile/attempts": 0}, "/reconcile/attempts", "minimum"),
+    "many attempts": (CUSTOM_JOB, {"reconcile/attempts": 11}, "/reconcile/attempts", "maximum"),
+    "no such reaction": (CUSTOM_JOB, {"reconcile/onChange": "kill"}, "/reconcile/onChange", "not one of"),
+    "absolute path": (CUSTOM_JOB, {"package": {"path": "/src"}}, "/package/path", "not a path relative"),
+    "backslashes": (CUSTOM_JOB, {"package": {"path": "..\\src"}}, "/package/path", "not a path relative"),
+    "bucket as a package": (
+        CUSTOM_JOB,
+        {"package": {"path": "gs://b/x"}},
+        "/package/path",
+        "not a path relative",
+    ),
+    "no spec": (CUSTOM_JOB, {"spec": GONE}, "", "'spec' is a required property"),
+    # Vertex AI
+    "output-only field": (CUSTOM_JOB, {"spec/state": "JOB_STATE_RUNNING"}, "/spec", "'state' was unexpected"),
+    "our field": (CUSTOM_JOB, {"spec/displayName": "x"}, "/spec", "'displayName' was unexpected"),
+    "no pools": (CUSTOM_JOB, {POOLS: GONE}, "/spec", "'workerPoolSpecs' is a required"),
+    "empty pools": (CUSTOM_JOB, {POOLS: []}, "/spec/workerPoolSpecs", "non-empty"),
+    "a mapping for pools": (CUSTOM_JOB, {POOLS: POOL}, "/spec/workerPoolSpecs", "not of type 'array'"),
+    "five pools": (CUSTOM_JOB, {POOLS: [POOL, {}, {}, {}, {}]}, "/spec/workerPoolSpecs", "too long"),
+    "empty first pool": (CUSTOM_JOB, {f"{POOLS}/0": {}}, "/spec/workerPoolSpecs/0", "primary replica"),
+    "two primaries": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/replicaCount": 2},
+        "/spec/workerPoolSpecs/0/replicaCount",
+        "primary replica",
+    ),
+    "no replica": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/replicaCount": "0"},
+        "/spec/workerPoolSpecs/2/replicaCount",
+        "match",
+    ),
+    "no machine": (CUSTOM_JOB, {f"{POOLS}/2/machineSpec": GONE}, "/spec/workerPoolSpecs/2", "'machineSpec'"),
+    "no machine type": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/machineSpec": {}},
+        "/spec/workerPoolSpecs/2/machineSpec",
+        "'machineType'",
+    ),
+    "nothing to run": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/containerSpec": GONE},
+        "/spec/workerPoolSpecs/2",
+        "doesn't say what it runs",
+    ),
+    "two things to run": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/containerSpec": IMAGE},
+        "/spec/workerPoolSpecs/0",
+        "not both",
+    ),
+    "no image": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/containerSpec": {}},
+        "/spec/workerPoolSpecs/2/containerSpec",
+        "'imageUri'",
+    ),
+    "no executor": (CUSTOM_JOB, {f"{PACKAGE}/executorImageUri": GONE}, f"/{PACKAGE}", "'executorImageUri'"),
+    "empty executor": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/executorImageUri": ""},
+        f"/{PACKAGE}/executorImageUri",
+        "non-empty",
+    ),
+    "no module": (CUSTOM_JOB, {f"{PACKAGE}/pythonModule": GONE}, f"/{PACKAGE}", "'pythonModule'"),
+    "nothing staged": (CUSTOM_JOB, {f"{PACKAGE}/packageUris": GONE}, f"/{PACKAGE}", "'packageUris'"),
+    "no package": (CUSTOM_JOB, {f"{PACKAGE}/packageUris": []}, f"/{PACKAGE}/packageUris", "non-empty"),
+    "a local package": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/packageUris/0": "dist/x.tar.gz"},
+        f"/{PACKAGE}/packageUris/0",
+        "not a Cloud Storage object",
+    ),
+    "101 packages": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/packageUris": [f"gs://my-bucket/{n}" for n in range(101)]},
+        f"/{PACKAGE}/packageUris",
+        "too long",
+    ),
+    "101 variables": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/env": [{"name": f"V{n}", "value": ""} for n in range(101)]},
+        f"/{PACKAGE}/env",
+        "too long",
+    ),
+    "nameless variable": (CUSTOM_JOB, {f"{PACKAGE}/env/0/name": GONE}, f"/{PACKAGE}/env/0", "'name'"),
+    "variable's name": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/env/0/name": "MY-VAR"},
+        f"/{PACKAGE}/env/0/name",
+        "environment variable",
+    ),
+    "accelerator": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/machineSpec/acceleratorType": "T4"},
+        f"/{POOLS}/0/machineSpec/acceleratorType",
+        "not one of",
+    ),
+    "unspecified accelerator": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/machineSpec/acceleratorType": "ACCELERATOR_TYPE_UNSPECIFIED"},
+        f"/{POOLS}/0/machineSpec/acceleratorType",
+        "not one of",
+    ),
+    "disk": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/diskSpec": {"bootDiskType": "ssd"}},
+        f"/{POOLS}/0/diskSpec/bootDiskType",
+        "one of",
+    ),
+    "count out of 32 bits": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/diskSpec": {"bootDiskSizeGb": 2**31}},
+        f"/{POOLS}/0/diskSpec/bootDiskSizeGb",
+        "maximum",
+    ),
+    "strategy": (
+        CUSTOM_JOB,
+        {"spec/scheduling/strategy": "CHEAP"},
+        "/spec/scheduling/strategy",
+        "not one of",
+    ),
+    "wait without flex start": (
+        CUSTOM_JOB,
+        {"spec/scheduling/maxWaitDuration": "60s"},
+        "/spec/scheduling/maxWaitDuration",
+        "only for",
+    ),
+    "seconds as a number": (
+        CUSTOM_JOB,
+        {"spec/scheduling/timeout": 3600},
+        "/spec/scheduling/timeout",
+        "type 'string'",
+    ),
+    "minutes": (CUSTOM_JOB, {"spec/scheduling/timeout": "60m"}, "/spec/scheduling/timeout", "does not match"),
+    "duration with a line end": (
+        CUSTOM_JOB,
+        {"spec/scheduling/timeout": "3600s\n"},
+        "/spec/scheduling/timeout",
+        "does not match",
+    ),
+    "local output": (
+        CUSTOM_JOB,
+        {"spec/baseOutputDirectory/outputUriPrefix": "/tmp/out"},
+        "/spec/baseOutputDirectory/outputUriPrefix",
+        "not a Cloud Storage folder",
+    ),
+    "no output": (
+        CUSTOM_JOB,
+        {"spec/baseOutputDirectory": {}},
+        "/spec/baseOutputDirectory",
+        "'outputUriPrefix' is a required",
+    ),
+    "network": (CUSTOM_JOB, {"spec/network": "default"}, "/spec/network", "full name of a network"),
+    "key": (
+        CUSTOM_JOB,
+        {"spec/encryptionSpec/kmsKeyName": "k"},
+        "/spec/encryptionSpec/kmsKeyName",
+        "full name of a Cloud KMS key",
+    ),
+    "reservation": (
+        CUSTOM_JOB,
+        {
+            f"{POOLS}/0/machineSpec/reservationAffinity": {
+                "reservationAffinityType": "SPECIFIC_RESERVATION",
+                "values": ["projects/p/zones/z/reservations/r"],
+            }
+        },
+        f"/{POOLS}/0/machineSpec/reservationAffinity",
+        "'key' is a required",
+    ),
+    "mount": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/nfsMounts": [{"server": "10.0.0.1", "path": "data", "mountPoint": "data"}]},
+        f"/{POOLS}/0/nfsMounts/0/path",
+        "not a path on an NFS server",
+    ),
+    "domain": (
+        CUSTOM_JOB,
+        {
+            "spec/pscInterfaceConfig": {
+                "dnsPeeringConfigs": [{"domain": "corp", "targetProject": "p", "targetNetwork": "n"}]
+            }
+        },
+        "/spec/pscInterfaceConfig/dnsPeeringConfigs/0/domain",
+        "not a DNS suffix",
+    ),
+    # tuning on Vertex AI
+    "no study": (TUNING_JOB, {STUDY: GONE}, "/spec", "'studySpec'"),
+    "no trial job": (TUNING_JOB, {"spec/trialJobSpec": GONE}, "/spec", "'trialJobSpec'"),
+    "trial job without packages": (
+        TUNING_JOB,
+        {"spec/trialJobSpec/workerPoolSpecs/0/pythonPackageSpec/packageUris": GONE},
+        "/spec/trialJobSpec/workerPoolSpecs/0/pythonPackageSpec",
+        "'packageUris'",
+    ),
+    "no trials": (TUNING_JOB, {"spec/maxTrialCount": 0}, "/spec/maxTrialCount", "minimum"),
+    "none at once": (TUNING_JOB, {"spec/parallelTrialCount": 0}, "/spec/parallelTrialCount", "minimum"),
+    "no trial count": (TUNING_JOB, {"spec/maxTrialCount": GONE}, "/spec", "'maxTrialCount'"),
+    "no metric": (TUNING_JOB, {f"{STUDY}/metrics": []}, f"/{STUDY}/metrics", "non-empty"),
+    "metric without goal": (TUNING_JOB, {f"{STUDY}/metrics/0/goal": GONE}, f"/{STUDY}/metrics/0", "'goal'"),
+    "metric with a blank": (
+        TUNING_JOB,
+        {f"{STUDY}/metrics/0/metricId": "my metric"},
+        f"/{STUDY}/metrics/0/metricId",
+        "blank",
+    ),
+    "no parameter": (TUNING_JOB, {f"{STUDY}/parameters": []}, f"/{STUDY}/parameters", "non-empty"),
+    "parameter without values": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/1/integerValueSpec": GONE},
+        f"/{STUDY}/parameters/1",
+        "exactly one description",
+    ),
+    "parameter with two": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/1/discreteValueSpec": {"values": [1]}},
+        f"/{STUDY}/parameters/1",
+        "exactly one description",
+    ),
+    "no bound": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/1/integerValueSpec/maxValue": GONE},
+        f"/{STUDY}/parameters/1/integerValueSpec",
+        "'maxValue'",
+    ),
+    "no category": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/2/categoricalValueSpec/values": []},
+        f"/{STUDY}/parameters/2/categoricalValueSpec/values",
+        "non-empty",
+    ),
+    "scale of categories": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/2/scaleType": "UNIT_LINEAR_SCALE"},
+        f"/{STUDY}/parameters/2/scaleType",
+        "categories have no scale",
+    ),
+    "logarithm of zero": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/0/doubleValueSpec/minValue": 0},
+        f"/{STUDY}/parameters/0/doubleValueSpec/minValue",
+        "above 0",
+    ),
+    "logarithm of zero as digits": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/parameters/1/scaleType": "UNIT_LOG_SCALE",
+            f"{STUDY}/parameters/1/integerValueSpec/minValue": "0",
+        },
+        f"/{STUDY}/parameters/1/integerValueSpec/minValue",
+        "above 0",
+    ),
+    "logarithm of a list with zero": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/parameters/1": {
+                "parameterId": "size",
+                "discreteValueSpec": {"values": [0, 1]},
+                "scaleType": "UNIT_REVERSE_LOG_SCALE",
+            }
+        },
+        f"/{STUDY}/parameters/1/discreteValueSpec/values/0",
+        "above 0",
+    ),
+    "time and duration": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/studyStoppingConfig": {
+                "maximumRuntimeConstraint": {"maxDuration": "60s", "endTime": "2026-11-07T00:00:00Z"}
+            }
+        },
+        f"/{STUDY}/studyStoppingConfig/maximumRuntimeConstraint/endTime",
+        "not both",
+    ),
+    "grid over a range": (TUNING_JOB, GRID, f"/{STUDY}/parameters/0/doubleValueSpec", "can't enumerate"),
+    "grid over a nested range": (
+        TUNING_JOB,
+        {**GRID, f"{STUDY}/parameters/0": GONE, f"{STUDY}/parameters/0/conditionalParameterSpecs": [NESTED]},
+        f"/{STUDY}/parameters/0/conditionalParameterSpecs/0/parameterSpec/doubleValueSpec",
+        "can't enumerate",
+    ),
+    "two conditions": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/parameters/1/conditionalParameterSpecs": [
+                {**NESTED, "parentCategoricalValues": {"values": ["a"]}}
+            ]
+        },
+        f"/{STUDY}/parameters/1/conditionalParameterSpecs/0",
+        "exactly one condition",
+    ),
+    "two rules for stopping": (
+        TUNING_JOB,
+        {f"{STUDY}/medianAutomatedStoppingSpec": {}, f"{STUDY}/convexAutomatedStoppingSpec": {}},
+        f"/{STUDY}/convexAutomatedStoppingSpec",
+        "one rule for stopping",
+    ),
+    # AI Platform Training
+    "no input": (ML_JOB, {INPUT: GONE}, "/spec", "'trainingInput'"),
+    "no region": (ML_JOB, {f"{INPUT}/region": GONE}, f"/{INPUT}", "'region'"),
+    "no tier": (ML_JOB, {f"{INPUT}/scaleTier": GONE}, f"/{INPUT}", "'scaleTier'"),
+    "no runtime": (ML_JOB, {f"{INPUT}/runtimeVersion": GONE}, f"/{INPUT}", "'runtimeVersion'"),
+    "number as runtime": (
+        ML_JOB,
+        {f"{INPUT}/runtimeVersion": 2.1},
+        f"/{INPUT}/runtimeVersion",
+        "type 'string'",
+    ),
+    "runtime": (
+        ML_JOB,
+        {f"{INPUT}/runtimeVersion": "2"},
+        f"/{INPUT}/runtimeVersion",
+        "not a runtime version",
+    ),
+    "runtime and image": (
+        ML_JOB,
+        {f"{INPUT}/masterConfig": IMAGE},
+        f"/{INPUT}/runtimeVersion",
+        "no runtime version",
+    ),
+    "no module in ml": (ML_JOB, {f"{INPUT}/pythonModule": GONE}, f"/{INPUT}", "'pythonModule'"),
+    "nothing staged in ml": (ML_JOB, {f"{INPUT}/packageUris": GONE}, f"/{INPUT}", "'packageUris'"),
+    "custom without machine": (ML_JOB, {f"{INPUT}/masterType": GONE}, f"/{INPUT}", "'masterType'"),
+    "workers of a fixed tier": (
+        ML_JOB,
+        {f"{INPUT}/scaleTier": "BASIC", f"{INPUT}/workerType": GONE},
+        f"/{INPUT}/workerCount",
+        "its own machines",
+    ),
+    "count without type": (ML_JOB, {f"{INPUT}/workerType": GONE}, f"/{INPUT}", "'workerType'"),
+    "evaluators without type": (ML_JOB, {f"{INPUT}/evaluatorCount": 1}, f"/{INPUT}", "'evaluatorType'"),
+    "less than none": (ML_JOB, {f"{INPUT}/workerCount": -1}, f"/{INPUT}/workerCount", "minimum"),
+    "command without image": (
+        ML_JOB,
+        {f"{INPUT}/args": GONE, f"{INPUT}/masterConfig": {"containerCommand": ["x"]}},
+        f"/{INPUT}/masterConfig/containerCommand",
+        "image of your own",
+    ),
+    "arguments twice": (
+        ML_JOB,
+        {**OWN_IMAGE, f"{INPUT}/args": ["x"], f"{INPUT}/masterConfig": {**IMAGE, "containerArgs": ["x"]}},
+        f"/{INPUT}/masterConfig/containerArgs",
+        'not together with "args"',
+    ),
+    "short wait": (
+        ML_JOB,
+        {f"{INPUT}/scheduling/maxWaitTime": "1799.9s"},
+        f"/{INPUT}/scheduling/maxWaitTime",
+        "half an hour",
+    ),
+    "priority": (ML_JOB, {f"{INPUT}/scheduling/priority": 1001}, f"/{INPUT}/scheduling/priority", "maximum"),
+    "local job folder": (
+        ML_JOB,
+        {f"{INPUT}/jobDir": "out"},
+        f"/{INPUT}/jobDir",
+        "not a Cloud Storage folder",
+    ),
+    "nothing to tune": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params": []},
+        f"/{INPUT}/hyperparameters/params",
+        "non-empty",
+    ),
+    "grid over a range in ml": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/algorithm": "GRID_SEARCH"},
+        f"/{INPUT}/hyperparameters/params/0/type",
+        "can't enumerate",
+    ),
+    "no bound in ml": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params/0/maxValue": GONE},
+        f"/{INPUT}/hyperparameters/params/0",
+        "'maxValue'",
+    ),
+    "fraction as integer": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params/0/type": "INTEGER"},
+        f"/{INPUT}/hyperparameters/params/0/minValue",
+        "whole numbers",
+    ),
+    "categories in ml": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params/0": {"parameterName": "kind", "type": "CATEGORICAL"}},
+        f"/{INPUT}/hyperparameters/params/0",
+        "'categoricalValues'",
+    ),
+    "categories with a bound": (
+        ML_JOB,
+        {
+            f"{INPUT}/hyperparameters/params/0": {
+                "parameterName": "kind",
+                "type": "CATEGORICAL",
+                "categoricalValues": ["a"],
+                "minValue": 1,
+            }
+        },
+        f"/{INPUT}/hyperparameters/params/0/minValue",
+        "neither bounds nor a scale",
+    ),
+    "no discrete value": (
+        ML_JOB,
+        {
+            f"{INPUT}/hyperparameters/params/0": {
+                "parameterName": "size",
+                "type": "DISCRETE",
+                "discreteValues": [],
+            }
+        },
+        f"/{INPUT}/hyperparameters/params/0/discreteValues",
+        "non-empty",
+    ),
+    "empty list of packages in ml": (
+        ML_JOB,
+        {f"{INPUT}/packageUris": []},
+        f"/{INPUT}/packageUris",
+        "non-empty",
+    ),
+    "logarithm of zero in ml": (
+        ML_JOB,
+        {
+            f"{INPUT}/hyperparameters/params/0/scaleType": "UNIT_LOG_SCALE",
+            f"{INPUT}/hyperparameters/params/0/minValue": 0,
+        },
+        f"/{INPUT}/hyperparameters/params/0/minValue",
+        "above 0",
+    ),
+    # reconciler.yaml
+    "cloud without source": (CONFIG, {"source": GONE}, "", "'source' is a required"),
+    "source": (CONFIG, {"source": "A"}, "/source", "not a source id"),
+    "environment's name": (
+        CONFIG,
+        {"environments/Prod": {"engine": "local"}},
+        "/environments",
+        "name of an env",
+    ),
+    "no engine": (CONFIG, {"environments/prod/engine": GONE}, "/environments/prod", "'engine'"),
+    "no project": (CONFIG, {"environments/prod/project": GONE}, "/environments/prod", "'project'"),
+    "no bucket": (CONFIG, {"environments/prod/stagingBucket": GONE}, "/environments/prod", "'stagingBucket'"),
+    "local is local": (
+        CONFIG,
+        {"environments/local/engine": "google"},
+        "/environments/local/engine",
+        "is the embedded service",
+    ),
+    "unknown endpoint": (
+        CONFIG,
+        {"environments/prod/endpoints/gcs": "https://x"},
+        "/environments/prod/endpoints",
+        "gcs",
+    ),
+    "endpoint": (
+        CONFIG,
+        {"environments/prod/endpoints/storage": "localhost"},
+        "/environments/prod/endpoints/storage",
+        "not a URL",
+    ),
+    "limit": (CONFIG, {"limits": {"cancels": -1}}, "/limits/cancels", "minimum"),
+    "default timeout": (
+        CONFIG,
+        {"environments/prod/defaults/timeout": "1h"},
+        "/environments/prod/defaults/timeout",
+        "does not match",
+    ),
+    "image without requirements": (
+        CONFIG,
+        {"images/2.11/requirements": GONE},
+        "/images/2.11",
+        "'requirements'",
+    ),
+    "repository": (CONFIG, {"github/repository": "jobs"}, "/github/repository", "not a repository"),
+}
+
+
+PARAM = f"{INPUT}/hyperparameters/params/0"
+PROD = "environments/prod"
+# A value that its field doesn't take, where nothing else matters.
+WRONG_VALUES: list[tuple[Json, str, Any]] = [
+    (CUSTOM_JOB, "apiVersion", ML_V1 + "beta1"),
+    (CUSTOM_JOB, "reconcile/onDelete", "kill"),
+    (CUSTOM_JOB, "reconcile/rerun", 1),
+    (CUSTOM_JOB, "reconcile/suspend", "true"),
+    (CUSTOM_JOB, f"{POOLS}/2/replicaCount", 2**63),
+    (CUSTOM_JOB, f"{POOLS}/2/replicaCount", 1.5),
+    (CUSTOM_JOB, f"{POOLS}/2/replicaCount", "01"),
+    (CUSTOM_JOB, f"{POOLS}/2/replicaCount", -1),
+    (CUSTOM_JOB, f"{POOLS}/0/machineSpec/acceleratorCount", -1),
+    (CUSTOM_JOB, f"{POOLS}/0/machineSpec/acceleratorCount", "1"),
+    (CUSTOM_JOB, f"{POOLS}/0/diskSpec", {"bootDiskSizeGb": 0}),
+    (CUSTOM_JOB, f"{PACKAGE}/args", "--epochs=3"),
+    (CUSTOM_JOB, f"{PACKAGE}/args/0", 3),
+    (CUSTOM_JOB, f"{POOLS}/2/containerSpec/imageUri", ""),
+    (CUSTOM_JOB, "spec/scheduling", None),
+    (CUSTOM_JOB, "spec/scheduling", {"strategy": "FLEX", "maxWaitDuration": "60s"}),
+    (CUSTOM_JOB, "spec/scheduling/disableRetries", "no"),
+    (TUNING_JOB, "spec/maxFailedTrialCount", -1),
+    (TUNING_JOB, f"{STUDY}/algorithm", "BAYES"),
+    (TUNING_JOB, f"{STUDY}/metrics/0/goal", "GOAL_TYPE_UNSPECIFIED"),
+    (TUNING_JOB, f"{STUDY}/metrics/0/safetyConfig", {"desiredMinSafeTrialsFraction": 1.1}),
+    (TUNING_JOB, f"{STUDY}/parameters/0/parameterId", "learning rate"),
+    (TUNING_JOB, f"{STUDY}/parameters/0/scaleType", "LOG"),
+    (TUNING_JOB, f"{STUDY}/parameters/1/integerValueSpec/minValue", "1.5"),
+    (TUNING_JOB, f"{STUDY}/parameters/1/integerValueSpec/maxValue", "1" * 20),
+    (TUNING_JOB, f"{STUDY}/studyStoppingConfig", {"maxDurationNoProgress": "1h"}),
+    (TUNING_JOB, f"{STUDY}/studyStoppingConfig", {"maximumRuntimeConstraint": {"endTime": "2026-11-07"}}),
+    (ML_JOB, f"{INPUT}/scaleTier", "HUGE"),
+    (ML_JOB, f"{INPUT}/region", ""),
+    (ML_JOB, f"{INPUT}/workerCount", "two"),
+    (ML_JOB, f"{INPUT}/pythonVersion", "3"),
+    (ML_JOB, f"{INPUT}/network", "default"),
+    (ML_JOB, f"{INPUT}/packageUris/0", "gs://my-bucket/folder/"),
+    (ML_JOB, f"{INPUT}/masterConfig", {"acceleratorConfig": {"count": -1}}),
+    (ML_JOB, f"{INPUT}/masterConfig", {"acceleratorConfig": {"type": "NVIDIA_L4"}}),
+    (ML_JOB, f"{INPUT}/masterConfig", {"diskConfig": {"bootDiskType": "hyperdisk-balanced"}}),
+    (ML_JOB, f"{INPUT}/masterConfig", {"diskConfig": {"bootDiskSizeGb": 0}}),
+    (ML_JOB, f"{INPUT}/encryptionConfig", {"kmsKeyName": "key"}),
+    (ML_JOB, f"{INPUT}/scheduling/priority", -1),
+    (ML_JOB, f"{INPUT}/scheduling/maxRunningTime", "3600"),
+    (ML_JOB, f"{INPUT}/scheduling/maxWaitTime", "0900s"),
+    (ML_JOB, f"{INPUT}/hyperparameters/goal", "LEAST"),
+    (ML_JOB, f"{INPUT}/hyperparameters/maxTrials", 0),
+    (ML_JOB, f"{INPUT}/hyperparameters/maxParallelTrials", 0),
+    (ML_JOB, f"{INPUT}/hyperparameters/maxFailedTrials", -1),
+    (ML_JOB, f"{PARAM}/type", "FLOAT"),
+    (ML_JOB, f"{PARAM}/scaleType", "LOG"),
+    (CONFIG, "source", "acme_jobs"),
+    (CONFIG, "images/2.11/python", "2.7"),
+    (CONFIG, "images/2.11/requirements", "scikit-learn"),
+    (CONFIG, "images/2.11/requirements/0", ""),
+    (CONFIG, "github/apiUrl", "github.example.com"),
+    (CONFIG, f"{PROD}/engine", "aws"),
+    (CONFIG, f"{PROD}/project", "Acme"),
+    (CONFIG, f"{PROD}/location", "US"),
+    (CONFIG, f"{PROD}/stagingBucket", "gs://acme/folder"),
+    (CONFIG, f"{PROD}/claimsBucket", "Acme"),
+    (CONFIG, f"{PROD}/endpoints/storage", "https://user@storage.example.com"),
+    (CONFIG, f"{PROD}/defaults/network", "default"),
+    (CONFIG, f"{PROD}/defaults/baseOutputDirectory", "out"),
+    (CONFIG, f"{PROD}/limits/submissions", -1),
+    (CONFIG, f"{PROD}/limits/acceleratorHours", -0.5),
+]
+
+
+def schema_of(document: Json) -> Json:
+    found = schemas.manifest_schema(document.get("apiVersion", ""), document.get("kind", ""))
+    return found or schemas.document("config.schema.json")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_right_passes(name: str) -> None:
+    document, edits = GOOD[name]
+    assert failures(schema_of(document), changed(document, edits)) == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_rule_refuses_at_its_place(name: str) -> None:
+    document, edits, pointer, said = BAD[name]
+    found = failures(schema_of(document), changed(document, edits))
+    assert [place for place, _ in found] == [pointer], found
+    assert said in found[0][1]
+
+
+@pytest.mark.parametrize(("document", "path", "value"), WRONG_VALUES)
+def test_each_field_refuses_a_wrong_value(document: Json, path: str, value: Any) -> None:
+    found = failures(schema_of(document), changed(document, {path: value}))
+    assert len(found) == 1
+    assert found[0][0].startswith("/" + path)
+
+
+# "Required." in the discovery document, but only with a condition here.
+CONDITIONAL = {
+    ("PythonPackageSpec", "packageUris"),  # not where the manifest has `package`
+    ("TrainingInput", "packageUris"),
+    ("TrainingInput", "pythonModule"),  # not in an image of one's own
+    ("HyperparameterSpec", "goal"),  # "Defaults to `MAXIMIZE`."
+}
+
+
+def test_what_the_api_calls_required_is_required() -> None:
+    optional = set()
+    shipped = Path(discovery_cache.__file__).parent / "documents"
+    prefixes = {"aiplatform": "GoogleCloudAiplatformV1", "ml": "GoogleCloudMlV1__"}
+    nodes = {
+        f"{api}.{name.removeprefix(prefix)}": node
+        for api, prefix in prefixes.items()
+        for name, node in json.loads((shipped / f"{api}.v1.json").read_text())["schemas"].items()
+    }
+    definitions = schemas.document(schemas.ANY_KIND)["$defs"]
+    for name in nodes.keys() & definitions.keys():
+        mine = definitions[name]
+        for field, node in nodes[name]["properties"].items():
+            said = node.get("description", "").startswith("Required. ")
+            if said and field in mine["properties"] and field not in mine.get("required", ()):
+                optional.add((name.partition(".")[2], field))
+    assert optional == CONDITIONAL
+
+
+@pytest.mark.parametrize("name", [name for name, (document, *_) in BAD.items() if document is not CONFIG])
+def test_the_editors_schema_agrees(name: str) -> None:
+    document, edits, pointer, said = BAD[name]
+    any_kind = schemas.document(schemas.ANY_KIND)
+    assert failures(any_kind, document) == []
+    assert (pointer, said) in [
+        (place, said if said in told else told)
+        for place, told in failures(any_kind, changed(document, edits))
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_schemas_are_valid_schemas(name: str) -> None:
+    Draft202012Validator.check_schema(schemas.document(name))
+
+
+def test_the_files_are_what_the_generator_makes() -> None:
+    done = subprocess.run(
+        [sys.executable, SCHEMAS / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_generator_tells_of_a_file_that_differs(tmp_path: Path) -> None:
+    folder = tmp_path / "schemas"
+    shutil.copytree(SCHEMAS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "job.schema.json").write_text("{}")
+    command = [sys.executable, folder / "generate.py"]
+    check = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
+    assert (check.returncode, check.stderr) == (1, "schemas/job.schema.json: not up to date\n")
+    assert (folder / "job.schema.json").read_text() == "{}"
+    subprocess.run(command, check=True, capture_output=True)
+    assert (folder / "job.schema.json").read_bytes() == (SCHEMAS / "job.schema.json").read_bytes()
+
+
+def objects(schema: Json) -> Iterator[Json]:
+    """The schemas of mappings that describe values, not those that are conditions or rules on top."""
+    if "properties" in schema and "type" in schema:
+        yield schema
+    below = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+    for node in [*below, schema.get("items"), schema.get("additionalProperties")]:
+        if isinstance(node, dict):
+            yield from objects(node)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_field_is_described(name: str) -> None:
+    found = list(objects(schemas.document(name)))
+    assert found
+    silent = [
+        key
+        for node in found
+        for key, field in node["properties"].items()
+        if not field.get("description", "").strip()
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_unknown_fields_are_refused(name: str) -> None:
+    found = objects(schemas.document(name))
+    open_ones = [node["description"] for node in found if "additionalProperties" not in node]
+    assert open_ones == (["A training job that the repository wants."] if name == schemas.ANY_KIND else [])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_patterns_mean_the_same_to_editors(name: str) -> None:
+    """Python's `$` lets a last line end pass, and ECMA has no `\\Z`, `\\A` or inline flags."""
+    patterns = [
+        node["pattern"] for node in walk(schemas.document(name)) if isinstance(node.get("pattern"), str)
+    ]
+    assert all(re.compile(pattern) for pattern in patterns)
+    assert [p for p in patterns if re.search(r"\$(?!\(\?!\\n\))|\\[AZz]|\(\?[a-zP]", p)] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_rule_with_a_sentence_of_its_own_is_one_rule(name: str) -> None:
+    for node in walk(schemas.document(name)):
+        if "x-message" in node:
+            keywords = {key for key in node if not key.startswith("x-")}
+            assert len(keywords) == 1
+            assert "type" not in keywords
+
+
+def test_fields_that_only_others_set_are_listed() -> None:
+    spec = schemas.manifest_schema(AIPLATFORM_V1, "CustomJob")["properties"]["spec"]
+    assert spec["x-set-by-reconciler"] == ["displayName", "labels"]
+    assert {"name", "state", "createTime", "webAccessUris"} <= {*spec["x-output-only"]}
+    job = schemas.document("job.schema.json")["$defs"]["ml.Job"]
+    assert job["x-set-by-reconciler"] == ["jobId", "labels"]
+    assert {"state", "trainingOutput", "errorMessage"} <= {*job["x-output-only"]}
+    for node in walk([schemas.document(name) for name in INPUTS]):
+        others = {
+            *node.get("x-output-only", ()),
+            *node.get("x-set-by-reconciler", ()),
+            *node.get("x-refused", ()),
+        }
+        assert not others & node.get("properties", {}).keys()
+
+
+def test_a_missing_field_names_its_flag() -> None:
+    training_input = schemas.document("job.schema.json")["$defs"]["ml.TrainingInput"]
+    assert training_input["x-gcloud-flag"] == {"scaleTier": "--scale-tier", "region": "--region"}
+
+
+def test_kinds_are_those_of_the_schemas() -> None:
+    for (api_version, kind), name in schemas.KINDS.items():
+        properties = schemas.document(name)["properties"]
+        assert (properties["apiVersion"]["const"], properties["kind"]["const"]) == (api_version, kind)
+    assert schemas.manifest_schema(AIPLATFORM_V1, "Job") is None
+
+
+METHODS = {
+    ("aiplatform.v1", "projects.locations.customJobs"): {"create", "get", "list", "cancel", "delete"},
+    ("aiplatform.v1", "projects.locations.hyperparameterTuningJobs"): {
+        "create",
+        "get",
+        "list",
+        "cancel",
+        "delete",
+    },
+    ("ml.v1", "projects.jobs"): {"create", "get", "list", "cancel", "patch"},
+    ("storage.v1", "buckets"): {"get", "insert", "list"},
+    ("storage.v1", "objects"): {"get", "get_media", "insert", "list", "delete"},
+    ("logging.v2", "entries"): {"list"},
+    ("iamcredentials.v1", "projects.serviceAccounts"): {"generateAccessToken"},
+}
+
+
+@pytest.mark.parametrize(("name", "path"), METHODS)
+def test_googles_client_takes_the_trimmed_documents(name: str, path: str) -> None:
+    node = build_from_document(schemas.discovery(name), http=httplib2.Http())
+    for part in path.split("."):
+        node = getattr(node, part)()
+    assert METHODS[name, path] <= {*dir(node)}
+
+
+@pytest.mark.parametrize("name", DISCOVERY)
+def test_trimmed_documents_hold_what_they_refer_to_and_no_prose(name: str) -> None:
+    document = schemas.discovery(name)
+    referred = {node["$ref"] for node in walk(document) if isinstance(node.get("$ref"), str)}
+    assert referred <= document["schemas"].keys()
+    assert not [node for node in walk(document) if isinstance(node.get("description"), str)]
+
+
+def test_trimmed_documents_mark_what_only_the_service_sets() -> None:
+    job = schemas.discovery("ml.v1")["schemas"]["GoogleCloudMlV1__Job"]["properties"]
+    marked = {name for name, field in job.items() if field.get("readOnly")}
+    assert {"createTime", "startTime", "endTime", "state", "errorMessage"} <= marked
+    assert not {"jobId", "labels", "trainingInput", "etag"} & marked
+
+
+OUTPUT_SAMPLES: dict[str, Json] = {
+    "validate": {
+        "formatVersion": 1,
+        "valid": False,
+        "files": 1,
+        "problems": [
+            {
+                "path": "jobs/a.yaml",
+                "line": 1,
+                "column": 1,
+                "pointer": "",
+                "message": "holds no job",
+                "hint": "",
+            }
+        ],
+    },
+    "plan": {
+        "formatVersion": 1,
+        "target": {"environment": "local", "engine": "local", "project": "local", "location": "local"},
+        "digest": "sha256:" + "0" * 64,
+        "summary": {"submit": 1, "retry": 0, "cancel": 0, "none": 0, "blocked": 0, "drift": 1},
+        "changes": [
+            {
+                "action": "submit",
+                "reason": "new",
+                "baseName": "census",
+                "jobName": "census_0123456789abcdef",
+                "kind": "CustomJob",
+                "path": "jobs/a.yaml",
+                "line": 1,
+                "fields": [{"pointer": "/workerPoolSpecs/0", "before": None, "after": {}}],
+            }
+        ],
+        "drift": [
+            {"kind": "orphaned", "jobName": "old_0123456789abcdef", "baseName": "old", "detail": "gone"}
+        ],
+    },
+    "status": {
+        "formatVersion": 1,
+        "jobs": [
+            {
+                "jobName": "census_0123456789abcdef",
+                "baseName": "census",
+                "kind": "CustomJob",
+                "state": None,
+                "claim": "none",
+                "createTime": None,
+                "startTime": None,
+                "endTime": None,
+                "error": None,
+                "resource": None,
+                "url": None,
+                "commit": None,
+                "attempt": 1,
+            }
+        ],
+    },
+}
+OUTPUT_SAMPLES["apply"] = {
+    **OUTPUT_SAMPLES["plan"],
+    "outcomes": [
+        {
+            "jobName": "census_0123456789abcdef",
+            "action": "submit",
+            "status": "applied",
+            "state": "SUCCEEDED",
+            "error": None,
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("command", OUTPUT_SAMPLES)
+def test_outputs_have_the_promised_shape(command: str) -> None:
+    schema = schemas.document(f"{command}-output.schema.json")
+    sample = OUTPUT_SAMPLES[command]
+    assert failures(schema, sample) == []
+    assert failures(schema, {**sample, "formatVersion": 2})
+    for place in walk(sample):
+        for name in list(place):
+            value = place.pop(name)
+            assert failures(schema, sample), name
+            place[name + "X"] = place[name] = value
+            assert failures(schema, sample), name
+            del place[name + "X"]
+
+
+# What tells one set of schemas from another
+
+
+def test_a_fingerprint_is_of_the_files_of_the_kinds_and_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = schemas.fingerprint()
+    assert len(first) == 32
+    folder = tmp_path / "schemas"
+    shutil.copytree(SCHEMAS, folder)
+    monkeypatch.setattr(schemas, "folder", lambda: folder)
+    assert schemas.fingerprint() == first
+    (folder / schemas.ANY_KIND).write_text("{}")
+    assert schemas.fingerprint() == first
+    seen = {first}
+    names = [*schemas.KINDS.values(), schemas.SETTINGS]
+    for name in names:
+        file = folder / name
+        before = file.read_bytes()
+        file.write_bytes(before.replace(b'"minimum": ', b'"minimum": 2', 1))
+        assert file.read_bytes() != before
+        seen.add(schemas.fingerprint())
+        file.write_bytes(before)
+    assert len(seen) == 1 + len(names)
+    one, other = (folder / name for name in names[:2])
+    texts = one.read_bytes(), other.read_bytes()
+    one.write_bytes(texts[1])
+    other.write_bytes(texts[0])
+    assert schemas.fingerprint() not in seen
+
+
+def test_only_the_packages_own_objects_are_its_own() -> None:
+    mine = schemas.manifest_schema(ML_V1, "Job")
+    filled = schemas.manifest_schema(ML_V1, "Job", frozenset({"region"}))
+    assert mine is not None
+    assert filled is not None
+    assert schemas.is_shipped(mine)
+    assert schemas.is_shipped(filled)
+    assert not schemas.is_shipped(copy.deepcopy(mine))
+    assert not schemas.is_shipped({})

@@ -1,0 +1,524 @@
+"""A manifest that seems to hold a secret is refused, without a word of it; what only looks alike passes.
+
+The fake secrets are put together here, so that no scanner takes this file for a leak.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import resource
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import InvalidError
+from reconciler.manifests import secrets as searching
+from reconciler.manifests.findings import MAX_FILE_BYTES
+from reconciler.manifests.secrets import may_hold_secrets, secrets
+from reconciler.manifests.settings import load_config
+from reconciler.manifests.validate import validate
+from reconciler.manifests.yaml_load import load_documents
+from tests.repository import Repository
+
+ALNUM = string.ascii_letters + string.digits
+
+
+def noise(length: int, alphabet: str = ALNUM, seed: int = 7) -> str:
+    """The same random text each time, with a digit and letters of both cases where there are such."""
+    return "".join(random.Random(seed).choices(alphabet, k=length))
+
+
+def dashed(*parts: str) -> str:
+    return "-".join(parts)
+
+
+JWT = (
+    ".".join(
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+        for part in ({"alg": "HS256", "typ": "JWT"}, {"sub": "1234567890", "name": "x"})
+    )
+    + "."
+    + noise(43)
+)
+PEM = "-----BEGIN {}PRIVATE KEY-----"
+
+KNOWN = [
+    ("a private key", PEM.format("")),
+    ("a private key", PEM.format("RSA ")),
+    ("a private key", PEM.format("OPENSSH ")),
+    ("a private key", PEM.format("ENCRYPTED ")),
+    ("a private key", "-----BEGIN PGP " + "PRIVATE KEY BLOCK-----"),
+    ("a private key", json.dumps({"private_key": PEM.format("") + "\nMII"})),
+    ("a Google API key", "AIza" + noise(35)),
+    ("a Google access token", "ya29." + noise(60)),
+    ("a Google refresh token", "1//0" + noise(60)),
+    ("a Google client secret", "GOCSPX-" + noise(28)),
+    *(("a GitHub token", f"gh{letter}_" + noise(36)) for letter in "pousr"),
+    ("a GitHub token", "github_pat_" + noise(22) + "_" + noise(59)),
+    ("a GitLab token", dashed("glpat", noise(20))),
+    ("a Slack token", dashed("xoxb", noise(12, string.digits), noise(24))),
+    (
+        "a Slack webhook",
+        "https://hooks.slack.com/services/" + "/".join(["T" + noise(9), "B" + noise(9), noise(24)]),
+    ),
+    ("an AWS access key", "AKIA" + noise(16, string.ascii_uppercase + "234567")),
+    ("a Hugging Face token", "hf_" + noise(34)),
+    ("an Anthropic key", dashed("sk", "ant", "api03", noise(80))),
+    ("an OpenAI key", dashed("sk", "proj", noise(60))),
+    ("an OpenAI key", dashed("sk", noise(48))),
+    ("a Weights & Biases key", "wandb_v1_" + noise(70)),
+    ("a Databricks token", "dapi" + noise(32, "0123456789abcdef")),
+    ("an npm token", "npm_" + noise(36)),
+    ("a PyPI token", dashed("pypi", noise(80))),
+    ("a Stripe key", "sk_live_" + noise(24)),
+    ("a signed token (JWT)", JWT),
+    ("an Azure storage key", "AccountName=x;AccountKey=" + noise(86) + "=="),
+    ("a password in an address", "postgres://trainer:" + noise(10) + "@db:5432/x"),
+]
+
+PASS = [
+    "sha256:" + noise(64, "0123456789abcdef"),
+    noise(40, "0123456789abcdef"),
+    noise(64, "0123456789abcdef"),
+    "us-docker.pkg.dev/p/r/i@sha256:" + noise(64, "0123456789abcdef"),
+    "0f8fad5b-d9cb-469f-a165-70867728950e",
+    "gs://bucket/path:with@sign/x",
+    "projects/p/secrets/s/versions/1",
+    "trainer@project.iam.gserviceaccount.com",
+    "https://user@example.com/x",
+    "https://host:8080/a@b",
+    "https://host/?q=a:b@c",
+    "https://user:$(PASSWORD)@host",
+    "https://user:<password>@host",
+    "https://user:password@host",
+    "https://user:***@host",
+    base64.b64encode(b'{"epochs": 10, "rate": 0.1, "layers": [64, 64]}').decode(),
+    "ghp_" + "x" * 36,
+    "disk-proj-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "risk-" + noise(50),
+    "glpat",
+    "eyJhbGciOiJIUzI1NiJ9",
+    "-----BEGIN PUBLIC KEY-----",
+    "-----BEGIN CERTIFICATE-----",
+    "AKIA-like",
+    "hf_model_name_of_some_length_and_more_words",
+]
+RANDOM = noise(24)
+
+NAMED = [
+    "HF_TOKEN",
+    "DB_PASSWORD",
+    "db-passwd",
+    "CLIENT_SECRET",
+    "WANDB_API_KEY",
+    "apiKey",
+    "APIKEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "accessKey",
+    "SIGNING_PRIVATE_KEY",
+    "SERVICE_CREDENTIAL",
+    "GCP_CREDENTIALS",
+    "TOKEN",
+    "API_KEY_2",
+    "PASSPHRASE",
+]
+NOT_NAMED = [
+    "SEED",
+    "MAX_TOKENS",
+    "TOKENIZER",
+    "TOKEN_FILE",
+    "SECRET_NAME",
+    "PASSWORD_PATH",
+    "API_KEY_ID",
+    "KEYBOARD",
+    "DATASET_HASH",
+    "tokens",
+    "SECRETARY",
+    "COMPASS_WORD",
+    "API_KEY_VERSION",
+    "MONKEY",
+]
+RANDOM_VALUES = [
+    RANDOM,
+    noise(40, "0123456789abcdef"),
+    noise(12),
+    base64.b64encode(random.Random(1).randbytes(32)).decode(),
+    "Tr0ub4dor&3" + "-horse",
+]
+HARMLESS_VALUES = [
+    "",
+    "x",
+    "changeme",
+    "xxxxxxxxxxxxxxxxxxxx",
+    "$(HF_TOKEN_VALUE)",
+    "${TOKEN_OF_TRAINER}",
+    "<your token goes here>",
+    "{{ secrets.TOKEN_1a2b3c }}",
+    "projects/p-123abc/secrets/s/versions/1",
+    "gs://bucket-1a2b3c/token-9f8e7d",
+    "hf-token-of-the-trainer",
+    "/var/secrets/4f5e6d/token",
+    "~/.config/gcloud/credentials.json",
+    "replace-me-1a2b3c4d5e",
+    "sha256:" + noise(64, "0123456789abcdef"),
+    "0f8fad5b-d9cb-469f-a165-70867728950e",
+    "hunter2",
+    "trainerSecretName2",
+    "correct horse battery staple",
+    "not-set-1a2b3c4d",
+]
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    container = {"imageUri": "example.com/trainer:1", **spec}
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-8"},
+        "replicaCount": 1,
+        "containerSpec": container,
+    }
+    return {
+        "apiVersion": "aiplatform.googleapis.com/v1",
+        "kind": "CustomJob",
+        "metadata": {"name": "census"},
+        "spec": {"workerPoolSpecs": [pool]},
+    }
+
+
+def problems(root: Path, value: Any) -> tuple[Problem, ...]:
+    file = root / "jobs" / "job.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False))
+    return validate(root, [root / "jobs"]).problems
+
+
+def env(name: str, value: str) -> dict[str, Any]:
+    return manifest(env=[{"name": "FIRST", "value": "1"}, {"name": name, "value": value}])
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize(("kind", "secret"), KNOWN)
+def test_a_known_shape_is_refused_wherever_it_stands(tmp_path: Path, kind: str, secret: str) -> None:
+    text = json.dumps(manifest(args=["--epochs=3"]), indent=1)
+    for where in (
+        json.dumps(env("ORDINARY", secret), indent=1),
+        json.dumps(manifest(args=[f"--x={secret}"]), indent=1),
+        text.replace('"census"', json.dumps(secret)),
+        text.replace('"name": "census"', f'"name": "census", "labels": {{"a": {json.dumps(secret)}}}'),
+        text + f"\n# {secret}\n",
+        f"reconcile: {{rerun: {json.dumps(secret)}}}\n",
+        f"text: |\n  some words, and\n  {secret}\n",
+        f"broken: [ {secret}\n",
+    ):
+        (problem,) = problems(tmp_path, where)
+        assert problem.message == f"this looks like {kind}"
+        assert "Secret Manager" in problem.hint
+        there = where.splitlines()[problem.line - 1][problem.column - 1 :][:5]
+        assert there in secret + json.dumps(secret)
+        assert_unsaid(secret, problem)
+
+
+def assert_unsaid(secret: str, *told: Problem) -> None:
+    """That no part of some length of a secret is told."""
+    parts = {secret[at : at + 8] for at in range(len(secret) - 7)}
+    words = "".join(f"{problem.message} {problem.hint} {problem.pointer}" for problem in told)
+    assert not {part for part in parts if part in words}
+
+
+@pytest.mark.parametrize("text", PASS)
+def test_what_only_looks_alike_passes(tmp_path: Path, text: str) -> None:
+    assert problems(tmp_path, env("ORDINARY", text)) == ()
+    assert problems(tmp_path, manifest(args=[f"--data={text}", text], command=["run", text])) == ()
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("value", RANDOM_VALUES)
+def test_a_random_value_is_refused_where_its_name_says_secret(tmp_path: Path, name: str, value: str) -> None:
+    option = name.lower().replace("_", "-")
+    for document, pointer in (
+        (env(name.replace("-", "_"), value), "env/1/value"),
+        (manifest(args=["a", f"--{option}={value}"]), "args/1"),
+        (manifest(args=[f"--{option}", value]), "args/1"),
+        (manifest(args=[f"-{option}", value]), "args/1"),
+        (
+            manifest(command=["sh", "-c", f"export X_TOKEN='{value.replace('&', 'a')}'; python -m x"]),
+            "command/2",
+        ),
+        (manifest(command=["sh", "-c", f"train --{option} {value.replace('&', 'a')}"]), "command/2"),
+    ):
+        (problem,) = problems(tmp_path, document)
+        assert problem.message.startswith('the value of "')
+        assert problem.pointer == f"/spec/workerPoolSpecs/0/containerSpec/{pointer}"
+        assert value[:6] in (tmp_path / "jobs/job.yaml").read_text().splitlines()[problem.line - 1]
+        assert_unsaid(value, problem)
+
+
+@pytest.mark.parametrize("name", NOT_NAMED)
+def test_a_random_value_passes_under_another_name(tmp_path: Path, name: str) -> None:
+    for value in RANDOM_VALUES:
+        assert problems(tmp_path, env(name, value)) == ()
+        assert problems(tmp_path, manifest(args=[f"--{name.lower()}={value}", f"--{name}", value])) == ()
+
+
+@pytest.mark.parametrize("value", HARMLESS_VALUES)
+def test_what_stands_for_a_secret_passes(tmp_path: Path, value: str) -> None:
+    for name in NAMED:
+        name = name.replace("-", "_")
+        assert problems(tmp_path, env(name, value)) == ()
+        assert problems(tmp_path, manifest(args=[f"--{name}={value}", f"--{name}", value or "-"])) == ()
+
+
+def test_a_file_with_a_secret_tells_nothing_else(tmp_path: Path) -> None:
+    """Any other problem might quote it."""
+    secret = "hf_" + noise(34)
+    wrong = (
+        f"kind: {secret}\napiVersion: {secret}\n{secret}: 1\n---\nmetadata: {{name: {secret}}}\na: 1\na: 2\n"
+    )
+    told = problems(tmp_path, wrong)
+    assert [problem.line for problem in told] == [1, 2, 3, 5]
+    assert {problem.message for problem in told} == {"this looks like a Hugging Face token"}
+    assert_unsaid(secret, *told)
+
+
+def test_the_other_files_are_checked_all_the_same(tmp_path: Path) -> None:
+    problems(tmp_path, manifest(env=[{"name": "A", "value": "hf_" + noise(34)}]))
+    (tmp_path / "jobs" / "other.yaml").write_text(json.dumps(manifest()))
+    (tmp_path / "jobs" / "wrong.yaml").write_text("kind: Pod\n")
+    found = validate(tmp_path, [tmp_path / "jobs"])
+    assert [manifest.path for manifest in found.manifests] == ["jobs/other.yaml"]
+    assert [problem.path for problem in found.problems][:2] == ["jobs/job.yaml", "jobs/wrong.yaml"]
+
+
+def test_line_and_column_count_as_editors_do(tmp_path: Path) -> None:
+    secret = "hf_" + noise(34)
+    (tmp_path / "jobs").mkdir()
+    text = f"\ufeffkind: CustomJob\r\nä: 'é {secret}'\r\nb: {secret}\r\n"
+    (tmp_path / "jobs" / "job.yaml").write_bytes(text.encode())
+    told = validate(tmp_path, [tmp_path / "jobs"]).problems
+    assert [(problem.line, problem.column) for problem in told] == [(2, 7), (3, 4)]
+
+
+def test_settings_hold_no_secret_either(tmp_path: Path) -> None:
+    secret = "hf_" + noise(34)
+    (tmp_path / "reconciler.yaml").write_text(f"source: a\ntoken: {secret}\n")
+    with pytest.raises(InvalidError) as caught:
+        load_config(tmp_path)
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.column) == (2, 8)
+    assert_unsaid(secret, problem)
+
+
+def test_an_alias_of_a_secret_is_told_once(tmp_path: Path) -> None:
+    document = "a: &a\n  - {name: TOKEN, value: " + RANDOM + "}\n" + "".join(f"k{n}: *a\n" for n in range(50))
+    (problem,) = problems(tmp_path, document)
+    assert (problem.line, problem.pointer) == (2, "/a/0/value")
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("command", ["validate", "plan", "apply"])
+@pytest.mark.parametrize("flags", [[], ["--format", "json"], ["--log-format", "json", "-v"]])
+def test_every_command_refuses_it_unsaid(repository: Repository, command: str, flags: list[str]) -> None:
+    secret = "hf_" + noise(34)
+    repository.job(args=[f"--hub={secret}"])
+    done = repository.run(command, *flags)
+    assert done.code == 3
+    assert "jobs/census.yaml" in done.out + done.err
+    assert "Hugging Face" in done.out + done.err
+    assert noise(34)[:8] not in done.out + done.err
+    assert not (repository.home / "service.json").exists()
+
+
+def test_annotations_do_not_quote_it(repository: Repository) -> None:
+    repository.job(args=["--password", RANDOM])
+    done = repository.run("validate", "--format", "github")
+    assert done.code == 3
+    assert done.out.startswith("::error file=jobs/census.yaml,line=")
+    assert RANDOM[:8] not in done.out
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_is_looked_through(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    root = tmp_path_factory.mktemp("any")
+    for found in problems(root, json.dumps(env("API_KEY", text))):
+        assert_unsaid(text, found) if len(text) > 11 else None
+
+
+# --- The quick look -------------------------------------------------------------------------------------
+
+AROUND = st.text(max_size=6) | st.sampled_from(
+    [
+        "",
+        " ",
+        "x: ",
+        "- ",
+        "# ",
+        "'",
+        '"',
+        "=",
+        "\r",
+        "\r\n",
+        "\n",
+        "\ufeff",
+        "\ufffd",
+        "\u017f",
+        "\u212a",
+        "_",
+        "-",
+    ]
+)
+NAMES = st.sampled_from([*NAMED, *NOT_NAMED, "K", "tOkEn", "PASSWORD value", "pwd.1", "a-key-2", "key_value"])
+
+
+@st.composite
+def suspicious(draw: st.DrawFn) -> bytes:
+    """What has the shape of a secret or nearly so, or is named like one, with anything around it."""
+    shape = draw(st.sampled_from(searching._SHAPES))
+    parts = draw(
+        st.lists(
+            st.sampled_from([secret for _, secret in KNOWN] + PASS)
+            | st.from_regex(re.compile(shape.pattern, re.ASCII))
+            | NAMES.flatmap(
+                lambda name: st.sampled_from(
+                    [
+                        f"{name}: {RANDOM}",
+                        f"--{name}={RANDOM}",
+                        f"[--{name}, {RANDOM}]",
+                        f"{{name: {name}, value: {RANDOM}}}",
+                    ]
+                )
+            ),
+            min_size=1,
+            max_size=2,
+        )
+    )
+    data = "".join(draw(AROUND) + part + draw(AROUND) for part in parts).encode("utf-8", "replace")
+    at = draw(st.integers(0, len(data)))
+    return data[:at] + draw(st.sampled_from([b"", b"", b"", b"\xff", b"\xe2\x80", b"x", b"\n"])) + data[at:]
+
+
+@pytest.mark.fault(46)
+@settings(max_examples=80, deadline=None)
+@given(suspicious())
+@example(b"://\xc2\xa0:abc@")
+@example(b"://a\x1c:abc@")
+@example("x_key\u017f: 1".encode())
+def test_where_the_quick_look_sees_nothing_there_is_nothing(data: bytes) -> None:
+    found = secrets(data, load_documents(data, "x")[0], "x")
+    shaped = [shape for shape in searching._SHAPES if any(shape.found_in(data.decode("utf-8", "replace")))]
+    if found or shaped or searching._may_name_secrets(data):
+        assert may_hold_secrets(data)
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("secret", [secret for _, secret in KNOWN])
+def test_the_quick_look_sees_each_known_shape(secret: str) -> None:
+    assert may_hold_secrets(f"a: {secret}\n".encode())
+    assert may_hold_secrets(f"# {secret}".encode() + b"\xff\n")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_quick_look_sees_each_name(name: str) -> None:
+    for line in (f"{name}: x", f"- --{name.lower()}", f"{{name: {name}, value: x}}", name):
+        assert may_hold_secrets(line.encode())
+
+
+def test_the_quick_look_is_done_with_what_most_files_hold() -> None:
+    value = manifest(
+        args=["--data=gs://bucket/train-*.tfrecord", "--max-tokens=10", "--tokenizer=risk-model-of-the-team"],
+        env=[
+            {"name": name, "value": "x:y@z"} for name in ("MAX_TOKENS", "KEYBOARD", "TOKEN_FILE", "SECRETARY")
+        ],
+        imageUri="us-docker.pkg.dev/p/r/i@sha256:" + noise(64, "0123456789abcdef"),
+    )
+    value["spec"]["serviceAccount"] = "trainer@project.iam.gserviceaccount.com"
+    assert not may_hold_secrets(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "eyJ",
+        "eyJaaaaaaaaaa.",
+        "://",
+        "://a:",
+        "-----BEGIN A ",
+        "--",
+        "--token=",
+        "a=",
+        "sk-ant-",
+        "TOKEN ",
+        "xox",
+    ],
+)
+def test_no_text_takes_long(tmp_path: Path, unit: str) -> None:
+    """200 KB of what each pattern begins with: quadratic work would take minutes of the processor's time."""
+    (tmp_path / "jobs").mkdir()
+    text = unit * (200_000 // len(unit))
+    (tmp_path / "jobs" / "a.yaml").write_text(
+        f"# {text}\ntoken:\n" + "".join(f"  - '{text[:60_000]}'\n" for _ in range(3))
+    )
+    validate_within(10, tmp_path)
+
+
+@pytest.mark.fault(37)
+@pytest.mark.parametrize(
+    "unit",
+    ["password=", "password=$", "--token=", "a=", "token=aaaaaaaaaaa1 ", "-----BEGIN PPPPPPPPPPPPPPPPPPPP"],
+)
+def test_search_of_largest_file_takes_linear_time(tmp_path: Path, unit: str) -> None:
+    """The search takes at most 2 s of these 30 s; the rest leaves room for slow machines."""
+    text = (unit * (60_000 // len(unit))).strip()
+    document = f"# {text}\n---\na:\n" + f"  - '{text}'\n" * 3
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "a.yaml").write_text(document * (MAX_FILE_BYTES // len(document)))
+    validate_within(30, tmp_path)
+
+
+def validate_within(seconds: int, root: Path) -> None:
+    """Validate a repository in a process that ends after so many seconds of the processor's time."""
+    code = "import sys; from pathlib import Path; from reconciler.manifests.validate import validate; "
+    code += "validate(Path(sys.argv[1]), [Path(sys.argv[1])])"
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
+    subprocess.run([sys.executable, "-c", code, str(root)], check=True, preexec_fn=limit)
+
+
+def test_file_with_more_secret_names_than_the_search_looks_at_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = manifest(args=["--token=the-words-of-a-token"] * 4)
+    monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300)
+    assert problems(tmp_path, value) == ()
+    monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300 - 1)
+    (problem,) = problems(tmp_path, value)
+    assert problem.message == "the file has too many values with names of secrets"
+    assert (problem.line, problem.hint) == (1, "split it")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"--hub=https://host/?a=1&token={RANDOM}",
+        f"token=the-words&password={RANDOM}",
+        f"--api-key=https://host/?token={RANDOM}",
+        f"TOKEN=$HOME;password={RANDOM}",
+        f"--set=password={RANDOM}",
+    ],
+)
+def test_secret_is_found_inside_another_value(tmp_path: Path, text: str) -> None:
+    (problem,) = problems(tmp_path, manifest(args=[text]))
+    assert problem.message.startswith('the value of "')
+    assert_unsaid(RANDOM, problem)

@@ -1,0 +1,360 @@
+"""The canonical form: one spelling for each value, and everything else untouched."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import json
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.manifests import schemas
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.naming import canonical_json, canonical_spec
+
+Keys = tuple[str | int, ...]
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
+)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def schema_of(spec: dict[str, Any], **definitions: Any) -> dict[str, Any]:
+    return {"properties": {"spec": spec}, "$defs": definitions}
+
+
+def fields(**schemas_by_key: Any) -> dict[str, Any]:
+    return {"properties": schemas_by_key}
+
+
+def one_field(number_format: str) -> dict[str, Any]:
+    return schema_of(fields(n={"format": number_format}))
+
+
+def exact(value: Any) -> Any:
+    """Something that is equal only for the same JSON: 1, 1.0 and true differ, orders of keys don't."""
+    if isinstance(value, dict):
+        return {key: exact(item) for key, item in value.items()}
+    return [exact(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
+
+
+def shuffled(value: Any, rng: random.Random) -> Any:
+    """The same value with the keys of all objects in another order."""
+    if isinstance(value, dict):
+        return {key: shuffled(value[key], rng) for key in rng.sample(list(value), len(value))}
+    return [shuffled(item, rng) for item in value] if isinstance(value, list) else value
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b": [1, 1.0, True, None], "a": {}}, '{"a":{},"b":[1,1.0,true,null]}'),
+        (dict.fromkeys(["z", "\U0001f600", "\uffff", "Z"], 0), '{"Z":0,"z":0,"\uffff":0,"\U0001f600":0}'),
+        ('a"b\\c/d\n\t\x01\x7f\u2028é', '"a\\"b\\\\c/d\\n\\t\\u0001\x7f\u2028é"'),
+        ([1e16, 1e-7, 0.1, 1e22, 5e-324, -0.0], "[1e+16,1e-07,0.1,1e+22,5e-324,-0.0]"),
+        (2**70, "1180591620717411303424"),
+    ],
+)
+def test_json_is_written_in_one_way(value: Any, text: str) -> None:
+    assert canonical_json(value) == text.encode("utf-8")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}])
+def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"JSON compliant|surrogates not allowed"):
+        canonical_json({"value": [value]})
+
+
+@given(JSON, st.randoms(use_true_random=False))
+def test_the_order_of_keys_does_not_count(value: Any, rng: random.Random) -> None:
+    assert canonical_json(shuffled(value, rng)) == canonical_json(value)
+
+
+@given(JSON)
+def test_nothing_is_lost(value: Any) -> None:
+    """So two different values never have the same form."""
+    assert exact(json.loads(canonical_json(value))) == exact(value)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("number_format", "spellings", "canonical"),
+    [
+        ("int64", [1, "1", "01", 1.0, "0001"], "1"),
+        ("int64", [0, "0", "-0", "00", 0.0, -0.0], "0"),
+        ("int64", [-5, "-5", "-05", -5.0], "-5"),
+        ("int64", [2**63 - 1, "9223372036854775807", "09223372036854775807"], "9223372036854775807"),
+        ("int64", ["1" * 5000, "0" + "1" * 5000], "1" * 5000),
+        ("int32", [10, 10.0, 1e1], 10),
+        ("double", [1, 1.0, 1e0], 1.0),
+        ("double", [0, 0.0, -0.0], 0.0),
+        ("double", [10**22, 1e22], 1e22),
+        ("double", [1e-4, 0.0001], 0.0001),
+    ],
+)
+def test_a_number_has_one_spelling(number_format: str, spellings: list[Any], canonical: Any) -> None:
+    schema = one_field(number_format)
+    for spelling in spellings:
+        assert exact(canonical_spec({"n": spelling}, schema)) == exact({"n": canonical}), spelling
+
+
+@pytest.mark.parametrize(
+    ("number_format", "value"),
+    [
+        *[("int64", value) for value in ("", "-", "+1", "1.0", " 1", "1\n", "1_0", "٣", "0x1")],
+        *[("int64", value) for value in (True, None, 1.5, [1])],
+        *[("int32", value) for value in ("1", True, None, 1.5, math.inf)],
+        *[("double", value) for value in ("1", "NaN", True, None)],
+        *[(other, value) for other in ("google-duration", "date", "float16") for value in ("01", 1, 1.0)],
+    ],
+)
+def test_what_is_no_number_is_left_to_validation(number_format: str, value: Any) -> None:
+    assert exact(canonical_spec({"n": value}, one_field(number_format))) == exact({"n": value})
+
+
+@given(INT64, st.integers(0, 20))
+def test_two_int64_are_the_same_only_if_they_are_equal(number: int, zeros: int) -> None:
+    sign, digits = ("-", str(-number)) if number < 0 else ("", str(number))
+    schema = one_field("int64")
+    spelt = canonical_spec({"n": sign + "0" * zeros + digits}, schema)
+    assert spelt == canonical_spec({"n": number}, schema) == {"n": str(number)}
+
+
+# Where the numbers are
+
+
+INT = {"format": "int64"}
+REF = {"$ref": "#/$defs/odd~1name~0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "spec", "canonical"),
+    [
+        (fields(a={"items": {"items": INT}}), {"a": [[1], [], [2, "03"]]}, {"a": [["1"], [], ["2", "3"]]}),
+        (fields(a={"prefixItems": [fields(n=INT)]}), {"a": [{"n": 1}]}, {"a": [{"n": "1"}]}),
+        ({"additionalProperties": INT}, {"x": 1, "y": 2}, {"x": "1", "y": "2"}),
+        (fields(x={}) | {"additionalProperties": INT}, {"x": 1, "y": 2}, {"x": 1, "y": "2"}),
+        ({"allOf": [fields(a=REF), {"then": fields(a={"minimum": 1})}]}, {"a": 1}, {"a": "1"}),
+        ({"oneOf": [{"anyOf": [{"else": fields(a=INT)}]}]}, {"a": 1}, {"a": "1"}),
+        (fields(a=REF), {"a": 1}, {"a": "1"}),
+        (fields(a={"type": "string"}, b={}), {"a": "01", "b": {"n": 1.0}}, {"a": "01", "b": {"n": 1.0}}),
+        (fields(a={"not": INT, "if": INT}), {"a": 1}, {"a": 1}),
+        (True, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_numbers_are_found_wherever_the_schema_has_them(schema: Any, spec: Any, canonical: Any) -> None:
+    whole = schema_of(schema, **{"odd/name~": INT})
+    assert exact(canonical_spec(spec, whole)) == exact(canonical)
+
+
+def test_a_schema_may_refer_to_itself() -> None:
+    node = {"properties": {"n": {"format": "int64"}, "children": {"items": {"$ref": "#/$defs/Node"}}}}
+    schema = schema_of({"$ref": "#/$defs/Node"}, Node=node)
+    spec: dict[str, Any] = {"n": 0}
+    canonical: dict[str, Any] = {"n": "0"}
+    for depth in range(1, 30):
+        spec = {"n": depth, "children": [spec, {}]}
+        canonical = {"n": str(depth), "children": [canonical, {}]}
+    assert canonical_spec(spec, schema) == canonical
+
+
+def test_references_to_other_documents_are_no_schemas_of_ours() -> None:
+    with pytest.raises(LookupError, match="no local reference"):
+        canonical_spec({}, schema_of({"$ref": "https://example.com/schema.json"}))
+
+
+def test_the_spec_given_stays_as_it_is() -> None:
+    schema = schemas.manifest_schema(AIPLATFORM_V1, "CustomJob")
+    spec = {"workerPoolSpecs": [{"replicaCount": 1, "machineSpec": {"acceleratorCount": 1.0}}]}
+    before = copy.deepcopy(spec)
+    assert canonical_spec(spec, schema)["workerPoolSpecs"][0]["replicaCount"] == "1"
+    assert exact(spec) == exact(before)
+
+
+@given(st.dictionaries(st.sampled_from("ab"), JSON))
+def test_once_is_enough(spec: dict[str, Any]) -> None:
+    node = {"properties": {"a": {"items": {"$ref": "#/$defs/X"}}}, "format": "double"}
+    schema = schema_of({"$ref": "#/$defs/X"}, X=node)
+    once = canonical_spec(spec, schema)
+    assert exact(canonical_spec(once, schema)) == exact(once)
+
+
+# The shipped schemas
+
+ODD = {"int64": 7, "int32": 7.0, "double": 7}
+EVEN = {"int64": "7", "int32": 7, "double": 7.0}
+
+
+def numbers_in(
+    schema: dict[str, Any], node: Any, keys: Keys = (), seen: tuple[int, ...] = ()
+) -> Iterator[tuple[Keys, str]]:
+    """Every place of a number below `node`: the keys that lead there, 0 for a list's item, and its format."""
+    if id(node) in seen:
+        return
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].removeprefix("#/$defs/")]
+    types = node.get("type", [])
+    if {"number", "integer"} & {*([types] if isinstance(types, str) else types)}:
+        yield keys, node["format"]
+    for key, below in node.get("properties", {}).items():
+        yield from numbers_in(schema, below, (*keys, key), (*seen, id(node)))
+    if "items" in node:
+        yield from numbers_in(schema, node["items"], (*keys, 0), (*seen, id(node)))
+
+
+def nested(keys: Keys, value: Any) -> Any:
+    for key in reversed(keys):
+        value = [value] if key == 0 else {key: value}
+    return value
+
+
+@pytest.mark.parametrize(("api_version", "kind"), schemas.KINDS)
+def test_every_number_of_a_kind_is_brought_into_form(api_version: str, kind: str) -> None:
+    schema = schemas.manifest_schema(api_version, kind)
+    assert schema is not None
+    places = list(numbers_in(schema, schema["properties"]["spec"]))
+    assert len(places) >= 3
+    for keys, number_format in places:
+        spec = canonical_spec(nested(keys, ODD[number_format]), schema)
+        assert exact(spec) == exact(nested(keys, EVEN[number_format])), keys
+
+
+def test_parameters_under_parameters() -> None:
+    schema = schemas.manifest_schema(AIPLATFORM_V1, "HyperparameterTuningJob")
+
+    def study(parameter: dict[str, Any], levels: int) -> dict[str, Any]:
+        for _ in range(levels):
+            parameter = {"conditionalParameterSpecs": [{"parameterSpec": parameter}]}
+        return {"studySpec": {"parameters": [parameter]}}
+
+    for levels in (0, 1, 5):
+        spec = study({"doubleValueSpec": {"minValue": 0, "maxValue": 1}}, levels)
+        canonical = study({"doubleValueSpec": {"minValue": 0.0, "maxValue": 1.0}}, levels)
+        assert exact(canonical_spec(spec, schema)) == exact(canonical)
+
+
+def test_text_that_looks_like_a_number_is_text() -> None:
+    schema = schemas.manifest_schema(ML_V1, "Job")
+    spec = {
+        "trainingInput": {
+            "args": ["01", "1.0", "-0", "1e3"],
+            "runtimeVersion": "2.10",
+            "pythonVersion": "3.7",
+        }
+    }
+    assert exact(canonical_spec(spec, schema)) == exact(spec)
+
+
+# Quick ways that give the same
+
+
+class Goal(enum.StrEnum):
+    """Text with a name."""
+
+    MOST = "maximize"
+
+
+class Text(str):
+    """Text that is more than text."""
+
+    __slots__ = ()
+
+
+NASTY = (
+    st.sampled_from(
+        [1e16, 1e15, 1e-5, 1e-4, 123456789012345680.0, 0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308, 1e22]
+    )
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**70, -(10**400)])
+    | st.sampled_from(
+        [Goal.MOST, Text("x"), "1e16", '":1.5', "\u02db1.5", "\u2028\u2029", "\x00\x1f\x7f\b\f", "/\\"]
+    )
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+NASTY_KEYS = st.sampled_from(
+    ["", "a", "A", "a\\", "é", "\uffff", "\U0001f600", "\ue000", "\u02db", "\n", Goal.MOST]
+)
+NASTY_JSON = st.recursive(
+    SCALARS | NASTY,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(NASTY_KEYS | st.text(), inner, max_size=5)
+    ),
+)
+
+
+def as_python_writes_it(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return text.encode("utf-8")
+
+
+@given(NASTY_JSON)
+def test_the_bytes_are_those_of_pythons_json(value: Any) -> None:
+    """The names of jobs hang on them, whatever writes them."""
+    assert canonical_json(value) == as_python_writes_it(value)
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}])
+@given(inner=NASTY_JSON)
+def test_what_json_cannot_hold_is_refused_wherever_it_is(special: Any, inner: Any) -> None:
+    for value in ([inner, special], {"a": inner, "b": {"c": [special]}}):
+        with pytest.raises(ValueError, match=r"JSON compliant|surrogates not allowed"):
+            canonical_json(value)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: dict[str, Any] = {}
+    value["a"] = [value]
+    with pytest.raises(ValueError, match="Circular"):
+        canonical_json(value)
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, {None: 1, True: 2}, {"a": 1, 2: 3}, {"a": object()}])
+def test_what_is_no_json_is_taken_as_python_takes_it(value: Any) -> None:
+    try:
+        wanted: bytes | None = as_python_writes_it(value)
+    except TypeError:
+        wanted = None
+    if wanted is None:
+        with pytest.raises(TypeError):
+            canonical_json(value)
+    else:
+        assert canonical_json(value) == wanted
+
+
+def test_a_spec_in_which_nothing_changes_is_the_same_one() -> None:
+    node = {"properties": {"n": INT, "d": {"format": "double"}, "l": {"items": {"$ref": "#/$defs/X"}}}}
+    schema = schema_of({"$ref": "#/$defs/X"}, X=node)
+    still = {"l": [{"n": "1", "d": 0.5}, {"n": "-3", "d": 0.25}], "d": 1e300}
+    assert canonical_spec(still, schema) is still
+    spec = {"l": [still, {"n": 1}], "d": 1.0}
+    canonical = canonical_spec(spec, schema)
+    assert exact(canonical) == exact({"l": [still, {"n": "1"}], "d": 1.0})
+    assert canonical["l"][0] is still
+
+
+def test_only_what_equals_nothing_else_is_left() -> None:
+    """1 == 1.0 == True, yet each is written in a way of its own."""
+    schema = schema_of(
+        fields(a={"items": {"format": "double"}}, b={"additionalProperties": {"format": "int32"}})
+    )
+    canonical = canonical_spec({"a": [1, 2.0, True], "b": {"x": 1.0, "y": -0.0}}, schema)
+    assert exact(canonical) == exact({"a": [1.0, 2.0, True], "b": {"x": 1, "y": 0}})
+    assert exact(canonical_spec({"a": [-0.0, 0.0]}, schema)) == exact({"a": [0.0, 0.0]})
+    assert [*canonical_spec({"z": 0, "b": {"y": 1.0, "x": 1}, "a": []}, schema)] == ["z", "b", "a"]

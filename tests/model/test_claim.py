@@ -1,0 +1,185 @@
+"""Claims as JSON: nothing is lost, and what can't be read is never taken for no claim."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import fields
+
+from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
+from reconciler.model.job import State
+
+TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAME = TEXT.filter(bool)
+CLAIMS = st.builds(
+    Claim,
+    id=st.builds(ClaimId, st.text("abcz234567", min_size=52, max_size=52), st.integers(1, 99)),
+    state=st.sampled_from(ClaimState),
+    job_name=NAME,
+    base_name=NAME,
+    api_version=NAME,
+    kind=NAME,
+    path=TEXT,
+    on_delete=st.sampled_from(["keep", "cancel"]),
+    commit=TEXT,
+    tries=st.lists(TEXT, min_size=1, max_size=5).map(tuple),
+    fence=TIMES,
+    resource=st.text("abc/", min_size=1),
+    ended=st.none() | st.sampled_from(State),
+    gone=st.booleans(),
+    labels=TEXT,
+    error=TEXT,
+    not_before=st.none() | TIMES,
+    refusals=st.integers(0, 99),
+    given_up=st.booleans(),
+    owner=TEXT,
+)
+PENDING = {
+    "format_version": 1,
+    "key": "k",
+    "attempt": 1,
+    "state": "pending",
+    "job_name": "n",
+    "base_name": "b",
+    "api_version": "v",
+    "kind": "k",
+    "tries": ["t"],
+    "fence": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("key", [7, "", []]),
+        ("attempt", ["1", True, 1.0, 0, -1, 10**9]),
+        ("state", [["pending"], {}]),
+        *((name, [7, "", [], {}]) for name in ("job_name", "base_name", "api_version", "kind")),
+        *(
+            (name, [7, [], {}])
+            for name in ("path", "commit", "resource", "rerun", "labels", "error", "owner")
+        ),
+        ("odd", [7]),
+        ("on_delete", ["delete", 7, ["keep"]]),
+        ("tries", ["t", 7, [7], {"t": 1}]),
+        ("fence", [7, "", None, ["2026-01-01T00:00:00Z"]]),
+        ("not_before", [7, None, {}]),
+        ("ended", [7, [], "", None]),
+        ("gone", [1, "true"]),
+        ("given_up", [1, "true"]),
+        ("refusals", ["x", -1, True, 1.5, 10**9]),
+        ("unanswered", ["x", -1, True]),
+    ],
+)
+def test_a_field_of_another_type_makes_it_no_claim(field: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f'"{field}"'):
+            claim_of({**PENDING, field: value})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda part: st.lists(part, max_size=2) | st.dictionaries(st.text(max_size=3), part, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from([field.name for field in fields(Claim)] + ["key", "attempt"]), JSON))
+def test_any_json_is_a_claim_or_none(change: dict[str, Any]) -> None:
+    try:
+        claim = claim_of({**PENDING, **change})
+    except ValueError:
+        return
+    assert claim_of(claim_json(claim)) == claim
+
+
+LONG = st.text(st.sampled_from('a/é📊\0\\"\udc80'), min_size=1).map(lambda text: (text * 5000)[:5000])
+
+
+@given(LONG, LONG, LONG)
+def test_the_longest_claim_has_room_in_an_objects_metadata(path: str, error: str, owner: str) -> None:
+    """8 KiB for all entries of an object: https://cloud.google.com/storage/quotas."""
+    time = datetime(2026, 11, 21, 13, 6, 11, 123456, tzinfo=UTC)
+    claim = Claim(
+        id=ClaimId("k" * 52, 10**9 - 1),
+        state=ClaimState.REJECTED,
+        job_name="n" * 128,
+        base_name="b" * 100,
+        api_version="aiplatform.googleapis.com/v1",
+        kind="HyperparameterTuningJob",
+        path=path,
+        on_delete="cancel",
+        commit="c" * 64,
+        tries=("t" * 26,) * 20,
+        fence=time,
+        resource=f"projects/{'p' * 30}/locations/{'l' * 30}/hyperparameterTuningJobs/{'9' * 20}",
+        ended=State.SUCCEEDED,
+        gone=True,
+        rerun="r" * 16,
+        labels="l" * 16,
+        odd=f"projects/{'p' * 30}/locations/{'l' * 30}/hyperparameterTuningJobs/{'9' * 20}",
+        error=error,
+        not_before=time,
+        refusals=10**9 - 1,
+        unanswered=10**9 - 1,
+        given_up=True,
+        owner=owner,
+    )
+    compact = json.dumps(claim_json(claim), ensure_ascii=False, separators=(",", ":"))
+    assert len("claim") + len(compact.encode("utf-8", "backslashreplace")) < 8192
+    assert claim_of(json.loads(compact)) == claim
+    assert all(
+        said.startswith(kept) and len(kept) >= 66
+        for said, kept in ((path, claim.path), (error, claim.error), (owner, claim.owner))
+    )
+
+
+@given(CLAIMS)
+def test_a_claim_comes_back_from_its_json(claim: Claim) -> None:
+    assert claim_of(json.loads(json.dumps(claim_json(claim)))) == claim
+
+
+def test_a_claim_is_written_without_what_says_nothing() -> None:
+    assert claim_json(claim_of(PENDING)) == {**PENDING, "on_delete": "keep"}
+
+
+def test_times_are_written_in_utc() -> None:
+    east = datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
+    claim = Claim(ClaimId("k"), ClaimState.PENDING, "n", "b", "v", "k", tries=("t",), fence=east)
+    assert claim_json(claim)["fence"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format_version": 2}, "it has format version 2, not 1"),
+        ({"format_version": None}, "it has format version None, not 1"),
+        ({"key": None}, "a field is missing or unknown: 'key'"),
+        ({"attempt": None}, "a field is missing or unknown: 'attempt'"),
+        ({"state": None}, "a field is missing or unknown: 'state'"),
+        ({"job_name": None}, "a field is missing or unknown"),
+        ({"later": 1}, "a field is missing or unknown"),
+        ({"state": "lost"}, "'lost' is not a valid ClaimState"),
+        ({"ended": "EXPLODED"}, "'EXPLODED' is not a valid State"),
+        ({"fence": "soon"}, "Invalid isoformat string: 'soon'"),
+        ({"fence": "2026-01-01T00:00:00"}, "the time '2026-01-01T00:00:00' has no zone"),
+        ({"fence": "9999-12-31T23:59:59-23:00"}, "the time '9999-12-31T23:59:59-23:00' is none of our days"),
+        ({"not_before": "9000-01-01T00:00:00Z"}, "the time '9000-01-01T00:00:00+00:00' is none of our days"),
+        ({"fence": "0001-01-01T00:00:00+23:00"}, "the time '0001-01-01T00:00:00+23:00' is none of our days"),
+        ({"fence": None}, "it is pending and names no request"),
+        ({"tries": None}, "it is pending and names no request"),
+        ({"state": "bound"}, "it is bound and names no job"),
+    ],
+)
+def test_what_is_no_claim_is_said_to_be_none(change: dict[str, Any], said: str) -> None:
+    document = {name: value for name, value in {**PENDING, **change}.items() if value is not None}
+    with pytest.raises(ValueError, match="^" + re.escape(said)):
+        claim_of(document)

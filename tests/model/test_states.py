@@ -1,0 +1,82 @@
+"""Every word that a service may have for a job's state, and what a commit is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opened import connected
+
+from reconciler.google.ai_platform import MlEngine
+from reconciler.google.vertex_ai import AiPlatformEngine
+from reconciler.manifests import schemas
+from reconciler.model.job import ActualJob, State
+from reconciler.reporting.status import status_of
+
+pytestmark = pytest.mark.fault(25)
+
+VERTEX = {
+    "JOB_STATE_UNSPECIFIED": State.RUNNING,
+    "JOB_STATE_QUEUED": State.QUEUED,
+    "JOB_STATE_PENDING": State.PREPARING,
+    "JOB_STATE_RUNNING": State.RUNNING,
+    "JOB_STATE_SUCCEEDED": State.SUCCEEDED,
+    "JOB_STATE_FAILED": State.FAILED,
+    "JOB_STATE_CANCELLING": State.CANCELLING,
+    "JOB_STATE_CANCELLED": State.CANCELLED,
+    "JOB_STATE_PAUSED": State.RUNNING,
+    "JOB_STATE_EXPIRED": State.FAILED,
+    "JOB_STATE_UPDATING": State.RUNNING,
+    "JOB_STATE_PARTIALLY_SUCCEEDED": State.FAILED,
+}
+ML = {"STATE_UNSPECIFIED": State.RUNNING, **{str(state): state for state in State}}
+ENDED = {"JOB_STATE_SUCCEEDED", "SUCCEEDED"}
+
+
+def enum(name: str, schema: str) -> set[str]:
+    """The words that the API's own description has."""
+    return set(schemas.discovery(name)["schemas"][schema]["properties"]["state"]["enum"])
+
+
+def vertex(word: Any) -> ActualJob:
+    engine = AiPlatformEngine(connected("http://127.0.0.1:9"))
+    return engine._read("CustomJob", {"name": "projects/1/locations/l/customJobs/7", "state": word})
+
+
+def ml(word: Any) -> ActualJob:
+    return MlEngine(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
+
+
+@pytest.mark.parametrize(("word", "state"), VERTEX.items())
+def test_vertex_ais_words(word: str, state: State) -> None:
+    assert (vertex(word).state, vertex(word).service_state) == (state, word)
+
+
+@pytest.mark.parametrize(("word", "state"), ML.items())
+def test_ai_platform_trainings_words(word: str, state: State) -> None:
+    assert (ml(word).state, ml(word).service_state) == (state, word)
+
+
+def test_no_word_of_the_apis_is_left_out() -> None:
+    assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob")
+    assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob")
+    assert set(ML) == enum("ml.v1", "GoogleCloudMlV1__Job")
+
+
+@given(
+    word=st.text(max_size=40) | st.sampled_from(["job_state_succeeded", "JOB_STATE_SUCCEEDED ", "DONE", "OK"])
+)
+def test_a_word_that_nobody_knows_is_no_end(word: str) -> None:
+    for job in (vertex(word), ml(word)):
+        if word in VERTEX or word in ML:
+            continue
+        assert job.state is State.RUNNING
+        assert status_of("reconciler/local/census", job).state == "pending"
+
+
+@pytest.mark.parametrize("word", sorted({*VERTEX, *ML}))
+def test_a_commit_is_green_only_for_a_success_that_was_seen(word: str) -> None:
+    job = vertex(word) if word in VERTEX else ml(word)
+    assert (status_of("reconciler/local/census", job).state == "success") == (word in ENDED)

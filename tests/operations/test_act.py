@@ -1,0 +1,208 @@
+"""The workflows and actions, run from end to end by nektos/act in a real git repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from act import PIN, TOOL, Actions, copy_workflows
+from github_server import GitHubServer
+from repository import Repository
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()
+PLAN = f"""
+on: pull_request
+jobs:
+  reconciler:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: {TOOL}/.github/actions/plan@{PIN}
+"""
+APPLY = f"""
+on: [push, pull_request, workflow_dispatch, schedule]
+jobs:
+  apply:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: {TOOL}/.github/actions/apply@{PIN}
+        with:
+          wait: true
+"""
+IN_THE_CLOUD = f"""
+on: push
+jobs:
+  jobs:
+    permissions: {{contents: read, id-token: write, statuses: write}}
+    uses: {TOOL}/.github/workflows/apply.yml@{PIN}
+    with:
+      environment: local
+      workload-identity-provider: projects/1/locations/global/workloadIdentityPools/p/providers/github
+      service-account: submitter@my-project.iam.gserviceaccount.com
+"""
+SUSPENDED = "{suspend: true}"
+# Modules whose names the interpreter, pip or the tool would import, if it looked where it is.
+IMPORTED = ("venv", "pip", "site", "sitecustomize", "reconciler", "yaml", "json", "task", "setup")
+
+
+@pytest.fixture
+def github(repository: Repository, tmp_path: Path) -> Iterator[Actions]:
+    with GitHubServer().running() as server:
+        made = Actions(tmp_path / "github", server, repository)
+        repository.job("first", reconcile=SUSPENDED)
+        made.commit(repository, "nothing to train yet")
+        yield made
+        assert not server.violations
+
+
+def latest(github: Actions, sha: str) -> dict[str, str]:
+    """The newest state of each context of a commit."""
+    return {s["context"]: s["state"] for s in reversed(github.server.statuses.get(sha, []))}
+
+
+def branch(github: Actions, name: str = "feature") -> Repository:
+    github.repository.git("checkout", "--quiet", "-b", name)
+    return github.repository
+
+
+# What is merged
+
+
+def test_this_repositorys_workflow_applies_a_push(github: Actions) -> None:
+    copy_workflows(github.repository.root)
+    github.repository.job("census")
+    sha = github.commit(github.repository)
+    run = github.push(JOBS)
+    assert run.jobs["apply"] == "success", run.log
+    states = latest(github, sha)
+    assert states["reconciler/local/census"] == states["reconciler"] == "success"
+
+
+@pytest.mark.fault(29)
+def test_a_run_that_waited_applies_the_head_of_its_branch(github: Actions) -> None:
+    """GitHub keeps no order: whichever run comes last, what all the commits brought is applied.
+
+    It does so where records are kept, as they are wherever there is an identity.
+    """
+    waited = github.repository.git("rev-parse", "HEAD")
+    for name in ("census", "rainfall"):
+        github.repository.job(name, reconcile=SUSPENDED)
+        head = github.commit(github.repository)
+    run = github.push(IN_THE_CLOUD, waited)
+    assert run.jobs["jobs / apply"] == "success", run.log
+    assert "3 jobs (3 suspended)" in run.log
+    assert latest(github, head)["reconciler"] == "success"
+
+
+@pytest.mark.fault(29)
+def test_where_nothing_is_kept_each_run_applies_its_own_commit(github: Actions) -> None:
+    """No other run would give it its verdict."""
+    pushed = [github.repository.git("rev-parse", "HEAD")]
+    github.repository.job("census", reconcile=SUSPENDED)
+    pushed.append(github.commit(github.repository))
+    for wanted, sha in reversed([*enumerate(pushed, 1)]):
+        run = github.push(APPLY, sha)
+        assert run.jobs == {"apply": "success"}, run.log
+        assert f"{wanted} jobs ({wanted} suspended)".replace("1 jobs", "1 job") in run.log
+        assert latest(github, sha)["reconciler"] == "success"
+        github.server.statuses.clear()
+
+
+def test_the_reusable_workflow_asks_for_an_identity_and_keeps_the_work_tree_clean(github: Actions) -> None:
+    sha = github.repository.git("rev-parse", "HEAD")
+    run = github.push(IN_THE_CLOUD)
+    assert run.jobs["jobs / apply"] == "success", run.log
+    assert "identity of submitter@my-project.iam.gserviceaccount.com at projects/1/" in run.log
+    assert latest(github, sha)["reconciler"] == "success"
+
+
+@pytest.mark.fault(42)
+@pytest.mark.parametrize(
+    ("event", "ref"),
+    [
+        ("workflow_dispatch", "refs/heads/feature"),
+        ("push", "refs/heads/feature"),
+        ("push", "refs/tags/main"),
+    ],
+)
+def test_what_is_not_the_default_branch_is_not_applied(github: Actions, event: str, ref: str) -> None:
+    sha = github.repository.git("rev-parse", "HEAD")
+    run = github.run(APPLY, event, sha, {"ref": ref})
+    assert run.jobs == {"apply": "failure"}
+    assert "only the default branch is applied" in run.log
+    assert not github.server.requests
+
+
+@pytest.mark.fault(42)
+def test_a_pull_request_is_not_applied(github: Actions) -> None:
+    branch(github).job("census")
+    github.commit(github.repository)
+    run = github.pull_request(APPLY, "feature")
+    assert run.jobs == {"apply": "failure"}
+    assert "only the default branch is applied" in run.log
+    assert not github.server.requests
+
+
+# What is proposed
+
+
+def test_a_pull_request_gets_a_summary_and_a_comment(github: Actions) -> None:
+    branch(github).job("census")
+    github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler": "success"}, run.log
+    assert "census" in run.summary
+    (comment,) = github.server.comments[7]
+    assert "census" in comment["body"]
+    assert not github.artifacts.exists()
+
+
+@pytest.mark.fault(40, 41, 42)
+def test_a_forks_pull_request_runs_nothing_and_asks_nobody(github: Actions, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    fork = branch(github)
+    fork.job("census")
+    for module in IMPORTED:
+        for folder in ("", "trainer/", "jobs/"):
+            fork.write(f"{folder}{module}.py", f"open({str(ran)!r}, 'a').write({module!r})\n")
+    fork.write("trainer/pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = 'setup'\n")
+    github.commit(fork)
+    run = github.pull_request(PLAN, "feature", source="stranger/models")
+    assert run.jobs == {"reconciler": "success"}, run.log
+    assert "census" in run.summary
+    assert not github.server.requests
+    assert not ran.exists(), ran.read_text()
+
+
+def test_invalid_manifests_are_annotated_and_fail_the_check(github: Actions) -> None:
+    branch(github).write("jobs/bad.yaml", "apiVersion: aiplatform.googleapis.com/v1\nkind: CustomJobb\n")
+    github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler": "failure"}
+    assert "jobs/bad.yaml" in run.log
+    assert "CustomJobb" in run.summary
+    (comment,) = github.server.comments[7]
+    assert "CustomJobb" in comment["body"]
+
+
+def test_this_repositorys_workflow_proves_a_pull_request(github: Actions) -> None:
+    """The proof trains the jobs, and nothing tells GitHub of it but the check."""
+    copy_workflows(github.repository.root)
+    github.commit(github.repository)
+    branch(github).job("census")
+    github.commit(github.repository)
+    run = github.pull_request(JOBS, "feature", source="stranger/models")
+    assert run.jobs == dict.fromkeys(("plan / reconciler", "plan / proof", "reconciler"), "success"), run.log
+    assert github.repository.starts.read_text().count("start") == 1
+    assert not github.server.requests
+
+
+def test_what_is_invalid_fails_the_called_workflow(github: Actions) -> None:
+    """act ends a run there; on GitHub the job that needs it goes on, and fails too."""
+    copy_workflows(github.repository.root)
+    github.commit(github.repository)
+    branch(github).write("jobs/bad.yaml", "kind: CustomJob\n")
+    github.commit(github.repository)
+    run = github.pull_request(JOBS, "feature")
+    assert run.jobs == dict.fromkeys(("plan / reconciler", "plan / proof"), "failure"), run.log

@@ -1,0 +1,203 @@
+"""A plan sees every change of manifests, of settings and of the service, also when caches are warm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from held_service import HeldService
+from in_memory import MANIFEST
+from msgspec.structs import replace
+
+from reconciler.base.errors import ExitCode
+from reconciler.base.http import DirectTransport
+from reconciler.cli import run
+from reconciler.google import session
+from reconciler.google.session import open_session
+from reconciler.manifests.settings import load_config
+from reconciler.model.claim import ClaimState
+from reconciler.model.job import KEY, SOURCE, ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.training_service.state.records import JobState
+
+ML_MANIFEST = """
+    apiVersion: ml.googleapis.com/v1
+    kind: Job
+    metadata: {name: legacy}
+    spec:
+      trainingInput:
+        scaleTier: BASIC
+        region: us-central1
+        masterConfig: {imageUri: "example.test/plain:1"}
+"""
+TWO = "environments: {local: {engine: local%s}, other: {engine: local, project: other-jobs}}\nsource: %s\n"
+
+Told = tuple[int, str, str]
+
+
+@dataclass
+class Place:
+    """A repository of jobs that were all submitted, and their service, which runs nothing by itself."""
+
+    root: Path
+    service: HeldService
+    read: Callable[[], Any]
+
+    def job(self, name: str, *args: str, reconcile: str = "") -> None:
+        file = self.root / "jobs" / f"{name}.yaml"
+        file.write_text(textwrap.dedent(MANIFEST % (name, reconcile, ", ".join(map(json.dumps, args)))))
+
+    def run(self, *arguments: str) -> Told:
+        code = run([*arguments, "-q"])
+        out, err = self.read()
+        return code, out, err
+
+    def plan(self, *arguments: str) -> Told:
+        return self.run("plan", "--detailed-exitcode", *arguments)
+
+    def plan_without_caches(self) -> Told:
+        shutil.rmtree(self.service.home / "cache", ignore_errors=True)
+        return self.plan()
+
+    def session(self) -> Any:
+        config = load_config(self.root)
+        return open_session(config, config.environment(None), os.environ, start=False)
+
+    def becomes(self, name: str, state: JobState) -> None:
+        store = self.service.store
+        for job in store.unfinished():
+            if name in json.dumps(job.body):
+                store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=store.now())
+                if state is not JobState.RUNNING:
+                    store.move(job.id, state, only_from={JobState.RUNNING}, at=store.now())
+
+    def forgets(self, name: str) -> None:
+        """The service has a job no more."""
+        store = self.service.store
+        for job in store.unfinished():
+            if name in json.dumps(job.body):
+                store.delete(job.id)
+
+    def claim_becomes(self, **fields: Any) -> None:
+        with self.session() as opened:
+            found, *_ = opened.claims.listed().values()
+            assert opened.claims.write(replace(found.claim, **fields), found.generation)
+
+    def store_is_emptied(self) -> None:
+        """The claims stay, and what says whose they are is gone."""
+        address = f"{self.service.url}/storage/v1/b/reconciler-staging/o/reconciler%2Fclaims%2Facme%2Fgenesis"
+        headers = {"Authorization": f"Bearer {self.service.token}"}
+        assert urllib3.request("DELETE", address, headers=headers, retries=False).status == 204
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Place]:
+    # What was written a moment ago is trusted at once, so that nobody has to wait here.
+    monkeypatch.setattr("reconciler.manifests.files._COARSEST_TICK", 0)
+    for name in ("XDG_STATE_HOME", "RECONCILER_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    root = tmp_path / "repository"
+    (root / "jobs").mkdir(parents=True)
+    (tmp_path / "user").mkdir()
+    (root / "reconciler.yaml").write_text(TWO % ("", "acme"))
+    monkeypatch.chdir(root)
+    with HeldService(root / ".reconciler").running() as service:
+        made = Place(root, service, capsys.readouterr)
+        for name in ("census", "trees"):
+            made.job(name)
+        (root / "jobs" / "legacy.yaml").write_text(textwrap.dedent(ML_MANIFEST))
+        assert made.run("apply")[0] == 0
+        yield made
+
+
+def rewritten(place: Place, old: str, new: str) -> None:
+    """Another content of the same length, with the same times: what only a look behind them shows."""
+    file = place.root / "jobs" / "census.yaml"
+    status = file.stat()
+    file.write_text(file.read_text().replace(old, new))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Place], object]] = {
+    "an argument": lambda place: place.job("census", "--more"),
+    "a byte": lambda place: rewritten(place, "plain:1", "plain:2"),
+    "another file": lambda place: place.job("new"),
+    "a file less": lambda place: (place.root / "jobs" / "census.yaml").unlink(),
+    "a comment": lambda place: rewritten(place, "kind: CustomJob", "kind: CustomJob # more"),
+    "suspended": lambda place: place.job("census", reconcile="suspend: true"),
+    "suspended, with another content": lambda place: place.job("census", "--more", reconcile="suspend: true"),
+    "attempts": lambda place: (
+        place.becomes("census", JobState.FAILED),
+        place.job("census", reconcile="attempts: 2"),
+    ),
+    "broken": lambda place: (place.root / "jobs" / "census.yaml").write_text("- broken\n"),
+    "running": lambda place: place.becomes("census", JobState.RUNNING),
+    "succeeded": lambda place: place.becomes("legacy", JobState.SUCCEEDED),
+    "failed": lambda place: place.becomes("census", JobState.FAILED),
+    "gone": lambda place: place.forgets("census"),
+    "gone, of ml": lambda place: place.forgets("legacy"),
+    "a claim held": lambda place: place.claim_becomes(state=ClaimState.HELD, error="odd"),
+    "a claim's labels": lambda place: place.claim_becomes(labels="0" * 16),
+    "the store": lambda place: place.store_is_emptied(),
+    "the source": lambda place: (place.root / "reconciler.yaml").write_text(TWO % ("", "acmf")),
+    "defaults": lambda place: (place.root / "reconciler.yaml").write_text(
+        TWO % (", defaults: {network: projects/1/global/networks/n}", "acme")
+    ),
+}
+NO_NEWS = ("a comment", "defaults", "running", "succeeded")
+"""Changes that leave the text of a plan as it was."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_plan_shows_every_change_with_warm_caches(place: Place, change: str) -> None:
+    before = place.plan_without_caches()
+    assert place.plan() == before
+    CHANGES[change](place)
+    after = place.plan()
+    assert after == place.plan() == place.plan_without_caches()
+    assert (after == before) == (change in NO_NEWS)
+
+
+def test_plan_reports_a_mistake_without_asking_the_service(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job("broken", reconcile="suspend: often")
+    monkeypatch.setattr(DirectTransport, "send", lambda *_: pytest.fail("the service was asked"))
+    code, out, err = place.plan()
+    assert (code, out) == (ExitCode.INVALID, "")
+    assert "jobs/broken.yaml" in err
+
+
+def test_plan_shows_runs_of_an_engine_from_another_package(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[ActualJob] = []
+
+    class Batch:
+        def __init__(self, connection: object) -> None:
+            pass
+
+        def jobs(self, labels: dict[str, str]) -> list[ActualJob]:
+            return runs
+
+    own = session.engine_class
+    monkeypatch.setattr(session, "api_versions", lambda: [AIPLATFORM_V1, "batch/v1", ML_V1])
+    monkeypatch.setattr(session, "engine_class", lambda name: Batch if name == "batch/v1" else own(name))
+    before = place.plan()
+    labels = {SOURCE: "acme", KEY: "a" * 52}
+    name = "night_0123456789abcdef"
+    runs.append(ActualJob("jobs/1", name, "batch/v1", "Batch", State.RUNNING, "RUNNING", labels))
+    after = place.plan()
+    assert after != before
+    assert name in after[1]

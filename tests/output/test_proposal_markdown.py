@@ -1,0 +1,489 @@
+"""What a pull request is shown: what matters first, within GitHub's limits, and nothing that is live."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from msgspec import structs
+
+from reconciler.base.diagnostics import Problem
+from reconciler.base.sanitize import one_line
+from reconciler.model.plan import (
+    Action,
+    Change,
+    Comparison,
+    Drift,
+    DriftKind,
+    Edit,
+    FieldChange,
+    Plan,
+    Target,
+)
+from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
+from reconciler.output.plan_markdown import plan_markdown
+from reconciler.output.text import plan_text
+from tests.planning import GOOGLE
+
+BASE = "0123456789abcdef0123456789abcdef01234567"
+FIELDS = (FieldChange("/jobSpec/replicaCount", 1, 2), FieldChange("/jobSpec/machine", None, "n1"))
+
+
+def changed(name: str = "census", edit: Edit = Edit.CHANGED, **more: Any) -> Change:
+    action = more.pop("action", Action.NONE if edit is Edit.UNCHANGED else Action.SUBMIT)
+    hours = more.pop("hours_before", 0.0), more.pop("hours_after", 0.0)
+    given = {"path": f"jobs/{name}.yaml", "line": 3, "reason": str(edit), **more}
+    job_name = f"{name}_{BASE[:16]}"
+    return Change(
+        action, base_name=name, job_name=job_name, kind="CustomJob", edit=edit, hours=hours, **given
+    )
+
+
+def proposal(*changes: Change, **differences: Any) -> Plan:
+    return Plan(GOOGLE, changes, (), None, comparison=Comparison(BASE, **differences))
+
+
+def differing(plan: Plan, **differences: Any) -> Plan:
+    assert plan.comparison
+    return structs.replace(plan, comparison=structs.replace(plan.comparison, **differences))
+
+
+def in_full(plan: Plan, limit: int | None = None) -> str:
+    return plan_markdown(plan, limit)
+
+
+@cache
+def renderer() -> MarkdownIt:
+    made = MarkdownIt("commonmark", {"html": True, "linkify": True})
+    made.enable(["table", "linkify", "strikethrough"])
+    assert made.linkify
+    # GitHub makes no link of a mere name.
+    made.linkify.set({"fuzzy_link": False})
+    return made
+
+
+@dataclass
+class Page(HTMLParser):
+    """A page as a browser takes it: its tags, and its text with the elements around it."""
+
+    tags: list[str] = field(default_factory=list)
+    texts: list[tuple[str, str]] = field(default_factory=list)
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.tags, self.texts, self.around = [], [], []  # type: ignore[var-annotated]
+        self.feed(renderer().render(markdown))
+        self.close()
+        assert self.around == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = " ".join(f"{name}={value}" for name, value in attrs)
+        self.tags.append(f"{tag} {told}".strip())
+        if tag != "br":
+            self.around.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.around.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        last = self.texts[-1] if self.texts else ("", "")
+        if last[0] == (place := " ".join(self.around)):
+            self.texts[-1] = (place, last[1] + data)
+        else:
+            self.texts.append((place, data))
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+    @property
+    def shown(self) -> str:
+        return "".join(data for _, data in self.texts)
+
+
+# What GitHub looks for in the text of a page, outside of code.
+REFERENCES = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?<![\w`])@[a-z0-9]",
+        r"#\d",
+        r"\bgh-\d",
+        r":[a-z0-9_+-]+:",
+        r"(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])",
+    )
+]
+# And what its Markdown makes links of, also within an element that the text itself opens.
+ADDRESSES = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (r"[a-z]+://\S", r"www\.\w", r"[\w.+-]+@[\w-]+", r"(^|[\s(])\$\S.*?\$([\s.,;:?!)]|$)")
+]
+
+
+def assert_inert(page: Page) -> None:
+    for place, shown in page.texts:
+        if "pre" in place.split():
+            continue
+        looked_for = ADDRESSES if "code" in place.split() else ADDRESSES + REFERENCES
+        assert not [found[0] for one in looked_for if (found := one.search(shown))], shown
+
+
+def assert_inert_in_a_log(shown: str) -> None:
+    """What a workflow prints, its runner and a terminal read too."""
+    assert [line for line in shown.split("\n") if one_line(line) != line] == []
+
+
+ATTACKS = r"""@octocat|@acme/team|#1|acme/models#1|GH-1|https://evil.example/x|www.evil.example|a@b.example
+</details>|</code>|</summary>|<img src=x onerror=y>|<script>|<!--|-->|<?php|<![CDATA[|<https://x.example>|&lt;b&gt;
+&#64;octocat|&commat;octocat|:octocat:|$x$|$|**b**|_e_|*|~~s~~|\|!|=|+|a_b_c|mailto:a@b.example|xmpp:a@b.example
+ftp://x.example|[x](http://y.example)|![x](http://y.example)|[x]: http://y.example|[^1]|- [ ] x|1. x|> q|# h
+---|===|```|````|~~~|`|::error::x|##[group]|    x|0123456|x|@|é|🎉|"""
+SPECIAL = [
+    "|",
+    "| |",
+    "\n",
+    "\n\n",
+    "\r",
+    "\n```\n</details>\n",
+    "\x00",
+    "\x1b[31m",
+    "\u202e",
+    "\u200b",
+    "\u0661. x",
+    BASE,
+]
+untrusted = st.one_of(
+    st.lists(st.sampled_from([*re.split(r"\||\n", ATTACKS), *SPECIAL]), max_size=6).map("".join),
+    st.text(max_size=20),
+)
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
+    """A proposal all of whose texts go through a function first."""
+    texts = draw(st.lists(st.lists(untrusted, min_size=9, max_size=9), min_size=1, max_size=2))
+    edits = draw(
+        st.lists(st.sampled_from([e for e in Edit if e is not Edit.UNCHANGED]), min_size=2, max_size=2)
+    )
+    actions = draw(st.lists(st.sampled_from(Action), min_size=2, max_size=2))
+    environment = draw(untrusted).replace("\n", "")[:30]
+
+    def made(of: Callable[[str], str]) -> Plan:
+        changes, problems, notes = [], [], []
+        fields_of_settings: list[FieldChange] = []
+        for edit, action, (a, b, c, d, e, f, g, h, i) in zip(edits, actions, texts, strict=False):
+            fields = (FieldChange(f"/{of(a)}", of(b), None), FieldChange(of(c), None, [of(d)]))
+            change = Change(action, of(a), of(b), of(c), of(d), of(e), 1, fields=fields, edit=edit)
+            notes_of_job = (of(f), of(g))
+            changes.append(structs.replace(change, notes=notes_of_job, code_changed=True, hours=(0, 1.5)))
+            problems.append(Problem(of(a), 1, 1, f"/{of(b)}", of(h), of(i)))
+            fields_of_settings += (
+                FieldChange(f"/defaults/{of(a)}", of(b), None),
+                FieldChange(of(c), None, [of(d)]),
+            )
+            notes.append(of(e))
+        target = Target(of(environment), "google", of(environment), of(environment))
+        comparison = Comparison(
+            BASE, tuple(problems), 1, settings=tuple(fields_of_settings), notes=tuple(notes)
+        )
+        return Plan(target, tuple(changes), (), None, comparison=comparison)
+
+    return made
+
+
+def plain(untrusted: str) -> str:
+    return "x" if untrusted else ""
+
+
+@pytest.mark.fault(45)
+@given(proposals())
+def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]], Plan]) -> None:
+    """The page has just the elements that it has for harmless text, and GitHub finds nothing in its text."""
+    shown = in_full(made(str))
+    page = Page(shown)
+    assert page.tags == Page(in_full(made(plain))).tags
+    assert page.shown.rstrip().endswith("shows the actual plan.")
+    assert_inert(page)
+    assert_inert_in_a_log(shown)
+
+
+@pytest.mark.fault(45)
+@given(untrusted, untrusted, untrusted, untrusted)
+def test_nothing_in_the_plan_that_asked_the_service_is_live(a: str, b: str, c: str, d: str) -> None:
+    def made(of: Callable[[str], str]) -> str:
+        change = Change(Action.SUBMIT, of(a), "census", of(b), "CustomJob", of(c), 1)
+        change = structs.replace(change, fields=(FieldChange(of(d), of(a), of(b)),))
+        drift = Drift(DriftKind.ORPHANED, of(c), "census", of(d))
+        return plan_markdown(Plan(Target("prod", "google", of(a), of(b)), (change,), (drift,), None))
+
+    page = Page(made(str))
+    assert page.tags == Page(made(plain)).tags
+    assert_inert(page)
+    assert_inert_in_a_log(made(str))
+
+
+@pytest.mark.fault(45)
+@given(untrusted)
+@example("@octocat #1 https://x.example a@b.example GH-1 :octocat: " + BASE)
+def test_text_and_code_show_what_was_written(said: str) -> None:
+    shown = one_line(said).strip()
+    assert Page(f"x {text(said)} x").shown.replace("\u200b", "").strip() == f"x {shown} x".strip()
+    assert Page(f"x {code(said)} x").shown.replace("\u200b", "").strip() == f"x {one_line(said)} x"
+    assert Page(f"<details><summary>{code(said)}</summary>\n\nx\n\n</details>").tags == [
+        "details",
+        "summary",
+        "code",
+        "p",
+    ]
+
+
+@pytest.mark.fault(45)
+@given(st.lists(untrusted.map(one_line), min_size=1))
+@example(["```", "# h"])
+@example(["x", "`````", "``` `````"])
+def test_a_fence_holds_and_shows_what_was_written(lines: list[str]) -> None:
+    page = Page(f"{fence(lines, 'diff')}\n\nafter")
+    assert page.tags == ["pre", "code class=language-diff", "p"]
+    assert page.shown == "\n".join(lines) + "\n\nafter\n"
+
+
+def test_code_can_be_copied() -> None:
+    for said in ("jobs/a-b.c/d_e.yaml:3", f"census_{BASE[:16]}", "/spec/x/0/y", BASE):
+        assert "\u200b" not in Page(code(said)).shown
+
+
+# What is said, and in which order.
+
+
+def test_without_changes_it_is_one_line() -> None:
+    same = [changed(str(number), Edit.UNCHANGED, hours_before=1, hours_after=1) for number in range(12)]
+    assert in_full(proposal(*same)) == (
+        "No changes for <code>prod</code> against <code>0123456789ab</code>: 12 unchanged."
+    )
+    moved = structs.replace(same[0], notes=("moved from jobs/x.yaml",))
+    assert in_full(proposal(moved, *same)).endswith(": 13 unchanged (1 moved).")
+    assert in_full(proposal()).endswith(": no jobs.")
+    assert "\n" not in in_full(proposal(*same, base_problems=3), COMMENT_LIMIT)
+
+
+def test_what_matters_is_said_first() -> None:
+    shown = in_full(
+        proposal(
+            changed("unchanged", Edit.UNCHANGED, hours_before=2, hours_after=2),
+            changed("new", Edit.NEW, hours_after=96.5),
+            changed("changed", fields=FIELDS, code_changed=True, hours_before=12, hours_after=1024),
+            changed(
+                "removed", Edit.REMOVED, action=Action.NONE, hours_before=8, notes=("a live run goes on",)
+            ),
+            changed("cancelled", Edit.REMOVED, action=Action.CANCEL, reason="removed (onDelete: cancel)"),
+            changed("blocked", action=Action.BLOCKED, reason="too large"),
+            problems=(Problem("jobs/x.yaml", 3, 5, "/spec", "unknown key", "did you\nmean y?"),),
+            base_problems=2,
+        )
+    )
+    page = Page(shown).shown
+    order = ["1 problem in 1 file", "1 new, 2 changed, 2 removed, 1 unchanged (1 blocked)", "jobs/x.yaml:3:5"]
+    order += ["blocked", "cancelled", "removed", "changed", "new"]
+    places = [page.replace("\u200b", "").index(said) for said in order[:3]]
+    assert places == sorted(places)
+    rows = [line for line in shown.splitlines() if line.startswith("| ") and "<code>" in line]
+    assert [re.findall("<code>(.*?)</code>", row)[0] for row in rows] == order[3:]
+    assert "At most 22 → 1,122.5 accelerator-hours if each job runs once." in shown
+    assert "The base has 2 problems: the jobs of its invalid manifests count as new." in shown
+    assert "did you mean y" in shown
+    assert "| 12 → 1,024 |" in shown
+    assert "| **blocked** | <code>blocked</code> | too large |" in shown
+
+
+def test_details_say_what_differs() -> None:
+    shown = in_full(
+        proposal(
+            changed("census", fields=FIELDS, code_changed=True, notes=("if it is still live, it goes on",))
+        )
+    )
+    assert "<details open><summary>changed <code>census</code>: 2 fields and the code</summary>" in shown
+    assert (
+        """
+- the code changed
+- if it is still live, it goes on
+
+```diff
+- /jobSpec/replicaCount: 1
++ /jobSpec/replicaCount: 2
++ /jobSpec/machine: "n1"
+```
+"""
+        in shown
+    )
+    assert "<details>" in in_full(proposal(*(changed(str(n), fields=FIELDS) for n in range(4))))
+    assert "details" not in in_full(proposal(changed("new", Edit.NEW))), "the row says it all"
+
+
+def test_settings_are_told_before_all_else() -> None:
+    fields = (
+        FieldChange("/environments/prod/project", "acme-ml", "acme-other"),
+        FieldChange("/environments/prod/location", "us-east1", "us-central1"),
+        FieldChange("/limits/submissions", None, "no limit"),
+        FieldChange("/images/x/python", "3.11", "3.12"),
+    )
+    alone = differing(proposal(), settings=fields[3:])
+    assert "**Settings change:** 1 in <code>reconciler.yaml</code>.\n" in in_full(alone)
+    assert not in_full(alone).startswith("No changes")
+    assert "What that means" in in_full(differing(proposal(), notes=("What that means",)))
+    shown = in_full(
+        differing(
+            proposal(changed(), problems=(Problem("jobs/x.yaml", 3, 5, "", "wrong"),)),
+            settings=fields,
+            notes=("what that means",),
+        )
+    )
+    assert (
+        "**Settings change:** 4 in <code>reconciler.yaml</code>; they decide where jobs run, what one apply "
+        "may cost.\n" in shown
+    )
+    page = Page(shown).shown
+    order = ["Settings change", "what that means", "1 problem", "1 changed", "decides"]
+    order += ["/environments/prod/project", "jobs/x.yaml:3:5", "census"]
+    assert [page.index(said) for said in order] == sorted(page.index(said) for said in order)
+    rows = [row for row in shown.splitlines() if row.startswith("| <code>&#47;")]
+    assert [Page(f"{row}").shown.strip() for row in rows] == [
+        '| /environments/prod/project | "acme-ml" | "acme-other" | where jobs run |',
+        '| /environments/prod/location | "us-east1" | "us-central1" | where jobs run |',
+        '| /limits/submissions | nothing | "no limit" | what one apply may cost |',
+        '| /images/x/python | "3.11" | "3.12" |  |',
+    ]
+
+
+def test_of_invalid_settings_no_jobs_are_counted() -> None:
+    broken = differing(proposal(problems=(Problem("reconciler.yaml", 1, 1, "", "wrong"),)), notes=("why",))
+    for shown in (in_full(broken), plan_text(broken)):
+        assert "why" in shown
+        assert "no jobs" not in shown
+        assert "unchanged" not in shown
+
+
+def test_settings_in_a_terminal() -> None:
+    images = tuple(FieldChange(f"/images/{n}/python", "3.11", "3.12") for n in range(60))
+    fields = (FieldChange("/source", "a\x1b[2J", "b"), *images)
+    shown = plan_text(differing(proposal(changed()), settings=fields, notes=("what\nthat means",)))
+    lines = shown.splitlines()
+    assert lines[1:5] == [
+        "",
+        "Settings change, in reconciler.yaml:",
+        '  ! /source: "a\\u001b[2J" → "b"  (which runs are this repository\'s)',
+        '    /images/0/python: "3.11" → "3.12"',
+    ]
+    assert lines[53:57] == ["    … and 11 more", "", "what\\nthat means", ""]
+    assert_inert_in_a_log(shown)
+    assert "no job differs" not in plan_text(differing(proposal(), settings=fields[:1]))
+
+
+# Limits.
+
+
+def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
+    fields = (FieldChange("/source", "a", "b" * 1000), FieldChange("/github/repository", "a/b", "c/d"))
+    problems = tuple(Problem(f"jobs/{'x' * 400}{n}.yaml", 1, 1, "", "y" * 500) for n in range(500))
+    shown = in_full(differing(many(), problems=problems, settings=fields), COMMENT_LIMIT)
+    assert len(shown.encode()) < COMMENT_LIMIT
+    assert "they decide which runs are this repository's, who is told." in shown
+    assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
+    much = tuple(FieldChange(f"/images/{'é' * 100}{n}/python", "@" * 300, "#" * 300) for n in range(2000))
+    shown = in_full(differing(many(), problems=problems, settings=fields + much), COMMENT_LIMIT)
+    assert len(shown.encode()) < COMMENT_LIMIT
+    assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
+    assert "**Settings change:** 2,002 in" in shown
+    assert "*Not shown of the settings: " in shown
+    assert "<code>stop-0</code>" in shown
+
+
+def many(count: int = 2000, fields: int = 2) -> Plan:
+    differing = tuple(FieldChange(f"/jobSpec/pools/{n}/count", n, n + 1) for n in range(fields))
+    changes = [changed(f"job-{n:04}", fields=differing, hours_before=1, hours_after=2) for n in range(count)]
+    news = [changed(f"new-{n:04}", Edit.NEW, hours_after=2) for n in range(10)]
+    blocked = [changed(f"stop-{n}", fields=differing, action=Action.BLOCKED) for n in range(3)]
+    return proposal(*news, *changes, *blocked, problems=(Problem("jobs/x.yaml", 1, 1, "", "no"),) * 40)
+
+
+@pytest.mark.parametrize(("limit", "least"), [(COMMENT_LIMIT, 100), (SUMMARY_LIMIT, 2000)])
+def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None:
+    shown = in_full(many(fields=5), limit)
+    assert limit * 0.9 < len(shown.encode()) < limit
+    assert "**40 problems in 1 file:**" in shown
+    assert "10 new, 2,003 changed (**3 blocked**). At most 2,000 → 4,020 accelerator-hours" in shown
+    assert "**Not all of it fits here:** the workflow run's" in shown
+    assert shown.count("- <code>jobs/x.yaml") == 40, "every problem"
+    rows, details = len(re.findall("^\\| [^|]", shown, re.M)), shown.count("<details>")
+    assert rows >= least
+    assert details > 10
+    for number in range(3):
+        assert shown.count(f"<code>stop-{number}</code>") == 2, "in the table and among the details"
+    left = dict(re.findall(r"\*Not shown of the (table|details): (.*?)\.\*", shown))
+    assert left.get("table", "") == (f"{2003 - rows:,} changed, 10 new" if rows < 2013 else "")
+    assert left["details"] == f"{2003 - details:,} changed"
+
+
+def test_what_fits_is_shown_whole_whatever_the_limit() -> None:
+    few = many(3)
+    assert in_full(few, COMMENT_LIMIT) == in_full(few, SUMMARY_LIMIT) == in_full(few)
+    assert "Not shown" not in in_full(few)
+    exactly = len(in_full(few).encode()) + 1
+    assert in_full(few, exactly) == in_full(few)
+    assert "Not shown" in in_full(few, exactly - 1)
+
+
+def test_one_giant_does_not_take_the_place_of_the_others() -> None:
+    giant = changed(
+        "giant", fields=tuple(FieldChange(f"/{'k' * 300}/{n}", "a" * 400, "b" * 400) for n in range(60))
+    )
+    rest = many(300)
+    shown = in_full(structs.replace(rest, changes=(giant, *rest.changes)), 20_000)
+    assert "| <code>giant</code> |" in shown
+    assert shown.count("<details>") > 3
+    names = in_full(proposal(*(changed("\U0001f389" * 100_000 + str(n)) for n in range(50))), 20_000)
+    assert names.count("<tr>") or names.count("| changed |") > 1
+
+
+@settings(max_examples=50)
+@given(proposals(), st.integers(4_000, 8_000), st.integers(1, 10))
+def test_no_limit_is_passed_and_nothing_is_cut_in_two(
+    made: Callable[[Callable[[str], str]], Plan], limit: int, times: int
+) -> None:
+    one = made(str)
+    assert one.comparison
+    more = differing(one, problems=one.comparison.problems * times)
+    shown = in_full(structs.replace(more, changes=one.changes * times), limit)
+    assert len(shown.encode()) < limit
+    page = Page(shown)
+    assert page.shown.rstrip().endswith("shows the actual plan.")
+    assert {tag.split()[0] for tag in page.tags} <= OURS
+    assert_inert(page)
+
+
+OURS = {"h3", "p", "strong", "em", "code", "ul", "li", "br", "details", "summary", "pre", "sub"}
+OURS |= {"table", "thead", "tbody", "tr", "th", "td"}
+
+
+def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
+    proposed = [structs.replace(change, edit=None) for change in many(fields=10).changes]
+    drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest wants it") for n in range(50))
+    shown = plan_markdown(Plan(Target("local", "local", "local", "local"), tuple(proposed), drift, None))
+    assert len(shown.encode()) < SUMMARY_LIMIT
+    assert shown.count("| submit |") == 2010
+    assert shown.count("| orphaned |") == 50
+    assert "Not shown of the details: " in shown
+    assert "`reconciler plan` tells the rest" in shown
+
+
+def test_long_texts_are_cut() -> None:
+    assert cut("x" * 500) == "x" * 500
+    assert cut("x" * 501) == "x" * 499 + "…"
+    assert len(Page(text("y" * 10_000)).shown.strip()) == 500

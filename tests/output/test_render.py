@@ -1,0 +1,183 @@
+"""What people read: complete, and inert wherever somebody else wrote it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from reconciler.base.diagnostics import Problem
+from reconciler.model.job import State
+from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
+from reconciler.output.plan_markdown import plan_markdown
+from reconciler.output.text import (
+    outcomes_text,
+    plan_text,
+    problems_text,
+    status_text,
+    validation_github,
+    validation_text,
+)
+from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
+
+LOCAL = Target("local", "local", "local", "local")
+CHANGE = Change(Action.SUBMIT, "new", "census", "census_0123456789abcdef", "CustomJob", "jobs/census.yaml", 3)
+
+
+def plan(*changes: Change, drift: tuple[Drift, ...] = ()) -> Plan:
+    return Plan(LOCAL, changes, drift, "sha256:" + "0" * 64)
+
+
+def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
+    field = FieldChange("/workerPoolSpecs/0/replicaCount", "1", "2")
+    text = plan_text(plan(replace(CHANGE, fields=(field,)), replace(CHANGE, action=Action.NONE)))
+    assert text.splitlines() == [
+        "Plan for local (embedded service)",
+        "",
+        "  + submit census_0123456789abcdef  CustomJob  jobs/census.yaml:3",
+        "      new",
+        '      /workerPoolSpecs/0/replicaCount: "1" → "2"',
+        "",
+        "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 findings.",
+        "Digest: sha256:" + "0" * 64,
+    ]
+
+
+def test_a_plan_with_nothing_to_do_says_so() -> None:
+    done = plan(replace(CHANGE, action=Action.NONE))
+    assert plan_text(done).splitlines()[-1] == "Nothing to do: 1 job as wanted."
+    finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", "running, and no manifest wants it")
+    drifting = plan_text(replace(done, drift=(finding,)))
+    assert "  ~ orphaned old_0123456789abcdef: running, and no manifest wants it" in drifting
+    assert drifting.splitlines()[-1] == "Nothing to do: 1 job as wanted, 1 finding."
+
+
+def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
+    rows = [replace(CHANGE, action=Action.NONE, stuck=stuck, reason=f"why {stuck}") for stuck in Stuck]
+    text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason="succeeded")))
+    assert text.splitlines()[-1] == (
+        "Nothing to do: 7 jobs (1 failed, 1 cancelled, 1 deleted outside, 1 given up, 1 already ran, "
+        "1 suspended)."
+    )
+    shown = [line.strip() for line in text.splitlines() if "why" in line or "succeeded" in line]
+    assert shown == [f"why {stuck}" for stuck in Stuck]
+
+
+def test_a_suspended_job_is_shown_where_something_of_it_goes_on() -> None:
+    resting = replace(CHANGE, action=Action.NONE, stuck=Stuck.SUSPENDED, reason="suspended")
+    running = replace(resting, reason="suspended; its run goes on: running")
+    text = plan_text(plan(resting, running))
+    assert [line.strip() for line in text.splitlines() if line.startswith("      ")] == [running.reason]
+
+
+def test_a_change_without_a_manifest_has_no_line() -> None:
+    cancel = replace(CHANGE, action=Action.CANCEL, line=0)
+    assert plan_text(plan(cancel)).splitlines()[2].endswith("CustomJob  jobs/census.yaml")
+
+
+@pytest.mark.parametrize(
+    ("claim", "state", "shown"),
+    [
+        ("none", None, "not submitted"),
+        ("pending", None, "outcome unknown"),
+        ("bound", None, "gone"),
+        ("rejected", None, "refused"),
+        ("held", None, "held"),
+        ("bound", State.SUCCEEDED, "SUCCEEDED"),
+        ("pending", State.RUNNING, "RUNNING"),
+    ],
+)
+def test_a_job_without_a_run_is_shown_by_its_claim(claim: Recorded, state: State | None, shown: str) -> None:
+    line = status_text([JobStatus("census_1", "census", "CustomJob", state, claim)]).splitlines()[1]
+    assert line.split("  ")[2].strip() == shown
+
+
+def test_problems_are_lines_that_editors_understand() -> None:
+    problems = [Problem("jobs/a.yaml", 3, 5, "/spec/x", 'unknown key "x"', 'did you mean "y"?')]
+    assert problems_text(problems) == 'jobs/a.yaml:3:5: unknown key "x" (/spec/x)\n    did you mean "y"?'
+    assert validation_text(7, problems).splitlines()[-1] == "1 problem in 1 file of 7."
+    assert validation_text(7, []) == "7 files valid."
+
+
+def test_annotations_stay_within_what_github_keeps() -> None:
+    problems = [Problem("jobs/a,b.yaml", n, 1, "", "100% wrong") for n in range(1, 31)]
+    lines = validation_github(1, problems).splitlines()
+    assert len(lines) == 10
+    assert lines[0].startswith("::error file=jobs/a%2Cb.yaml,line=1,col=1,")
+    assert lines[0].endswith("::100%25 wrong")
+    assert "21 more problems" in lines[-1]
+
+
+def test_outcomes_count_the_jobs_that_did_not_succeed() -> None:
+    stopped = replace(CHANGE, action=Action.CANCEL)
+    outcomes = [
+        Outcome(CHANGE, Status.APPLIED, state=State.FAILED),
+        Outcome(CHANGE, Status.APPLIED, state=State.CANCELLED),
+        Outcome(CHANGE, Status.APPLIED, state=State.SUCCEEDED),
+        Outcome(stopped, Status.APPLIED, state=State.CANCELLED),
+    ]
+    last = outcomes_text(outcomes).splitlines()[-1]
+    assert last == "Apply: 4 applied, 1 job FAILED, 1 job CANCELLED."
+
+
+nasty = st.text(st.characters() | st.sampled_from("`|<>@#:*_[]\n\r\x1b\u202e%"), max_size=30)
+
+
+@given(nasty, nasty, nasty)
+def test_untrusted_text_is_inert_in_every_form(path: str, said: str, value: str) -> None:
+    change = replace(CHANGE, path=path, reason=said, fields=(FieldChange("/x", value, said),))
+    drift = Drift(DriftKind.ORPHANED, said, said, value)
+    whole = plan(change, drift=(drift,))
+    status = JobStatus(said, said, "CustomJob", State.FAILED, "bound", service_state=value, error=value)
+    outcome = Outcome(CHANGE, Status.FAILED, error=value)
+    problem = Problem(path, 1, 1, said, said, value)
+    for text in (
+        plan_text(whole),
+        plan_markdown(whole),
+        outcomes_text([outcome]),
+        status_text([status]),
+        problems_text([problem]),
+        validation_github(1, [problem]),
+    ):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+        assert all(
+            line.startswith("::error ") or not line.lstrip().startswith("::") for line in text.splitlines()
+        )
+    assert "::error" not in plan_text(whole).splitlines()[0]
+    _assert_inert_markdown(plan_markdown(whole))
+
+
+def _assert_inert_markdown(text: str) -> None:
+    """Outside fenced blocks nothing of the untrusted text can start markup, a link or a mention."""
+    fence = ""
+    for line in text.split("\n"):
+        ticks = re.match("`{3,}", line)
+        if fence:
+            fence = "" if line == fence else fence
+            continue
+        if ticks:
+            fence = ticks[0]
+            continue
+        bare = re.sub(r"&#\d+;|</?code>|`census_0123456789abcdef`", "", line)
+        bare = re.sub(r"^(### |\| )|\|", "", bare)
+        assert not set(bare) & set("`<>@#*[]"), line
+    assert not fence
+
+
+def test_long_values_are_shown_from_where_they_differ() -> None:
+    before, after = "x" * 300 + "before", "x" * 300 + "after"
+    text = plan_text(plan(replace(CHANGE, fields=(FieldChange("/x", before, after),))))
+    assert 'before"' in text
+    assert 'after"' in text
+
+
+def test_fields_that_are_not_shown_are_counted_in_every_form() -> None:
+    fields = tuple(FieldChange(f"/x/{n}", n, n + 1) for n in range(60))
+    for text in (
+        plan_text(plan(replace(CHANGE, fields=fields))),
+        plan_markdown(plan(replace(CHANGE, fields=fields))),
+    ):
+        assert "and 10 more fields" in text

@@ -1,0 +1,35 @@
+"""A job that is listed twice is one job, in the state that it can't have left."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from reconciler.model.job import State
+from reconciler.planning.attempts import attempts_by_base
+from tests.planning import bound_to, run_of, wanted
+
+JOB = wanted()
+LIVE = (State.QUEUED, State.PREPARING, State.RUNNING, State.CANCELLING)
+
+
+def seen(*states: State) -> State:
+    """What counts of a job that overlapping pages show in these states."""
+    runs = [run_of(JOB, state) for state in states]
+    claim = bound_to(JOB, runs[0])
+    ((attempt,),) = attempts_by_base([JOB], runs, {claim.id: claim}).values()
+    assert attempt.run is not None
+    return attempt.run.state
+
+
+@pytest.mark.fault(14, 17)
+@pytest.mark.parametrize("live", LIVE)
+@pytest.mark.parametrize("end", [state for state in State if state.ended])
+def test_an_end_wins_over_any_state_before_it(live: State, end: State) -> None:
+    assert seen(live, end) == seen(end, live) == end
+
+
+def test_of_two_live_states_the_later_counts() -> None:
+    for early, late in itertools.combinations(LIVE, 2):
+        assert seen(early, late) == seen(late, early) == late

@@ -1,0 +1,190 @@
+"""What stops an apply before its first write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reconciler.base.errors import ExitCode, RefusedError
+from reconciler.google.engines import engine_class
+from reconciler.manifests.settings import GOOGLE_LIMITS, Limits
+from reconciler.model.job import State
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
+from reconciler.model.plan import Action, Change, DesiredJob, Plan, Target
+from reconciler.operations.plan import accelerator_hours
+from reconciler.planning.limits import check_brakes
+from tests.planning import bound_to, run_of, wanted
+from tests.planning import plan as planned
+
+A100 = {"machineType": "a2-highgpu-2g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 2}
+POOLS: list[dict[str, Any]] = [
+    {"machineSpec": A100},
+    {"machineSpec": A100, "replicaCount": "3"},
+    {},
+    {"machineSpec": {}},
+]
+TUNING = {
+    "trialJobSpec": {"workerPoolSpecs": POOLS, "scheduling": {"timeout": "900.0s"}},
+    "maxTrialCount": 5,
+}
+
+
+def job(spec: dict[str, Any]) -> DesiredJob:
+    ml = "trainingInput" in spec
+    kind = "Job" if ml else "HyperparameterTuningJob" if "trialJobSpec" in spec else "CustomJob"
+    manifest = Manifest(ML_V1 if ml else AIPLATFORM_V1, kind, "census", spec)
+    return DesiredJob(manifest, "0" * 64, "census_" + "0" * 16, "", spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "hours"),
+    [
+        ({"workerPoolSpecs": [{"machineSpec": {"machineType": "n1-standard-4"}}]}, 0),
+        ({"workerPoolSpecs": POOLS, "scheduling": {"timeout": "7200s"}}, 8 * 2),
+        ({"workerPoolSpecs": POOLS, "scheduling": {"timeout": "0s"}}, 8 * 168),
+        ({"workerPoolSpecs": POOLS}, 8 * 168),
+        (TUNING, 8 * 0.25 * 5),
+        ({"trainingInput": {"scaleTier": "BASIC_GPU", "scheduling": {"maxRunningTime": "3600s"}}}, 1),
+        ({"trainingInput": {"scaleTier": "BASIC"}}, 0),
+        (
+            {
+                "trainingInput": {
+                    "scaleTier": "CUSTOM",
+                    "masterType": "complex_model_m_gpu",
+                    "workerType": "n1-standard-8",
+                    "workerCount": "2",
+                    "workerConfig": {"acceleratorConfig": {"count": "3", "type": "NVIDIA_TESLA_T4"}},
+                    "hyperparameters": {"maxTrials": 5},
+                    "scheduling": {"maxRunningTime": "3600s"},
+                }
+            },
+            (4 + 6) * 5,
+        ),
+    ],
+)  # fmt: skip
+def test_accelerator_hours(spec: dict[str, Any], hours: float) -> None:
+    wanted = job(spec)
+    engine = engine_class(wanted.manifest.api_version)
+    assert engine.accelerator_hours(wanted.manifest.kind, spec) == pytest.approx(hours)
+
+
+def plan(*actions: Action) -> Plan:
+    wanted = job({"workerPoolSpecs": POOLS, "scheduling": {"timeout": "3600s"}})
+    changes = tuple(Change(action, "", "census", "census", "CustomJob", desired=wanted) for action in actions)
+    return Plan(Target("prod", "google", "p", "l"), changes, (), "sha256:1")
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
+        (Limits(), ""),
+        (Limits(submissions=2, cancels=1, accelerator_hours=16), ""),
+        (Limits(submissions=1), "submissions: 2"),
+        (Limits(cancels=0), "cancels: 1"),
+        (Limits(accelerator_hours=15.5), "acceleratorHours: 16"),
+    ],
+)
+def test_over_a_limit_nothing_is_done_and_the_message_says_what_to_raise(
+    limits: Limits, refused: str
+) -> None:
+    found = plan(Action.SUBMIT, Action.RETRY, Action.CANCEL, Action.NONE, Action.BLOCKED)
+    if not refused:
+        check_brakes(found, accelerator_hours(found), limits, None)
+        return
+    with pytest.raises(RefusedError) as caught:
+        check_brakes(found, accelerator_hours(found), limits, None)
+    assert refused in caught.value.hint
+    assert caught.value.exit_code is ExitCode.REFUSED
+
+
+@pytest.mark.fault(48)
+def test_only_the_reviewed_plan_is_applied() -> None:
+    check_brakes(plan(), 0, Limits(), "sha256:1")
+    with pytest.raises(RefusedError) as caught:
+        check_brakes(plan(), 0, Limits(), "sha256:2")
+    assert caught.value.exit_code is ExitCode.REFUSED
+    assert caught.value.message == "the plan is no longer the reviewed one: its digest is sha256:1"
+    assert caught.value.hint == (
+        "look at the plan again with `reconciler plan`, and pass the digest that it then shows"
+    )
+
+
+@pytest.mark.fault(48)
+def test_a_plan_is_another_as_soon_as_what_it_does_is() -> None:
+    first, second = wanted("census", "a"), wanted("census", "b")
+    run = run_of(first, State.RUNNING)
+    reviewed = planned([first])
+    check_brakes(reviewed, 0, Limits(), reviewed.digest)
+    for moved in (planned([second]), planned([first], [run], [bound_to(first, run)]), planned([])):
+        with pytest.raises(RefusedError):
+            check_brakes(moved, 0, Limits(), reviewed.digest)
+
+
+def refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
+    with pytest.raises(RefusedError) as caught:
+        check_brakes(found, hours, limits, None)
+    assert caught.value.exit_code is ExitCode.REFUSED
+    return caught.value.message, caught.value.hint
+
+
+@pytest.mark.fault(21)
+def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
+    """Every base name is another one: all are submitted anew, and all old runs are orphaned."""
+    old = [wanted(f"old{n}", on_delete="cancel") for n in range(30)]
+    runs = [run_of(job, State.RUNNING, number=n) for n, job in enumerate(old, 1)]
+    claims = [bound_to(job, run) for job, run in zip(old, runs, strict=True)]
+    found = planned([wanted(f"new{n}") for n in range(30)], runs, claims)
+    assert refusal(found, GOOGLE_LIMITS) == (
+        "the plan holds 30 submissions, and one apply may do 20",
+        'raise "limits: {submissions: 30}" in reconciler.yaml if that is meant, '
+        "or apply some of the jobs: `reconciler apply PATH`",
+    )
+    message, hint = refusal(found, Limits(cancels=5))
+    assert message == "the plan holds 30 cancels, and one apply may do 5"
+    assert '"limits: {cancels: 30}"' in hint
+
+
+@pytest.mark.fault(21)
+def test_an_emptied_folder_of_jobs_cancels_nothing() -> None:
+    job = wanted(on_delete="cancel")
+    run = run_of(job, State.RUNNING)
+    check_brakes(planned([], [run], [bound_to(job, run)]), 0, Limits(0, 0, 0), None)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_the_cancels_of_a_repair_count(limit: int) -> None:
+    job = wanted()
+    runs = [run_of(job, State.RUNNING, number=n) for n in (1, 2, 3)]
+    found = planned([job], runs, [bound_to(job, runs[0])])
+    assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=limit))[0]
+    check_brakes(found, 0, Limits(cancels=2), None)
+
+
+def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
+    old, gone = wanted("a", "old"), wanted("gone", on_delete="cancel")
+    runs = [run_of(old, State.RUNNING, number=1), run_of(gone, State.RUNNING, number=2)]
+    found = planned(
+        [wanted("a", "new", on_change="cancel")], runs, [bound_to(old, runs[0]), bound_to(gone, runs[1])]
+    )
+    assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=1))[0]
+
+
+@pytest.mark.parametrize(
+    ("hours", "told", "raised"), [(0.3, "0.3", "1"), (1234567.5, "1234567.5", "1234568"), (12, "12", "12")]
+)
+def test_the_limit_that_a_refusal_names_is_enough(hours: float, told: str, raised: str) -> None:
+    message, hint = refusal(plan(), Limits(accelerator_hours=0.25), hours)
+    assert message == f"the plan holds {told} acceleratorHours, and one apply may do 0.25"
+    assert f"acceleratorHours: {raised}}}" in hint
+    check_brakes(plan(), hours, Limits(accelerator_hours=float(raised)), None)
+
+
+def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
+    assert accelerator_hours(plan(Action.SUBMIT)) == accelerator_hours(plan(Action.RETRY)) == 8
+    assert accelerator_hours(plan(Action.NONE, Action.BLOCKED, Action.CANCEL)) == 0
+
+
+def test_an_empty_digest_is_not_taken_for_none() -> None:
+    with pytest.raises(RefusedError):
+        check_brakes(plan(), 0, Limits(), "")

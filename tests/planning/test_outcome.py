@@ -1,0 +1,152 @@
+"""How jobs stand: one line for each run, and for each attempt whose run isn't there."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.claim import ClaimState
+from reconciler.model.job import COMMIT, KEY, State
+from reconciler.model.naming import job_name
+from reconciler.model.plan import DesiredJob
+from reconciler.planning.outcome import JobStatus, job_statuses
+from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
+
+JOB = wanted()
+
+
+def statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobStatus]:  # type: ignore[type-arg]
+    return job_statuses(desired, runs, {claim.id: claim for claim in claims})
+
+
+def test_a_wanted_job_of_which_nothing_is_known_is_told() -> None:
+    assert statuses([JOB], [], []) == [JobStatus(JOB.job_name, "census", "CustomJob", None, "none")]
+
+
+def test_a_run_is_told_as_the_service_has_it() -> None:
+    run = run_of(
+        JOB,
+        State.FAILED,
+        attempt=2,
+        start_time="2026-01-01T00:01:00Z",
+        end_time="2026-01-01T00:02:00Z",
+        error="out of memory",
+        url="https://x",
+    )
+    run = replace(run, labels={**run.labels, COMMIT: "c" * 40})
+    assert statuses([JOB], [run], [bound_to(JOB, run, attempt=2, error="old")]) == [
+        JobStatus(
+            job_name=f"{JOB.job_name}_2",
+            base_name="census",
+            kind="CustomJob",
+            state=State.FAILED,
+            claim="bound",
+            service_state="JOB_STATE_FAILED",
+            create_time="2026-01-01T00:00:00Z",
+            start_time="2026-01-01T00:01:00Z",
+            end_time="2026-01-01T00:02:00Z",
+            error="out of memory",
+            resource=f"{PARENT}/1",
+            url="https://x",
+            commit="c" * 40,
+            attempt=2,
+        )
+    ]
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("state", list(ClaimState))
+def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, there: bool) -> None:
+    claim = claim_on(JOB, state, attempt=2, error="no quota", commit="c" * 40)
+    (row,) = statuses([JOB], [run_of(JOB, State.RUNNING, 2)] if there else [], [claim])
+    assert (row.claim, row.state) == (state.value, State.RUNNING if there else None)
+    assert (row.job_name, row.base_name, row.kind, row.attempt) == (
+        f"{JOB.job_name}_2",
+        "census",
+        "CustomJob",
+        2,
+    )
+    said = "no quota"
+    if state is ClaimState.HELD and not there:
+        said += f"; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`"
+    if state is ClaimState.PENDING and not there:
+        said = "the next apply looks for its job, and sends it again once no earlier request can make one"
+    assert row.error == said
+    assert row.commit == ("" if there else "c" * 40)
+    assert row.resource == (f"{PARENT}/1" if there else "")
+
+
+def test_what_was_given_up_is_told_as_that() -> None:
+    (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
+    assert row.error == 'given up; change "rerun" to run it again'
+
+
+@pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])
+def test_a_job_that_the_service_forgot_is_told_as_its_claim_remembers_it(ended: State | None) -> None:
+    (row,) = statuses([], [], [claim_on(JOB, ended=ended, resource=f"{PARENT}/1")])
+    assert (row.state, row.claim, row.resource, row.create_time) == (ended, "bound", f"{PARENT}/1", "")
+
+
+def test_a_run_without_a_claim_has_none() -> None:
+    (row,) = statuses([JOB], [run_of(JOB, State.RUNNING)], [])
+    assert row.claim == "none"
+
+
+def test_a_run_that_the_claim_knows_nothing_of_has_none() -> None:
+    run, stranger = run_of(JOB, State.RUNNING, number=2), run_of(JOB, State.FAILED, number=1, mark="unknown")
+    rows = statuses([JOB], [run, stranger], [bound_to(JOB, run)])
+    assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), (f"{PARENT}/2", "bound")]
+    rows = statuses([JOB], [stranger], [claim_on(JOB, ClaimState.PENDING)])
+    assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), ("", "pending")]
+
+
+def test_every_run_of_an_attempt_is_told() -> None:
+    runs = [run_of(JOB, State.RUNNING, number=number) for number in (1, 2)]
+    rows = statuses([JOB], runs, [bound_to(JOB, runs[0])])
+    assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "bound"), (f"{PARENT}/2", "bound")]
+
+
+def test_rows_are_by_base_name_then_what_is_gone_then_age_then_what_has_no_run_yet() -> None:
+    older = [wanted(content=content) for content in "xyz"]
+    runs = [run_of(older[0], State.SUCCEEDED, number=2), run_of(older[1], State.SUCCEEDED, number=1)]
+    claims = [
+        bound_to(older[0], runs[0]),
+        bound_to(older[1], runs[1]),
+        claim_on(older[2], ended=State.SUCCEEDED),
+        claim_on(JOB, ClaimState.PENDING),
+    ]
+    rows = statuses([JOB, wanted("a")], runs, claims)
+    assert [row.job_name for row in rows] == [
+        wanted("a").job_name,
+        older[2].job_name,
+        older[1].job_name,
+        older[0].job_name,
+        JOB.job_name,
+    ]
+
+
+def test_names_are_as_the_manifest_writes_them_else_as_the_claim_does_else_as_the_run_begins() -> None:
+    dashed, underscored = wanted("a-b"), wanted("a_b", "older")
+    run = run_of(underscored, State.RUNNING)
+    assert [row.base_name for row in statuses([dashed], [run], [bound_to(underscored, run)])] == [
+        "a-b",
+        "a-b",
+    ]
+    assert [row.base_name for row in statuses([], [run], [bound_to(underscored, run)])] == ["a_b"]
+    assert [row.base_name for row in statuses([], [run_of(dashed, State.RUNNING)], [])] == ["a_b"]
+
+
+@pytest.mark.fault(19)
+def test_a_job_under_an_older_name_is_no_second_job() -> None:
+    old = "1" * 64
+    run = run_of(JOB, State.RUNNING, identity=old)
+    rows = statuses([replace(JOB, earlier=(old,))], [run], [bound_to(JOB, run, identity=old)])
+    assert [row.job_name for row in rows] == [job_name("census", old)]
+    assert KEY in run.labels
+
+
+@pytest.mark.fault(16)
+def test_trials_are_not_told_as_runs() -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, kind="HyperparameterTuningJob"))
+    trial = run_of(job, State.RUNNING, kind="CustomJob")
+    assert [row.claim for row in statuses([job], [trial], [])] == ["none"]

@@ -1,0 +1,50 @@
+"""The digest that a reviewed plan is known by: everything that apply would do is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.job import State
+from reconciler.model.plan import Plan
+from tests.planning import GOOGLE, bound_to, plan, run_of, wanted
+
+JOB = wanted()
+
+
+def sha256(said: Any) -> str:
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def body(name: str, spec: Any) -> dict[str, Any]:
+    return {"displayName": name, "jobSpec": spec, "code": ""}
+
+
+def test_it_is_a_hash_over_the_target_and_every_change_that_does_something() -> None:
+    """A pipeline may keep the digest of a reviewed plan while the reconciler gets a new version."""
+    done = wanted("done")
+    run = run_of(done, State.SUCCEEDED)
+    gone = wanted("gone", on_delete="cancel")
+    live = run_of(gone, State.RUNNING, number=2)
+    found = plan([JOB, done], [run, live], [bound_to(done, run), bound_to(gone, live)], GOOGLE)
+    assert found.digest == sha256(
+        {
+            "target": ["prod", "google", "acme-ml", "us-central1"],
+            "changes": [
+                ["submit", JOB.job_name, body(JOB.job_name, {"args": ["a"]})],
+                ["cancel", gone.job_name, None],
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize("field", ["environment", "engine", "project", "location"])
+def test_the_same_plan_for_another_target_has_another_digest(field: str) -> None:
+    here: Plan = plan([JOB], target=replace(GOOGLE, engine="local"))
+    there = plan([JOB], target=replace(GOOGLE, **{"engine": "local", field: "other"}))
+    assert here.digest != there.digest

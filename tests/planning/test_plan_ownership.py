@@ -1,0 +1,120 @@
+"""Whose runs a plan judges, what it cancels for a change, and in which order it says so."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.claim import ClaimState
+from reconciler.model.job import SOURCE, State
+from reconciler.model.plan import Action, DriftKind
+from reconciler.planning.planner import make_plan
+from tests.planning import LOCAL, OURS, bound_to, claim_on, plan, run_of, wanted
+
+JOB = wanted()
+OLDER = wanted(content="older", on_change="cancel")
+
+
+def test_without_a_source_every_run_is_the_repositorys_own() -> None:
+    run = replace(run_of(JOB, State.RUNNING), labels={})
+    run = replace(run, labels={**run_of(JOB, State.RUNNING).labels, SOURCE: "somebody"})
+    found = make_plan(LOCAL, [JOB], [run], {}, lambda job: {}, source=None)
+    assert [change.actual for change in found.changes] == [run]
+    assert found.drift == ()
+
+
+def test_without_a_word_of_it_a_plan_is_of_all_and_of_every_source() -> None:
+    gone = wanted("gone", on_delete="cancel")
+    run = replace(run_of(gone, State.RUNNING), labels={**run_of(gone, State.RUNNING).labels, SOURCE: "x"})
+    claim = bound_to(gone, run)
+    found = make_plan(LOCAL, [JOB], [run], {claim.id: claim}, lambda job: {})
+    assert [change.action for change in found.changes] == [Action.SUBMIT, Action.CANCEL]
+
+
+@pytest.mark.parametrize(("whose", "cancelled"), [(OURS, 1), ("somebody", 0)])
+def test_a_run_that_was_given_away_is_told_of_and_not_cancelled(whose: str, cancelled: int) -> None:
+    gone = wanted("gone", on_delete="cancel")
+    run = run_of(gone, State.RUNNING)
+    run = replace(run, labels={**run.labels, SOURCE: whose})
+    found = plan([JOB], [run], [bound_to(gone, run)])
+    assert [change.action for change in found.changes].count(Action.CANCEL) == cancelled
+    assert [drift.kind for drift in found.drift] == [DriftKind.ORPHANED]
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "given_up", "cancelled"),
+    [
+        (wanted(on_change="cancel"), None, False, 1),
+        (wanted(on_change="cancel", suspend=True), None, False, 0),
+        (wanted(on_change="cancel"), ClaimState.HELD, True, 0),
+        (wanted(on_change="cancel"), ClaimState.HELD, False, 0),
+        (wanted(on_change="cancel"), ClaimState.PENDING, False, 1),
+    ],
+    ids=["submitted", "suspended", "given up", "held", "sent again"],
+)
+def test_what_is_superseded_is_cancelled_only_for_something_that_runs_in_its_place(
+    job: object, state: ClaimState | None, given_up: bool, cancelled: int
+) -> None:
+    assert isinstance(job, type(JOB))
+    run = run_of(OLDER, State.RUNNING)
+    claims = [bound_to(OLDER, run)]
+    if state is not None:
+        claims.append(claim_on(job, state, given_up=given_up, error="why"))
+    found = plan([job], [run], claims)
+    assert [change.action for change in found.changes].count(Action.CANCEL) == cancelled
+    assert [drift.kind for drift in found.drift] == [DriftKind.SUPERSEDED]
+
+
+def test_a_second_run_of_an_orphan_is_told_under_the_name_that_its_claim_has() -> None:
+    gone = wanted("gone-job")
+    runs = [run_of(gone, State.RUNNING, number=number) for number in (1, 2)]
+    found = plan([JOB], runs, [bound_to(gone, runs[0])])
+    assert {drift.base_name for drift in found.drift} == {"gone-job"}
+    assert [change.base_name for change in found.changes] == ["census", "gone-job"]
+
+
+def test_a_second_run_of_a_renamed_job_is_told_under_the_manifests_name() -> None:
+    dashed, underscored = wanted("a-b"), wanted("a_b")
+    runs = [run_of(underscored, State.RUNNING, number=number) for number in (1, 2)]
+    found = plan([dashed], runs, [bound_to(underscored, runs[0])])
+    assert {change.base_name for change in found.changes} == {"a-b"}
+
+
+def test_what_is_superseded_is_told_with_the_place_of_the_manifest_that_causes_it() -> None:
+    moved = replace(JOB, manifest=replace(JOB.manifest, path="moved.yaml", line=7))
+    moved = replace(moved, manifest=replace(moved.manifest, reconcile=OLDER.manifest.reconcile))
+    run = run_of(OLDER, State.RUNNING)
+    found = plan([moved], [run], [bound_to(OLDER, run)])
+    cancel = next(change for change in found.changes if change.action is Action.CANCEL)
+    assert (cancel.base_name, cancel.path, cancel.line) == ("census", "moved.yaml", 7)
+
+
+def test_changes_are_by_base_name_then_name_then_action_then_resource() -> None:
+    gone = [wanted("z", on_delete="cancel"), wanted("b", on_delete="cancel")]
+    first = [run_of(gone[0], State.RUNNING, number=number) for number in (4, 3)]
+    second = [run_of(gone[1], State.RUNNING, attempt=2, number=1), run_of(gone[1], State.RUNNING, number=2)]
+    claims = [
+        bound_to(gone[0], first[1]),
+        bound_to(gone[1], second[0], attempt=2),
+        bound_to(gone[1], second[1]),
+    ]
+    job = wanted("c", on_change="cancel")
+    older = run_of(wanted("c", "older"), State.RUNNING, number=5, job_name=job.job_name.replace("c_", "c_0"))
+    found = plan([job], [*first, *second, older], [*claims, bound_to(wanted("c", "older"), older)])
+    order = [(change.base_name, change.job_name, change.actual) for change in found.changes]
+    assert [(base, run.resource.rpartition("/")[2] if run else "") for base, _, run in order] == [
+        ("b", "2"),
+        ("b", "1"),
+        ("c", "5"),
+        ("c", ""),
+        ("z", "3"),
+        ("z", "4"),
+    ]
+
+
+def test_a_cancel_comes_before_what_stays_and_base_names_count_as_they_are_written() -> None:
+    runs = [run_of(JOB, State.RUNNING, number=number) for number in (1, 2)]
+    found = plan([JOB], runs, [bound_to(JOB, runs[0])])
+    assert [change.action for change in found.changes] == [Action.CANCEL, Action.NONE]
+    found = plan([wanted("x_a"), wanted("x-b")])
+    assert [change.base_name for change in found.changes] == ["x-b", "x_a"]

@@ -1,0 +1,976 @@
+"""The planner's table: which job gets which action for which reason, and what counts as drift."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.claim import Claim, ClaimState, rerun_digest
+from reconciler.model.job import KEY, SOURCE, TRY, ActualJob, State, labels_digest
+from reconciler.model.manifest import ML_V1
+from reconciler.model.naming import job_name, label_of
+from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan, Stuck
+from reconciler.planning import decide
+from reconciler.planning.attempts import base_of, keys_of
+from reconciler.planning.comparison import predecessors
+from tests.planning import (
+    GOOGLE,
+    LIVE,
+    LOCAL,
+    OURS,
+    PARENT,
+    bound_to,
+    claim_on,
+    mark_of,
+    only,
+    plan,
+    run_of,
+    wanted,
+)
+
+JOB = wanted(attempts=2)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RERUN = 'change "rerun" to run it again'
+MORE = f'raise "attempts" or {RERUN}'
+GONE = "the service no longer has its record"
+RESOLVE = f'run "reconciler resolve {JOB.job_name} --resubmit" or "--give-up"'
+UNKNOWN = "the outcome of its submission is not known: looked for, and sent again{} if no job appears"
+
+BOUND, PENDING, REJECTED, HELD = (
+    ClaimState.BOUND,
+    ClaimState.PENDING,
+    ClaimState.REJECTED,
+    ClaimState.HELD,
+)
+
+
+def kinds(found: Plan) -> list[str]:
+    return [finding.kind for finding in found.drift]
+
+
+def known(job: DesiredJob, *states: State) -> tuple[list[ActualJob], list[Claim]]:
+    """Runs of attempts 1, 2, … and their claims."""
+    runs = [run_of(job, state, n, number=n) for n, state in enumerate(states, 1)]
+    return runs, [bound_to(job, run, n) for n, run in enumerate(runs, 1)]
+
+
+# What a claim of the first attempt, and the run of it if there is one, lead to.
+CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, Stuck | None]] = [
+    (None, None, Action.SUBMIT, "new", None),
+    *(
+        (None, state, Action.SUBMIT, "found without a claim: adopted if it is the same job", None)
+        for state in State
+    ),
+    ({}, State.QUEUED, Action.NONE, "queued", None),
+    ({}, State.PREPARING, Action.NONE, "preparing", None),
+    ({}, State.RUNNING, Action.NONE, "running", None),
+    ({}, State.CANCELLING, Action.NONE, "cancelling", None),
+    ({}, State.SUCCEEDED, Action.NONE, "succeeded", None),
+    ({}, State.CANCELLED, Action.NONE, f"cancelled; {RERUN}", Stuck.CANCELLED),
+    ({}, None, Action.NONE, f"deleted outside; {RERUN}", Stuck.DELETED),
+    ({"gone": True}, None, Action.NONE, f"deleted outside; {RERUN}", Stuck.DELETED),
+    ({"ended": State.SUCCEEDED}, None, Action.NONE, f"succeeded; {GONE}", None),
+    ({"ended": State.CANCELLED}, None, Action.NONE, f"cancelled; {GONE}; {RERUN}", Stuck.CANCELLED),
+    ({"state": PENDING}, None, Action.SUBMIT, UNKNOWN.format(""), None),
+    ({"state": PENDING, "fence": NOON}, None, Action.SUBMIT, UNKNOWN.format(" after 12:00:02 UTC"), None),
+    ({"state": REJECTED}, None, Action.SUBMIT, "refused: no reason given", None),
+    ({"state": REJECTED, "error": "no quota"}, None, Action.SUBMIT, "refused: no quota", None),
+    (
+        {"state": REJECTED, "error": "no quota", "not_before": NOON},
+        None,
+        Action.SUBMIT,
+        "refused: no quota; not before 12:00:00 UTC",
+        None,
+    ),
+    *(
+        ({"state": state}, run, Action.SUBMIT, "its job was found: the claim is bound to it", None)
+        for state in (PENDING, REJECTED, HELD)
+        for run in State
+    ),
+    (
+        {"state": HELD, "given_up": True},
+        State.RUNNING,
+        Action.SUBMIT,
+        "its job was found: the claim is bound to it",
+        None,
+    ),
+    ({"state": HELD}, None, Action.BLOCKED, f"held; {RESOLVE}", None),
+    ({"state": HELD, "error": "a clash"}, None, Action.BLOCKED, f"a clash; {RESOLVE}", None),
+    (
+        {"state": HELD, "error": "a clash", "odd": f"{PARENT}/1"},
+        State.RUNNING,
+        Action.BLOCKED,
+        f"a clash; {RESOLVE}",
+        None,
+    ),
+    ({"state": HELD, "given_up": True}, None, Action.NONE, f"given up; {RERUN}", Stuck.GIVEN_UP),
+]
+
+
+@pytest.mark.fault(23, 25)
+@pytest.mark.parametrize(("fields", "state", "action", "reason", "stuck"), CASES)
+def test_what_is_known_of_the_first_attempt_decides(
+    fields: dict[str, Any] | None, state: State | None, action: Action, reason: str, stuck: Stuck | None
+) -> None:
+    claims = [] if fields is None else [claim_on(JOB, **fields)]
+    runs = [] if state is None else [run_of(JOB, state)]
+    change = only(plan([JOB], runs, claims))
+    assert (change.action, change.reason, change.stuck) == (action, reason, stuck)
+    assert (change.base_name, change.job_name, change.attempt) == ("census", JOB.job_name, 1)
+    assert (change.key, change.kind, change.path, change.line) == (
+        label_of(JOB.identity),
+        "CustomJob",
+        "jobs/census.yaml",
+        3,
+    )
+    assert (change.desired, change.actual) == (JOB, runs[0] if runs else None)
+    assert (change.fields, change.repair) == ((), False)
+
+
+def test_the_table_has_every_state_of_a_claim_with_and_without_a_run() -> None:
+    told = {((fields or {}).get("state", BOUND), state) for fields, state, *_ in CASES if fields is not None}
+    assert {(state, None) for state in ClaimState} <= told
+    assert {(BOUND, state) for state in State} - told == {(BOUND, State.FAILED)}, "failed has its own table"
+
+
+@pytest.mark.fault(25)
+@pytest.mark.parametrize("state", list(State))
+def test_only_what_succeeded_is_said_to_have_succeeded(state: State) -> None:
+    runs, claims = known(wanted(), state)
+    change = only(plan([wanted()], runs, claims))
+    assert change.reason.startswith(state.lower())
+    assert ("succeeded" in change.reason) == (state is State.SUCCEEDED)
+    assert (change.stuck is None) == (state not in (State.FAILED, State.CANCELLED))
+
+
+def test_the_decision_asks_for_every_member_and_has_no_else() -> None:
+    tree = ast.parse(Path(decide.__file__).read_text())
+    matches = [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
+    assert len(matches) == 2
+    for match in matches:
+        (last,) = match.cases[-1].body
+        assert isinstance(last, ast.Expr)
+        assert isinstance(last.value, ast.Call)
+        assert ast.unparse(last.value.func) == "assert_never"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "states", "action", "attempt", "reason"),
+    [
+        (1, [State.FAILED], Action.NONE, 1, f"failed; {MORE}"),
+        (2, [State.FAILED], Action.RETRY, 2, "attempt 1 failed, 1 left"),
+        (5, [State.FAILED], Action.RETRY, 2, "attempt 1 failed, 4 left"),
+        (2, [State.FAILED, State.FAILED], Action.NONE, 2, f"failed; {MORE}"),
+        (3, [State.FAILED, State.FAILED], Action.RETRY, 3, "attempt 2 failed, 1 left"),
+        (1, [State.FAILED, State.FAILED], Action.NONE, 2, f"failed; {MORE}"),
+        (3, [State.FAILED, State.RUNNING], Action.NONE, 2, "running"),
+        (3, [State.FAILED, State.CANCELLED], Action.NONE, 2, f"cancelled; {RERUN}"),
+        (3, [State.SUCCEEDED, State.FAILED], Action.NONE, 1, "succeeded"),
+    ],
+)
+def test_an_attempt_follows_only_one_that_failed(
+    attempts: int, states: list[State], action: Action, attempt: int, reason: str
+) -> None:
+    job = wanted(attempts=attempts)
+    runs, claims = known(job, *states)
+    change = only(plan([job], runs, claims))
+    assert (change.action, change.attempt, change.reason) == (action, attempt, reason)
+    assert change.job_name == job_name("census", job.identity, attempt)
+    assert change.actual == (runs[-1] if action is Action.RETRY else runs[attempt - 1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "action", "reason"),
+    [
+        ({"ended": State.FAILED}, Action.RETRY, "attempt 1 failed, 1 left"),
+        ({}, Action.NONE, f"deleted outside; {RERUN}"),
+        ({"state": PENDING, "ended": State.FAILED}, Action.SUBMIT, UNKNOWN.format("")),
+    ],
+)
+def test_a_failure_counts_that_a_bound_claim_remembers(
+    fields: dict[str, Any], action: Action, reason: str
+) -> None:
+    change = only(plan([JOB], [], [claim_on(JOB, **fields)]))
+    assert (change.action, change.reason) == (action, reason)
+
+
+def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
+    change = only(plan([wanted()], [], [claim_on(wanted(), ended=State.FAILED)]))
+    assert (change.reason, change.stuck) == (f"failed; {GONE}; {MORE}", Stuck.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "action", "reason"),
+    [
+        ({"state": PENDING}, Action.RETRY, UNKNOWN.format("")),
+        ({"state": REJECTED, "error": "full"}, Action.RETRY, "refused: full"),
+        (
+            {"state": HELD},
+            Action.BLOCKED,
+            f'held; run "reconciler resolve {JOB.job_name}_2 --resubmit" or "--give-up"',
+        ),
+        ({"state": HELD, "given_up": True}, Action.NONE, f"given up; {RERUN}"),
+        ({}, Action.NONE, f"deleted outside; {RERUN}"),
+    ],
+)
+def test_a_second_attempt_that_has_begun_goes_on_under_its_name(
+    fields: dict[str, Any], action: Action, reason: str
+) -> None:
+    runs, claims = known(JOB, State.FAILED)
+    change = only(plan([JOB], runs, [*claims, claim_on(JOB, attempt=2, **fields)]))
+    assert (change.action, change.reason) == (action, reason)
+    assert (change.attempt, change.job_name) == (2, f"{JOB.job_name}_2")
+
+
+def test_what_ran_goes_before_what_is_not_known_to_have_run() -> None:
+    runs, claims = known(JOB, State.SUCCEEDED)
+    change = only(plan([JOB], runs, [*claims, claim_on(JOB, PENDING, 2)]))
+    assert (change.action, change.reason, change.attempt) == (Action.NONE, "succeeded", 1)
+
+
+def test_when_an_unknown_outcome_is_settled_depends_on_the_services_bounds() -> None:
+    claim = claim_on(JOB, PENDING, fence=datetime.fromisoformat("2026-01-01T13:00:00.5+01:00"))
+    assert only(plan([JOB], [], [claim], GOOGLE)).reason == UNKNOWN.format(" after 12:10:00 UTC")
+
+
+@pytest.mark.parametrize("state", [None, *State])
+@pytest.mark.parametrize("claim_state", [None, *ClaimState])
+def test_a_suspended_job_is_left_alone_whatever_is_known_of_it(
+    claim_state: ClaimState | None, state: State | None
+) -> None:
+    job = wanted(suspend=True, attempts=3)
+    claims = [claim_on(job, claim_state, error="odd")] if claim_state else []
+    runs = [run_of(job, state)] if state else []
+    found = plan([job], runs, claims)
+    change = only(found)
+    goes_on = ""
+    if state and not state.ended:
+        goes_on = f"; its run goes on: {state.lower()}"
+    elif claim_state is PENDING:
+        goes_on = "; the outcome of its submission is not known"
+    elif claim_state is HELD:
+        goes_on = "; odd"
+    said = f"suspended{goes_on}"
+    assert (change.action, change.reason, change.stuck) == (Action.NONE, said, Stuck.SUSPENDED)
+    assert (change.attempt, change.key) == (1, label_of(job.identity))
+    assert change.actual == (runs[0] if runs else None)
+    assert found.drift == ()
+
+
+def test_a_suspended_job_is_shown_at_its_newest_attempt() -> None:
+    job = wanted(suspend=True, attempts=3)
+    assert only(plan([job], *known(job, State.FAILED, State.FAILED))).attempt == 2
+
+
+# What changed.
+
+
+def changed(before: DesiredJob, after: DesiredJob, **claim: Any) -> Plan:
+    run = run_of(before, State.SUCCEEDED)
+    return plan([after], [run], [bound_to(before, run, **claim)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason", "fields"),
+    [
+        (wanted(content="a"), wanted(content="b"), "1 field changed", ["/args/0"]),
+        (wanted(code="old"), wanted(code="new"), "the code changed", ["/package"]),
+        (wanted(), wanted(code="new"), "the code changed", ["/package"]),
+        (wanted(rerun="1"), wanted(rerun="2"), "rerun changed", []),
+        (
+            wanted(content="a", code="old"),
+            wanted(content="b", code="new"),
+            "1 field changed and the code changed",
+            ["/package", "/args/0"],
+        ),
+    ],
+)
+def test_a_changed_job_is_submitted_and_what_changed_is_said(
+    before: DesiredJob, after: DesiredJob, reason: str, fields: list[str]
+) -> None:
+    change = only(changed(before, after))
+    assert (change.action, change.reason) == (Action.SUBMIT, reason)
+    assert [field.pointer for field in change.fields] == fields
+    assert change.actual is None
+
+
+def test_a_changed_field_shows_both_values() -> None:
+    (field,) = only(changed(wanted(content="a"), wanted(content="b"))).fields
+    assert (field.before, field.after) == ("a", "b")
+    code = wanted(code="new")
+    (field,) = only(changed(wanted(), code)).fields
+    assert (field.before, field.after) == (None, label_of(code.code))
+    (field,) = only(changed(code, wanted())).fields
+    assert (field.before, field.after) == (label_of(code.code), None)
+
+
+def test_fields_are_counted() -> None:
+    after = replace(wanted(content="b"), packed={"args": ["b"], "network": "n"})
+    assert only(changed(wanted(content="a"), after)).reason == "2 fields changed"
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "rerun", "reason"),
+    [
+        ("a", "", "2", "rerun changed"),
+        ("b", "", "2", "1 field changed and rerun changed"),
+        ("b", "c", "2", "1 field changed, the code changed and rerun changed"),
+        ("b", "", "1", "1 field changed"),
+    ],
+)
+def test_a_changed_rerun_is_said_beside_what_else_changed(
+    content: str, code: str, rerun: str, reason: str
+) -> None:
+    found = changed(
+        wanted(rerun="1"), wanted(content=content, code=code, rerun=rerun), rerun=rerun_digest("1")
+    )
+    assert only(found).reason == reason
+
+
+def test_a_default_that_is_left_out_is_not_taken_for_a_changed_rerun() -> None:
+    before = replace(wanted(content="x"), packed={"args": ["a"], "scheduling": {"timeout": "604800s"}})
+    assert only(changed(before, wanted(), rerun=rerun_digest(""))).reason == (
+        "only a default was written out or left out"
+    )
+
+
+def test_what_the_service_filled_in_is_no_changed_field() -> None:
+    before = run_of(wanted(content="a"), State.SUCCEEDED)
+    filled = {
+        **before.spec,
+        "enableWebAccess": False,
+        "scheduling": {"timeout": "604800s", "strategy": "STRATEGY_UNSPECIFIED"},
+    }
+    change = only(plan([wanted(content="b")], [replace(before, spec=filled)]))
+    assert [field.pointer for field in change.fields] == ["/args/0"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pointers"),
+    [
+        ({"scheduling": {"timeout": "60s"}}, {"scheduling": {"timeout": "60.0s"}}, []),
+        ({"replicaCount": "2"}, {"replicaCount": 2}, []),
+        ({}, {"enableWebAccess": False, "labels": {}}, []),
+        ({}, {"scheduling": {"timeout": "604800s"}}, ["/scheduling"]),
+        ({"replicaCount": "2"}, {}, ["/replicaCount"]),
+    ],
+)
+def test_a_manifest_that_says_the_same_in_other_words_changed_no_field(
+    before: dict[str, Any], after: dict[str, Any], pointers: list[str]
+) -> None:
+    run = run_of(wanted(content="a"), State.SUCCEEDED, spec=before)
+    job = replace(wanted(content="b"), packed=after)
+    assert [field.pointer for field in only(plan([job], [run])).fields] == pointers
+
+
+def test_a_job_is_compared_with_the_newest_run_of_its_name() -> None:
+    runs = [run_of(wanted(content=c), State.SUCCEEDED, number=n) for n, c in enumerate("cab", 1)]
+    (field,) = only(plan([wanted(content="d")], runs)).fields
+    assert field.before == "b"
+
+
+def test_new_content_after_records_that_are_gone_is_changed_rather_than_new() -> None:
+    change = only(plan([wanted(content="b")], [], [claim_on(wanted(content="a"), ended=State.SUCCEEDED)]))
+    assert (change.action, change.reason, change.fields) == (Action.SUBMIT, "changed", ())
+
+
+def test_predecessors_are_the_newest_runs_of_changed_jobs_only() -> None:
+    same, changed_job, claimed = wanted("same"), wanted("changed", "b"), wanted("claimed", "b")
+    older = run_of(wanted("changed", "0"), State.SUCCEEDED, number=1)
+    newer = run_of(wanted("changed", "a"), State.SUCCEEDED, number=2)
+    other = run_of(wanted("claimed", "a"), State.SUCCEEDED, number=3)
+    runs = [run_of(same, State.SUCCEEDED, number=4), newer, older, other]
+    claims = {claim.id: claim for claim in [claim_on(claimed, PENDING)]}
+    assert predecessors([same, claimed, changed_job, wanted("new")], runs, claims) == [newer]
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize(
+    ("state", "stuck"),
+    [
+        (State.SUCCEEDED, Stuck.REVERTED),
+        (State.FAILED, Stuck.FAILED),
+        (State.CANCELLED, Stuck.CANCELLED),
+    ],
+)
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_revert_to_content_that_ran_does_not_run_again_and_says_how_to(
+    state: State, stuck: Stuck, forgotten: bool
+) -> None:
+    first, second = wanted(content="a"), wanted(content="b")
+    old, new = run_of(first, state, number=1), run_of(second, State.SUCCEEDED, number=2)
+    claims = [bound_to(first, old), bound_to(second, new)]
+    change = only(plan([first], [new] if forgotten else [old, new], claims))
+    assert (change.action, change.stuck) == (Action.NONE, stuck)
+    assert change.reason == f"already ran as {first.job_name} ({state.lower()}); {RERUN}"
+
+
+@pytest.mark.fault(22)
+def test_content_whose_run_is_the_newest_is_no_revert() -> None:
+    first, second = wanted(content="a"), wanted(content="b")
+    old, new = run_of(first, State.SUCCEEDED, number=1), run_of(second, State.SUCCEEDED, number=2)
+    claims = [bound_to(first, old), bound_to(second, new)]
+    assert only(plan([second], [old, new], claims)).reason == "succeeded"
+    live = replace(old, state=State.RUNNING)
+    assert only(plan([first], [live, new], claims)).reason == "running"
+
+
+# What is in the way.
+
+
+def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> None:
+    job = wanted()
+    job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
+    change = only(plan([job], target=GOOGLE))
+    assert (change.action, change.reason) == (
+        Action.BLOCKED,
+        "Google switched AI Platform Training off on 2025-01-31; "
+        "write the job as an aiplatform.googleapis.com/v1 CustomJob",
+    )
+    assert only(plan([job], [], [claim_on(job, PENDING)], GOOGLE)).action is Action.BLOCKED
+    assert only(plan([job], target=LOCAL)).action is Action.SUBMIT
+    assert only(plan([wanted()], target=GOOGLE)).action is Action.SUBMIT
+
+
+SHARING = replace(LOCAL, sharing="dev")
+
+
+def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its_run_is_known() -> None:
+    job = wanted(attempts=2)
+    job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
+    run, failed = run_of(job, State.RUNNING), run_of(job, State.FAILED)
+    for actual, claims in (
+        ([], []),
+        ([run], []),
+        ([], [claim_on(job, PENDING)]),
+        ([failed], [bound_to(job, failed)]),
+    ):
+        change = only(plan([job], actual, claims, SHARING))
+        assert change.action is Action.BLOCKED
+        assert 'the environment "dev" has the project "local" too' in change.reason
+        assert "write a project of its own in the environment that is new" in change.reason
+        assert only(plan([job], actual, claims)).action is not Action.BLOCKED
+    change = only(plan([job], [run], [bound_to(job, run)], SHARING))
+    assert (change.action, change.reason) == (Action.NONE, "running")
+    assert only(plan([wanted()], target=SHARING)).action is Action.SUBMIT
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize("other", ["run", "claim", "stranger"])
+def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> None:
+    twin = JOB.identity[:16] + "0" * 48
+    name = job_name("census", JOB.identity, attempt)
+    run = run_of(JOB, State.SUCCEEDED, attempt, number=9, identity=twin)
+    claim = claim_on(JOB, PENDING, attempt, identity=twin, tries=("another",))
+    assert run.job_name == claim.job_name == name
+    mine = known(JOB, *[State.FAILED] * (attempt - 1))
+    runs, claims = {"run": ([run], []), "claim": ([], [claim]), "stranger": ([run], [claim])}[other]
+    change = only(plan([JOB], [*mine[0], *runs], [*mine[1], *claims]))
+    who = f"a claim has the name {name} for" if other == "claim" else f"{run.resource} has this name and"
+    assert change.reason == f'{who} other content; change "rerun" to get another name'
+    assert (change.action, change.job_name, change.attempt) == (Action.BLOCKED, name, attempt)
+
+
+@pytest.mark.fault(24)
+def test_a_run_without_the_label_of_a_content_is_not_the_job_of_its_name() -> None:
+    nameless = run_of(wanted(), State.SUCCEEDED)
+    nameless = replace(nameless, labels={SOURCE: OURS})
+    assert only(plan([wanted()], [nameless])).action is Action.BLOCKED
+
+
+def test_a_name_that_other_content_has_is_no_matter_once_the_job_has_begun() -> None:
+    twin = JOB.identity[:16] + "0" * 48
+    other = claim_on(JOB, PENDING, identity=twin)
+    assert only(plan([JOB], [], [claim_on(JOB, PENDING), other])).action is Action.SUBMIT
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: State) -> None:
+    runs, claims = known(JOB, State.FAILED)
+    stranger = run_of(JOB, state, number=5, mark="unknown")
+    change = only(plan([JOB], [*runs, stranger], claims))
+    if state in (State.FAILED, State.CANCELLED):
+        assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
+        return
+    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+    assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
+    assert change.attempt == 2
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", State)
+def test_no_attempt_is_made_beside_a_job_that_says_it_is_a_later_one(state: State) -> None:
+    runs, claims = known(JOB, State.FAILED)
+    later = run_of(JOB, state, 3, number=5)
+    change = only(plan([JOB], [*runs, later], claims))
+    blocked = state not in (State.FAILED, State.CANCELLED)
+    assert (change.action, change.attempt) == (Action.BLOCKED if blocked else Action.RETRY, 2)
+
+
+# Live runs of what is no longer wanted.
+
+
+def superseding(state: State, on_change: str, **claim: Any) -> Plan:
+    old = wanted(content="a")
+    run = run_of(old, state)
+    claims = [bound_to(old, run, **claim)] if claim.pop("known", True) else []
+    return plan([wanted(content="b", on_change=on_change)], [run], claims)
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("on_change", ["keep", "cancel"])
+def test_a_live_run_of_older_content_is_drift_and_cancelled_only_if_asked(
+    state: State, on_change: str
+) -> None:
+    found = superseding(state, on_change)
+    cancels = [change for change in found.changes if change.action is Action.CANCEL]
+    assert kinds(found) == ([] if state.ended else ["superseded"])
+    assert len(cancels) == (on_change == "cancel" and state in LIVE and state is not State.CANCELLING)
+    assert len(found.changes) == 1 + len(cancels)
+    if found.drift:
+        (finding,) = found.drift
+        old = wanted(content="a")
+        detail = f"{state.lower()} with content that jobs/census.yaml no longer holds"
+        assert (finding.job_name, finding.base_name, finding.detail) == (old.job_name, "census", detail)
+
+
+def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
+    old, new = wanted(content="a"), wanted(content="b")
+    cancel = next(c for c in superseding(State.RUNNING, "cancel").changes if c.action is Action.CANCEL)
+    assert cancel.reason == f"superseded by {new.job_name} (onChange: cancel)"
+    assert (cancel.base_name, cancel.job_name, cancel.path, cancel.line) == (
+        "census",
+        old.job_name,
+        "jobs/census.yaml",
+        3,
+    )
+    assert (cancel.desired, cancel.repair, cancel.attempt, cancel.kind) == (None, False, 1, "CustomJob")
+    assert (cancel.key, cancel.actual) == (label_of(old.identity), run_of(old, State.RUNNING))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"known": False}, "; it is not cancelled: it has no claim"),
+        ({"tries": ("another",)}, "; it is not cancelled: no recorded request made it"),
+    ],
+)
+def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
+    found = superseding(State.RUNNING, "cancel", **fields)
+    (finding,) = found.drift
+    assert finding.detail == f"running with content that jobs/census.yaml no longer holds{why}"
+    assert [change.action for change in found.changes] == [Action.SUBMIT]
+
+
+def test_a_live_run_is_not_cancelled_for_a_blocked_job() -> None:
+    old, new = wanted(content="a"), wanted(content="b", on_change="cancel")
+    run = run_of(old, State.RUNNING)
+    found = plan([new], [run], [bound_to(old, run), claim_on(new, HELD)])
+    assert [change.action for change in found.changes] == [Action.BLOCKED]
+    assert kinds(found) == ["superseded"]
+
+
+OTHER = wanted("other-job", on_delete="cancel")
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("on_delete", ["keep", "cancel"])
+def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_claim_says(
+    state: State, on_delete: str
+) -> None:
+    job = wanted("other-job", on_delete=on_delete)
+    run = run_of(job, state)
+    found = plan([wanted()], [run], [bound_to(job, run, path="jobs/x.yaml")])
+    cancels = [change for change in found.changes if change.action is Action.CANCEL]
+    assert kinds(found) == ([] if state.ended else ["orphaned"])
+    assert len(cancels) == (on_delete == "cancel" and state in LIVE and state is not State.CANCELLING)
+    for finding in found.drift:
+        assert finding.detail == f"{state.lower()}, and no manifest wants it"
+        assert (finding.job_name, finding.base_name) == (job.job_name, "other-job")
+    for cancel in cancels:
+        assert cancel.reason == "no manifest wants it (onDelete: cancel)"
+        assert (cancel.base_name, cancel.job_name, cancel.path, cancel.line) == (
+            "other-job",
+            job.job_name,
+            "jobs/x.yaml",
+            0,
+        )
+        assert (cancel.repair, cancel.actual, cancel.key) == (False, run, label_of(job.identity))
+
+
+@pytest.mark.parametrize(
+    ("claims", "detail"),
+    [
+        ([], "running, and no manifest wants it"),
+        (
+            [claim_on(OTHER, resource=f"{PARENT}/1", tries=("another",))],
+            "running, and no manifest wants it; it is not cancelled: no recorded request made it",
+        ),
+    ],
+)
+def test_an_orphan_that_no_claim_vouches_for_is_drift_only(claims: list[Claim], detail: str) -> None:
+    found = plan([wanted()], [run_of(OTHER, State.RUNNING)], claims)
+    assert [(finding.kind, finding.detail) for finding in found.drift] == [(DriftKind.ORPHANED, detail)]
+    assert [change.action for change in found.changes] == [Action.SUBMIT]
+
+
+@pytest.mark.parametrize("state", list(ClaimState))
+def test_a_claim_without_a_run_that_no_manifest_wants_is_nothing_to_tell(state: ClaimState) -> None:
+    found = plan([wanted()], [], [claim_on(OTHER, state)])
+    assert (found.drift, [change.action for change in found.changes]) == ((), [Action.SUBMIT])
+
+
+def test_an_orphan_without_a_claim_is_called_as_its_name_begins() -> None:
+    (finding,) = plan([], [run_of(OTHER, State.RUNNING)]).drift
+    assert finding.base_name == "other_job"
+
+
+@pytest.mark.fault(21)
+def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> None:
+    runs = [run_of(OTHER, State.RUNNING, number=n) for n in (1, 2)]
+    found = plan([], runs, [bound_to(OTHER, runs[0])])
+    why = "; nothing is cancelled while there is no manifest at all"
+    assert found.changes == ()
+    assert [(finding.kind, finding.detail) for finding in found.drift] == [
+        (
+            DriftKind.DUPLICATE,
+            f"a second run of one attempt (running): {PARENT}/2 beside {PARENT}/1{why}",
+        ),
+        (DriftKind.ORPHANED, f"running, and no manifest wants it{why}"),
+    ]
+    kept = wanted("other-job")
+    assert plan([], runs[:1], [bound_to(kept, runs[0])]).drift[0].detail == (
+        "running, and no manifest wants it"
+    )
+
+
+@pytest.mark.fault(21)
+def test_where_only_some_jobs_are_planned_nothing_is_judged_orphaned() -> None:
+    runs = [run_of(OTHER, State.RUNNING, number=n) for n in (1, 2)]
+    found = plan([wanted()], runs, [bound_to(OTHER, runs[0])], whole=False)
+    assert found.drift == ()
+    assert [change.action for change in found.changes] == [Action.SUBMIT]
+
+
+# Two runs of one attempt.
+
+
+@pytest.mark.fault(13, 18)
+def test_the_younger_run_of_one_attempt_is_cancelled_as_a_repair() -> None:
+    runs = [run_of(JOB, State.RUNNING, number=n) for n in (1, 2, 3)]
+    found = plan([JOB], runs[::-1], [bound_to(JOB, runs[2])])
+    kept, *cancels = sorted(found.changes, key=lambda change: change.action is Action.CANCEL)
+    assert (kept.action, kept.actual, kept.reason) == (Action.NONE, runs[0], "running")
+    assert [change.actual for change in cancels] == runs[1:]
+    for cancel in cancels:
+        assert cancel.repair
+        assert cancel.reason == f"a second run of one attempt; {PARENT}/1 stays"
+        assert (cancel.base_name, cancel.job_name, cancel.key) == ("census", JOB.job_name, kept.key)
+    assert [(finding.kind, finding.detail) for finding in found.drift] == [
+        (DriftKind.DUPLICATE, f"a second run of one attempt (running): {PARENT}/{n} beside {PARENT}/1")
+        for n in (2, 3)
+    ]
+    assert {(finding.job_name, finding.base_name) for finding in found.drift} == {(JOB.job_name, "census")}
+
+
+@pytest.mark.fault(17, 18)
+@pytest.mark.parametrize("state", [*(s for s in State if s.ended), State.CANCELLING])
+def test_a_second_run_that_ends_or_has_ended_is_told_and_not_cancelled(state: State) -> None:
+    runs = [run_of(JOB, State.RUNNING), run_of(JOB, state, number=2)]
+    found = plan([JOB], runs, [bound_to(JOB, runs[0])])
+    assert only(found).reason == "running"
+    (finding,) = found.drift
+    assert finding.detail == (f"a second run of one attempt ({state.lower()}): {PARENT}/2 beside {PARENT}/1")
+
+
+@pytest.mark.fault(18)
+def test_without_a_claim_second_runs_are_told_and_not_cancelled() -> None:
+    found = plan([JOB], [run_of(JOB, State.RUNNING, number=n) for n in (1, 2)])
+    assert (only(found).action, only(found).actual) == (Action.SUBMIT, run_of(JOB, State.RUNNING))
+    assert kinds(found) == ["duplicate"]
+
+
+@pytest.mark.fault(18, 52)
+@pytest.mark.parametrize("state", list(State))
+def test_a_run_that_no_recorded_request_made_is_told_and_never_cancelled(state: State) -> None:
+    runs = [run_of(JOB, State.RUNNING, number=2), run_of(JOB, state, number=1, mark="unknown")]
+    found = plan([JOB], runs, [bound_to(JOB, runs[0])])
+    assert only(found).actual == runs[0]
+    (finding,) = found.drift
+    assert (finding.kind, finding.job_name, finding.base_name) == (
+        DriftKind.DUPLICATE,
+        JOB.job_name,
+        "census",
+    )
+    assert finding.detail == (f"{PARENT}/1 ({state.lower()}) has its labels, and no recorded request made it")
+
+
+@pytest.mark.fault(16)
+@pytest.mark.parametrize("claimed", [False, True])
+def test_the_trials_of_a_tuning_job_are_no_runs_of_it(claimed: bool) -> None:
+    job = wanted(attempts=2)
+    job = replace(job, manifest=replace(job.manifest, kind="HyperparameterTuningJob"))
+    run = run_of(job, State.RUNNING, number=5)
+    trials = [run_of(job, State.RUNNING, number=n, kind="CustomJob") for n in (1, 9)]
+    claims = [bound_to(job, run)] if claimed else []
+    found = plan([job], [run, *trials], claims)
+    assert (only(found).actual, found.drift) == (run, ())
+    if claimed:
+        assert [finding.job_name for finding in plan([], [run, *trials], claims).drift] == [run.job_name]
+
+
+@pytest.mark.fault(14)
+def test_a_run_that_is_listed_twice_is_one_run() -> None:
+    before, after = run_of(JOB, State.RUNNING), run_of(JOB, State.SUCCEEDED)
+    for runs in ([before, after], [after, before]):
+        found = plan([JOB], runs, [bound_to(JOB, before)])
+        assert (only(found).reason, found.drift) == ("succeeded", ())
+
+
+@pytest.mark.fault(18, 52)
+@pytest.mark.parametrize("labels", [{SOURCE: "theirs"}, {}])
+def test_a_foreign_run_of_the_same_content_is_told_and_never_touched(labels: dict[str, str]) -> None:
+    run = run_of(JOB, State.RUNNING)
+    kept = {name: value for name, value in run.labels.items() if name != SOURCE}
+    foreign = replace(run, labels={**kept, **labels})
+    found = plan([JOB], [foreign])
+    assert (only(found).action, only(found).reason) == (Action.SUBMIT, "new")
+    (finding,) = found.drift
+    assert (finding.kind, finding.job_name, finding.base_name, finding.detail) == (
+        DriftKind.DUPLICATE,
+        JOB.job_name,
+        "census",
+        f"{PARENT}/1 (running) has the same content and belongs to {labels.get(SOURCE, 'nobody')}",
+    )
+    assert plan([JOB], [replace(foreign, state=State.SUCCEEDED)]).drift == ()
+    assert plan([wanted("else")], [foreign]).drift == ()
+
+
+def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
+    run = run_of(JOB, State.RUNNING)
+    for lost in (SOURCE, KEY, TRY):
+        labels = {name: value for name, value in run.labels.items() if name != lost}
+        found = plan([JOB], [replace(run, labels=labels)], [bound_to(JOB, run)])
+        assert (only(found).action, only(found).reason) == (Action.NONE, "running")
+
+
+# What happened outside.
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize(
+    ("run", "ended", "gone", "finding"),
+    [
+        (
+            State.CANCELLED,
+            None,
+            False,
+            ("cancelled-outside", "cancelled, while the manifest still wants it"),
+        ),
+        (
+            None,
+            State.CANCELLED,
+            False,
+            ("cancelled-outside", "cancelled, while the manifest still wants it"),
+        ),
+        (
+            None,
+            None,
+            True,
+            ("deleted-outside", "the service has it no more, and its end was never seen"),
+        ),
+        (None, State.SUCCEEDED, False, None),
+        (None, State.FAILED, False, None),
+        *((state, None, False, None) for state in State if state is not State.CANCELLED),
+    ],
+)
+def test_what_somebody_did_outside_is_drift_and_is_not_undone(
+    run: State | None, ended: State | None, gone: bool, finding: tuple[str, str] | None
+) -> None:
+    job = wanted()
+    claim = claim_on(job, ended=ended, gone=gone, resource=f"{PARENT}/1")
+    found = plan([job], [run_of(job, run)] if run else [], [claim])
+    assert only(found).action is Action.NONE
+    assert [(f.kind, f.detail) for f in found.drift] == ([finding] if finding else [])
+    assert {(f.job_name, f.base_name) for f in found.drift} <= {(job.job_name, "census")}
+
+
+@pytest.mark.parametrize("state", [PENDING, REJECTED, HELD])
+def test_only_a_bound_job_can_be_deleted_or_cancelled_outside(state: ClaimState) -> None:
+    assert plan([JOB], [], [claim_on(JOB, state)]).drift == ()
+    assert plan([JOB], [run_of(JOB, State.CANCELLED)], [claim_on(JOB, state)]).drift == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "resource", "drift"),
+    [
+        ({}, "1", []),
+        ({"team": "risk"}, "1", ["modified"]),
+        ({"goog-managed": "true"}, "1", []),
+        ({"team": "risk"}, "7", []),
+    ],
+)
+def test_labels_that_were_changed_after_the_submission_are_drift(
+    labels: dict[str, str], resource: str, drift: list[str]
+) -> None:
+    run = run_of(JOB, State.RUNNING)
+    claim = bound_to(JOB, run, labels=labels_digest(run.labels), resource=f"{PARENT}/{resource}")
+    found = plan([JOB], [replace(run, labels={**run.labels, **labels})], [claim])
+    assert kinds(found) == drift
+    for finding in found.drift:
+        assert finding.detail == "its labels are not those that it was submitted with"
+        assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
+
+
+def test_labels_that_nobody_recorded_are_no_drift() -> None:
+    run = run_of(JOB, State.RUNNING)
+    assert plan([JOB], [run], [bound_to(JOB, run)]).drift == ()
+
+
+# Older versions of the hash.
+
+OLD, OLDER = "1" * 64, "2" * 64
+UPGRADED = replace(JOB, earlier=(OLD, OLDER))
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("identity", [OLD, OLDER])
+@pytest.mark.parametrize("state", list(State))
+def test_what_ran_under_an_older_name_does_not_run_again(state: State, identity: str) -> None:
+    run = run_of(JOB, state, identity=identity)
+    claim = bound_to(JOB, run, identity=identity)
+    found = plan([replace(UPGRADED, manifest=wanted().manifest)], [run], [claim])
+    change = only(found)
+    assert (change.action, change.actual) == (Action.NONE, run)
+    assert (change.job_name, change.key) == (job_name("census", identity), label_of(identity))
+    assert "superseded" not in kinds(found)
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("state", [PENDING, REJECTED, HELD])
+def test_a_submission_that_began_under_an_older_name_goes_on_under_it(state: ClaimState) -> None:
+    change = only(plan([UPGRADED], [], [claim_on(JOB, state, identity=OLD)]))
+    assert (change.job_name, change.key) == (job_name("census", OLD), label_of(OLD))
+    assert change.action is (Action.BLOCKED if state is HELD else Action.SUBMIT)
+    assert change.desired == UPGRADED
+    if state is HELD:
+        assert job_name("census", OLD) in change.reason
+
+
+@pytest.mark.fault(19)
+def test_a_retry_stays_under_the_name_of_the_attempt_before() -> None:
+    run = run_of(JOB, State.FAILED, identity=OLDER)
+    change = only(plan([UPGRADED], [run], [bound_to(JOB, run, identity=OLDER)]))
+    assert (change.action, change.attempt) == (Action.RETRY, 2)
+    assert (change.job_name, change.key) == (job_name("census", OLDER, 2), label_of(OLDER))
+
+
+@pytest.mark.fault(19)
+def test_of_two_versions_names_the_one_that_ran_counts_then_the_newest() -> None:
+    old = run_of(JOB, State.SUCCEEDED, identity=OLD)
+    claims = [bound_to(JOB, old, identity=OLD), claim_on(JOB, PENDING)]
+    assert only(plan([UPGRADED], [old], claims)).job_name == old.job_name
+    pending = [claim_on(JOB, PENDING, identity=identity) for identity in (OLDER, JOB.identity, OLD)]
+    assert only(plan([UPGRADED], [], pending)).job_name == JOB.job_name
+    assert only(plan([UPGRADED], [], [pending[0], pending[2]])).job_name == job_name("census", OLD)
+
+
+def test_keys_are_the_newest_first() -> None:
+    assert keys_of(UPGRADED) == tuple(map(label_of, (JOB.identity, OLD, OLDER)))
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("census_0123456789abcdef", "census"),
+        ("a_b_0123456789abcdef_2", "a_b"),
+        ("census_0123456789abcdef_0123456789abcdef", "census_0123456789abcdef"),
+        ("somebody-elses", "somebody-elses"),
+    ],
+)
+def test_base_name_of_a_job_name(name: str, base: str) -> None:
+    assert base_of(name) == base
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.FAILED])
+def test_nothing_is_retried_beside_a_run_of_the_same_attempt_that_did_not_fail(state: State) -> None:
+    job = wanted(attempts=3)
+    elder, younger = run_of(job, state), run_of(job, State.FAILED, number=2)
+    change = only(plan([job], [elder, younger], [bound_to(job, younger)]))
+    assert (change.action, change.actual) == (Action.NONE, elder)
+
+
+def test_a_base_name_counts_with_either_sign() -> None:
+    job = wanted("census-income", "b", on_change="cancel")
+    old = run_of(wanted("census_income", "a"), State.RUNNING)
+    found = plan([job], [old], [bound_to(wanted("census_income", "a"), old)])
+    assert kinds(found) == ["superseded"]
+    assert {change.base_name for change in found.changes} == {"census-income"}
+    assert mark_of(job) != old.labels[TRY]
+
+
+def test_changes_and_findings_are_sorted() -> None:
+    jobs = [wanted(name) for name in ("b", "a", "c")]
+    runs = [run_of(OTHER, State.RUNNING), run_of(wanted("another"), State.RUNNING, number=2)]
+    found = plan(jobs, runs)
+    assert [change.base_name for change in found.changes] == ["a", "b", "c"]
+    assert [finding.base_name for finding in found.drift] == ["another", "other_job"]
+
+
+def told(changes: Iterable[Any]) -> list[str]:
+    return [change.reason for change in changes]
+
+
+def test_drift_that_is_only_told_makes_no_other_plan() -> None:
+    runs, claims = known(JOB, State.RUNNING)
+    stranger = run_of(JOB, State.RUNNING, number=5, mark="unknown")
+    with_drift, without = plan([JOB], [*runs, stranger], claims), plan([JOB], runs, claims)
+    assert with_drift.digest == without.digest
+    assert told(with_drift.changes) == told(without.changes) == ["running"]
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", [PENDING, REJECTED, HELD, BOUND])
+def test_a_later_attempt_that_only_labels_speak_of_is_not_believed(state: ClaimState) -> None:
+    """Somebody copied a job's labels and wrote another attempt: the one before it hasn't failed."""
+    first = claim_on(JOB, state, resource=f"{PARENT}/9")
+    forged = run_of(JOB, State.SUCCEEDED, 2, mark="forged")
+    change = only(plan([JOB], [forged], [first]))
+    assert (change.attempt, change.actual) == (1, None)
+
+
+def test_a_later_attempt_is_believed_once_the_one_before_failed() -> None:
+    failed = run_of(JOB, State.FAILED)
+    second = run_of(JOB, State.RUNNING, 2, number=2)
+    change = only(plan([JOB], [failed, second], [bound_to(JOB, failed)]))
+    assert (change.action, change.attempt) == (Action.RETRY, 2)
+    assert change.reason == "found without a claim: adopted if it is the same job"
+
+
+def test_where_all_claims_got_lost_the_attempts_are_adopted_in_turn() -> None:
+    runs = [run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)]
+    change = only(plan([JOB], runs, []))
+    assert (change.action, change.attempt) == (Action.SUBMIT, 1)
+    assert change.reason == "found without a claim: adopted if it is the same job"
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", State)
+def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
+    """Claims got lost, and so did the record of attempt 1; or somebody made it up."""
+    run = run_of(JOB, state, 2)
+    change = only(plan([JOB], [run], []))
+    if state in (State.FAILED, State.CANCELLED):
+        assert (change.action, change.attempt) == (Action.SUBMIT, 1)
+        return
+    assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
+    assert change.reason == (
+        f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+    )

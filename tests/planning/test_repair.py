@@ -1,0 +1,199 @@
+"""Which of two jobs of one attempt stays, and which may be cancelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from reconciler.model.duplicates import age, elder, kept, made, may_cancel
+from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, ActualJob, State, attempt_of, labels_digest
+from reconciler.model.manifest import ML_V1
+from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
+
+JOB = wanted()
+IN_VAIN = (State.FAILED, State.CANCELLED)
+
+
+def runs_with(*states: State) -> list[ActualJob]:
+    return [run_of(JOB, state, number=number) for number, state in enumerate(states, 1)]
+
+
+def relabelled(run: ActualJob, **labels: str | None) -> ActualJob:
+    names = {"source": SOURCE, "key": KEY, "attempt": ATTEMPT, "mark": TRY}
+    new = {**run.labels, **{names[name]: value for name, value in labels.items()}}
+    return replace(run, labels={name: value for name, value in new.items() if value is not None})
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize(
+    ("states", "stays"),
+    [
+        ([State.RUNNING], 0),
+        ([State.RUNNING, State.RUNNING], 0),
+        ([State.RUNNING, State.SUCCEEDED], 0),
+        ([State.CANCELLING, State.RUNNING], 0),
+        ([State.FAILED, State.RUNNING], 1),
+        ([State.CANCELLED, State.QUEUED], 1),
+        ([State.CANCELLED, State.FAILED, State.PREPARING, State.RUNNING], 2),
+        ([State.FAILED, State.SUCCEEDED], 1),
+        ([State.FAILED, State.FAILED], 0),
+        ([State.FAILED, State.CANCELLED], 0),
+        ([State.CANCELLED, State.FAILED], 0),
+    ],
+)
+def test_the_oldest_stays_that_neither_failed_nor_was_cancelled(states: list[State], stays: int) -> None:
+    runs = runs_with(*states)
+    claim = bound_to(JOB, runs[-1])
+    assert elder(runs[::-1]) == kept(claim, runs[::-1]) == kept(None, runs) == runs[stays]
+
+
+@given(st.lists(st.tuples(st.sampled_from(State), st.integers(1, 5)), min_size=1, unique_by=lambda t: t[1]))
+def test_one_of_the_runs_stays_and_every_better_one_is_younger(states: list[tuple[State, int]]) -> None:
+    runs = [run_of(JOB, state, number=number) for state, number in states]
+    stays = elder(runs)
+    assert stays in runs
+    for run in runs:
+        assert stays.state in IN_VAIN or run.state in IN_VAIN or age(stays) <= age(run)
+        assert stays.state not in IN_VAIN or (run.state in IN_VAIN and age(stays) <= age(run))
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z"],
+        ["2026-01-01T00:00:00.25Z", "2026-01-01T00:00:00.5Z"],
+        ["2026-01-01T00:00:00.999999999Z", "2026-01-01T00:00:01Z"],
+        ["2026-01-01T00:00:59Z", "2026-01-01T00:01:00Z"],
+    ],
+)
+def test_age_is_the_moment_to_the_fraction(moments: list[str]) -> None:
+    early, late = (run_of(JOB, State.RUNNING, create_time=moment, number=9) for moment in moments)
+    assert age(early) < age(late)
+
+
+@pytest.mark.parametrize(("first", "second"), [("9", "10"), ("2", "11"), ("x", "1"), ("a", "b")])
+def test_of_one_moment_the_smaller_number_is_the_older(first: str, second: str) -> None:
+    one, other = (
+        run_of(JOB, State.RUNNING, create_time="2026-01-01T00:00:00Z", resource=f"{PARENT}/{end}")
+        for end in (first, second)
+    )
+    assert age(one) < age(other)
+
+
+def test_a_name_may_end_in_a_number_of_any_length() -> None:
+    ends = ("7", "9" * 100, "9" * 5000, "x", "²")
+    runs = [run_of(JOB, State.RUNNING, resource=f"{PARENT}/{end}") for end in ends]
+    assert elder(runs) == elder(runs[::-1])
+    assert age(runs[0]) < age(runs[1])
+
+
+# What belongs to a claim, and what of it may be cancelled.
+RUN = run_of(JOB, State.RUNNING)
+CLAIM = claim_on(JOB, resource=f"{PARENT}/7")
+BELONGS: list[tuple[ActualJob, bool]] = [
+    (RUN, True),
+    (relabelled(RUN, mark="unknown"), False),
+    (relabelled(RUN, mark=None), False),
+    (relabelled(RUN, key="other"), False),
+    (relabelled(RUN, key=None), False),
+    (relabelled(RUN, attempt="2"), False),
+    (relabelled(RUN, attempt=None), True),
+    (replace(RUN, kind="HyperparameterTuningJob"), False),
+    (replace(RUN, api_version=ML_V1), False),
+]
+
+
+@pytest.mark.fault(16, 18, 52)
+@pytest.mark.parametrize(("run", "belongs"), BELONGS)
+def test_a_run_belongs_to_the_claim_that_recorded_its_request(run: ActualJob, belongs: bool) -> None:
+    assert made(CLAIM, run) == belongs
+    assert may_cancel(CLAIM, run) == belongs
+    assert kept(CLAIM, [run]) == (run if belongs else None)
+
+
+def test_the_job_that_a_claim_names_is_its_job_whatever_its_labels() -> None:
+    named = replace(relabelled(RUN, mark=None, key=None), resource=CLAIM.resource)
+    assert made(CLAIM, named)
+    assert kept(CLAIM, [named]) == named
+    assert not may_cancel(CLAIM, named)
+    assert not made(CLAIM, replace(named, kind="HyperparameterTuningJob"))
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", list(State))
+def test_only_what_is_live_and_was_not_asked_to_end_may_be_cancelled(state: State) -> None:
+    expected = state in (State.QUEUED, State.PREPARING, State.RUNNING)
+    assert may_cancel(CLAIM, replace(RUN, state=state)) == expected
+
+
+@pytest.mark.fault(18)
+def test_nothing_may_be_cancelled_without_a_claim_or_our_source() -> None:
+    assert not may_cancel(None, RUN)
+    assert not may_cancel(CLAIM, relabelled(RUN, source=None))
+
+
+def test_nothing_stays_of_nothing() -> None:
+    assert kept(CLAIM, []) is None
+    assert kept(None, []) is None
+
+
+labels = st.dictionaries(
+    st.sampled_from([SOURCE, KEY, ATTEMPT, TRY]), st.sampled_from(["acme", "1", "2", "x", *CLAIM.tries])
+)
+
+
+@pytest.mark.fault(18)
+@given(st.lists(st.tuples(labels, st.sampled_from(State), st.booleans()), max_size=6))
+def test_what_is_cancelled_is_never_foreign_nor_ended_nor_the_one_that_stays(drawn: list[Any]) -> None:
+    runs = [
+        run_of(JOB, state, number=number, labels={**(RUN.labels if ours else {}), **said})
+        for number, (said, state, ours) in enumerate(drawn, 1)
+    ]
+    stays = kept(CLAIM, runs)
+    for run in runs:
+        if run == stays or not may_cancel(CLAIM, run):
+            continue
+        assert stays is not None
+        assert not run.state.ended
+        assert (run.labels[KEY], attempt_of(run)) == (CLAIM.id.key, CLAIM.id.attempt)
+        assert run.labels[TRY] in CLAIM.tries
+        assert SOURCE in run.labels
+        assert stays.state not in IN_VAIN, "a live run is cancelled only for one that did not fail"
+        assert age(stays) < age(run)
+
+
+# Labels.
+
+
+@pytest.mark.parametrize(
+    ("text", "attempt"),
+    [
+        (None, 1),
+        ("", 1),
+        ("1", 1),
+        ("2", 2),
+        ("03", 3),
+        ("0", 1),
+        ("-2", 1),
+        ("x", 1),
+        ("²", 1),
+        ("٢", 1),
+        ("9" * 9, 999_999_999),
+        ("9" * 10, 1),
+        ("9" * 5000, 1),
+    ],
+)
+def test_the_attempt_is_what_its_label_says_or_the_first(text: str | None, attempt: int) -> None:
+    assert attempt_of(relabelled(RUN, attempt=text)) == attempt
+
+
+def test_the_digest_of_labels_depends_on_names_and_values_but_not_on_order_or_googles_own() -> None:
+    one = labels_digest({"a": "1", "b": "2"})
+    assert len(one) == 16
+    assert one == labels_digest({"b": "2", "a": "1", "goog-x": "y"})
+    others = [{"a": "2", "b": "1"}, {"a": "1"}, {"a": "1", "b": "2", "c": ""}, {"a1": "", "b": "2"}, {}]
+    assert len({one, *map(labels_digest, others)}) == 6

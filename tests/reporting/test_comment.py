@@ -1,0 +1,381 @@
+"""The one comment on a pull request: found again by what it begins with and by who wrote it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_github import OWNERS, STRANGERS, emulated_github
+from github_server import MAX_COMMENT, READ, WORKFLOWS, WRITE, GitHubServer, error, secondary_limit
+from raw_server import RawServer, answer, reset
+from tls import Loopback, server_tls
+
+from reconciler.base.http import DirectTransport
+from reconciler.cli import run
+from reconciler.reporting.github.api import GitHubApi
+from reconciler.reporting.github.comment import COMMENTS, Kept, comment_body, fits, keep_comment
+from reconciler.reporting.github.refusals import RefusedError
+from reconciler.reporting.github.settings import GitHubSettings
+
+TOKEN = "ghs_very-secret-token"
+NUMBER = 7
+OURS = comment_body("prod", "the old text")
+Keep = Callable[..., Kept]
+
+
+@pytest.fixture
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport(Loopback())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    server = GitHubServer(
+        tokens={TOKEN: WRITE, "read-only": READ, "personal": WRITE, "app": WRITE},
+        users={"personal": "octocat", "app": "other-app[bot]"},
+        comments={NUMBER: []},
+    )
+    with server.running():
+        yield server
+    assert server.violations == []
+    assert server.most_at_once <= 1
+
+
+@pytest.fixture
+def keep(github: GitHubServer, transport: DirectTransport) -> Keep:
+    def keep(said: str = "the text", environment: str = "prod", token: str = TOKEN) -> Kept:
+        settings = GitHubSettings(github.repository, github.url, token)
+        api = GitHubApi(transport, settings, COMMENTS, sleep=lambda _: None, chance=lambda: 0.0)
+        return keep_comment(api, NUMBER, environment, said)
+
+    return keep
+
+
+def read_back(url: str, token: str, number: int = NUMBER) -> list[tuple[str, str]]:
+    """Author and text of every comment, as PyGithub reads them."""
+    from github import Auth, Github
+
+    client = Github(
+        base_url=url, auth=Auth.Token(token), lazy=True, per_page=100, retry=None, seconds_between_requests=0
+    )
+    return [(c.user.login, c.body) for c in client.get_repo("acme/models").get_issue(number).get_comments()]
+
+
+def written(github: GitHubServer) -> list[str]:
+    return [
+        f"{method} {path.rpartition('/issues/')[2]}" for method, path, _ in github.requests if method != "GET"
+    ]
+
+
+def test_it_is_created_once_and_then_kept_up_to_date(github: GitHubServer, keep: Keep) -> None:
+    assert [keep("one"), keep("two"), keep("two\r\n")] == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("prod", "two"))]
+    assert written(github) == ["POST 7/comments", "PATCH comments/1"]
+
+
+def test_each_environment_has_its_own(github: GitHubServer, keep: Keep) -> None:
+    for environment in ("prod", "prod-2", "local"):
+        assert keep(environment, environment) is Kept.CREATED
+    assert keep("new", "prod") is Kept.UPDATED
+    shown = [body.split("\n", 1)[1] for _, body in read_back(github.plain_url, TOKEN)]
+    assert shown == ["new", "prod-2", "local"]
+
+
+def test_the_marker_is_not_shown() -> None:
+    from markdown_it import MarkdownIt
+
+    page = MarkdownIt("commonmark").render(comment_body("prod--a", "# Plan"))
+    assert page == "<!-- reconciler plan of prod--a -->\n<h1>Plan</h1>\n"
+
+
+@pytest.mark.parametrize("token", [TOKEN, "personal", "app"])
+@pytest.mark.parametrize("stranger", ["mallory", "github-actions", "other[bot]", "octocat2"])
+def test_anothers_comment_that_begins_alike_is_left_alone_and_hinders_nothing(
+    github: GitHubServer, keep: Keep, token: str, stranger: str
+) -> None:
+    github.comment(NUMBER, OURS, stranger)
+    github.comment(NUMBER, comment_body("prod", "the text"), stranger)
+    assert keep(token=token) is Kept.CREATED
+    github.comment(NUMBER, OURS, stranger)
+    before = [one for one in read_back(github.plain_url, TOKEN) if one[0] == stranger]
+    keep("another text", token=token)
+    found = read_back(github.plain_url, TOKEN)
+    assert [one for one in found if one[0] == stranger] == before
+    assert comment_body("prod", "another text") in [body for login, body in found if login != stranger]
+
+
+def test_a_comment_that_only_holds_the_marker_is_not_it(github: GitHubServer, keep: Keep) -> None:
+    quoted = f"> see\n{OURS}"
+    github.comment(NUMBER, quoted)
+    assert keep() is Kept.CREATED
+    assert quoted in dict(enumerate(body for _, body in read_back(github.plain_url, TOKEN))).values()
+
+
+def test_a_users_token_finds_the_users_comment(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS, WORKFLOWS)
+    assert [keep(token="personal"), keep("two", token="personal")] == [Kept.CREATED, Kept.UPDATED]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, OURS), ("octocat", comment_body("prod", "two"))]
+
+
+def test_another_apps_token_leaves_one_comment_that_is_current(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS, "mallory")
+    assert [keep("one", token="app"), keep("two", token="app")] == [Kept.CREATED, Kept.CREATED]
+    assert read_back(github.plain_url, TOKEN) == [
+        ("mallory", OURS),
+        ("other-app[bot]", "*Replaced by a newer comment.*"),
+        ("other-app[bot]", comment_body("prod", "two")),
+    ]
+
+
+def test_it_is_found_on_the_last_page(github: GitHubServer, keep: Keep) -> None:
+    for number in range(250):
+        github.comment(NUMBER, f"comment {number}", "octocat")
+    mine = github.comment(NUMBER, OURS)
+    assert keep() is Kept.UPDATED
+    assert written(github) == [f"PATCH comments/{mine['id']}"]
+    assert sum("page=" in path for _, path, _ in github.requests) == 3
+
+
+def test_of_two_from_a_race_the_newest_is_kept(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS)
+    github.comment(NUMBER, OURS.replace("\n", "\r\n"))
+    for expected in (Kept.UPDATED, Kept.UNCHANGED):
+        assert keep() is expected
+        assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
+            "*Replaced by a newer comment.*",
+            comment_body("prod", "the text"),
+        ]
+
+
+def test_only_an_app_is_taken_for_the_workflows(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS)["user"]["type"] = "User"
+    assert keep() is Kept.CREATED
+
+
+def test_a_comment_without_author_or_text_is_passed_over(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS)["user"] = None
+    github.comment(NUMBER, "x").pop("body")
+    assert keep() is Kept.CREATED
+
+
+@pytest.mark.parametrize("char", ["x", "\u00e9", "\U0001f389"])
+def test_github_takes_the_longest_that_fits(github: GitHubServer, keep: Keep, char: str) -> None:
+    size = len(char.encode("utf-16-le")) // 2
+    longest = char * ((MAX_COMMENT - len(comment_body("prod", ""))) // size)
+    assert fits(comment_body("prod", longest))
+    assert not fits(comment_body("prod", longest + "\U0001f389"))
+    assert keep(longest) is Kept.CREATED
+    if size == 1:
+        with pytest.raises(RefusedError, match=r"refused the comment .* too long"):
+            keep(longest + "x")
+        github.violations.clear()
+
+
+REFUSALS: list[tuple[Any, str]] = [
+    (error(404, "Not Found"), "shows this token no repository acme/models with that pull request"),
+    (error(401, "Bad credentials"), "doesn't know the token"),
+    (error(410, "This issue was deleted"), "HTTP 410"),
+    (error(403, "Unable to create comment because issue is locked."), "issue is locked"),
+    (error(403, "Resource not accessible by personal access token"), '"Pull requests: write"'),
+    (error(422, "Validation Failed"), "GitHub refused the comment (HTTP 422)"),
+    (secondary_limit(429, 3600), "no more requests for 3600 s"),
+    (error(500, "oops"), "out of order"),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), REFUSALS)
+def test_what_github_refuses_is_told(github: GitHubServer, keep: Keep, said: Any, told: str) -> None:
+    github.queued = [None, None, said, said, said, said]
+    with pytest.raises(RefusedError) as caught:
+        keep()
+    assert told in caught.value.message
+    assert "commit status" not in caught.value.message
+    assert not caught.value.read_only
+    github.violations.clear()
+
+
+def test_it_is_not_guessed_who_the_token_is(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS)
+    github.queued = [error(403, "Resource protected by organization SAML enforcement.")]
+    with pytest.raises(RefusedError, match="SAML"):
+        keep(token="personal")
+    assert written(github) == []
+
+
+def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTransport) -> None:
+    refused = answer(403, b'{"message": "Resource not accessible by integration"}')
+    with RawServer([refused, answer(200, b"[]"), reset], tls=server_tls()).running() as server:
+        api = GitHubApi(transport, GitHubSettings("acme/models", server.url, TOKEN), COMMENTS)
+        with pytest.raises(RefusedError, match="no whole answer"):
+            keep_comment(api, NUMBER, "prod", "text")
+        assert server.count("POST") == 1
+
+
+# The command.
+
+
+@pytest.fixture
+def surroundings(
+    github: GitHubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], str]:
+    """A work tree and a run of GitHub Actions; says which file holds the text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reconciler.yaml").write_text(
+        "environments: {staging: {engine: local, project: staging-jobs}}\n"
+    )
+    environ = {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_API_URL": github.url,
+        "GITHUB_REPOSITORY": github.repository,
+        "GITHUB_EVENT_NAME": "pull_request",
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+        "GITHUB_TOKEN": TOKEN,
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "event.json").write_text(json.dumps({"pull_request": {"number": NUMBER}}))
+    (tmp_path / "comment.md").write_text("### Plan\n")
+    return str(tmp_path / "comment.md")
+
+
+def test_the_command_keeps_the_comment(
+    github: GitHubServer, surroundings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for _ in range(2):
+        assert run(["report", "--comment", surroundings, "--env", "staging"]) == 0
+        told.append(capsys.readouterr().out)
+    assert told == [f"Comment on pull request 7: {kept}.\n" for kept in ("created", "unchanged")]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("staging", "### Plan"))]
+
+
+@pytest.mark.parametrize("token", ["", "read-only"])
+def test_a_fork_cannot_comment_which_is_no_failure(
+    github: GitHubServer,
+    surroundings: str,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", token)
+    assert run(["report", "--comment", surroundings]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert "none is written" in err or "no comment is written" in err
+    assert github.comments == {NUMBER: []}
+    assert token or not github.requests
+
+
+def test_other_refusals_are_told_and_fail(
+    github: GitHubServer,
+    surroundings: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "wrong")
+    assert run(["report", "--comment", surroundings]) == 1
+    out, err = capsys.readouterr()
+    assert "comment not written: GitHub doesn't know the token" in err
+    assert "wrong" not in err.replace("it is wrong", "")
+    assert not out
+
+
+EVENTS = [
+    "",
+    "null",
+    "[" * 100_000,
+    "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+    "{}",
+    '{"pull_request": null}',
+    *(f'{{"pull_request": {{"number": {number}}}}}' for number in ("0", "-1", "true", '"7"', "7.0", "null")),
+    '{"number": 7, "issue": {"number": 7}}',
+]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_only_a_pull_requests_event_will_do(
+    github: GitHubServer, surroundings: str, event: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("event.json").write_text(event)
+    assert run(["report", "--comment", surroundings]) == 64
+    assert "names no pull request" in capsys.readouterr().err
+    assert github.requests == []
+
+
+@pytest.mark.parametrize("name", ["push", "pull_request_target", "issue_comment", "workflow_run", ""])
+def test_only_a_run_for_a_pull_request_will_do(
+    github: GitHubServer, surroundings: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", name)
+    assert run(["report", "--comment", surroundings]) == 64
+    assert github.requests == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"a\0b", "no text"),
+        (b"\xff\xfe", "isn't UTF-8"),
+        ("é".encode() * MAX_COMMENT, "longer than the 65,536 characters"),
+        (b"x" * 10 * MAX_COMMENT, "longer than the 65,536 characters"),
+    ],
+)
+def test_a_file_that_is_no_comment_is_refused(
+    github: GitHubServer, surroundings: str, content: bytes, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(surroundings).write_bytes(content)
+    assert run(["report", "--comment", surroundings]) == 64
+    assert told in capsys.readouterr().err
+    assert github.requests == []
+
+
+def test_a_file_that_is_not_there(surroundings: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "--comment", f"{surroundings}.txt"]) == 64
+    assert "No such file" in capsys.readouterr().err
+    assert run(["report", "--comment", str(Path(surroundings).parent)]) == 64
+
+
+def test_nothing_is_posted_where_no_repository_is_configured(
+    github: GitHubServer, surroundings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    assert run(["report", "--comment", surroundings]) == 0
+    assert github.requests == []
+
+
+# Somebody else's GitHub.
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    with emulated_github() as url:
+        yield url
+
+
+def test_an_emulator_of_github_understands_it(emulator: str, transport: DirectTransport) -> None:
+    from github import Auth, Github
+
+    def api(token: str) -> GitHubApi:
+        return GitHubApi(transport, GitHubSettings("acme/models", emulator, token), COMMENTS)
+
+    def client(token: str) -> Any:
+        made = Github(base_url=emulator, auth=Auth.Token(token), retry=None, seconds_between_requests=0)
+        return made.get_repo("acme/models")
+
+    number = client(OWNERS).create_issue("A pull request, as far as comments go").number
+    copied = comment_body("prod", "two")
+    client(STRANGERS).get_issue(number).create_comment(copied)
+    for _ in range(101):
+        client(OWNERS).get_issue(number).create_comment("well")
+    kept = [keep_comment(api(OWNERS), number, "prod", said) for said in ("one", "two", "two")]
+    assert kept == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
+    found = [(c.user.login, c.body) for c in client(STRANGERS).get_issue(number).get_comments()]
+    assert [one for one in found if one[1] != "well"] == [("stranger", copied), ("acme", copied)]

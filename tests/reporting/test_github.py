@@ -1,0 +1,836 @@
+"""Commit statuses: what they say, when they are posted, and what is told where GitHub doesn't take them."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from github_server import (
+    DESCRIPTION,
+    READ,
+    WRITE,
+    Answer,
+    GitHubServer,
+    error,
+    page_of_html,
+    primary_limit,
+    secondary_limit,
+)
+from hypothesis import example, given
+from hypothesis import strategies as st
+from raw_server import RawServer, answer, reset, send_then_close
+from tls import Loopback, server_tls
+
+from reconciler.base.errors import InvalidError
+from reconciler.base.http import DirectTransport, HttpRequest
+from reconciler.base.http.recipients import GITHUB, OwnerHosts
+from reconciler.model.job import ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1
+from reconciler.reporting.github.settings import GitHubSettings, github_settings
+from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
+from reconciler.reporting.status import CommitStatus, News, news, status_of
+
+SHA = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
+
+
+def is_news(wanted: CommitStatus, there: CommitStatus) -> bool:
+    return news(wanted, there) is News.NEW
+
+
+HASH = "0123456789abcdef"
+TOKEN = "ghs_very-secret-token"
+
+
+def job(state: State = State.RUNNING, attempt: int = 1, **more: Any) -> ActualJob:
+    given = {
+        "resource": "projects/1/locations/local/customJobs/1",
+        "job_name": f"census_{HASH}" + (f"_{attempt}" if attempt > 1 else ""),
+        "api_version": AIPLATFORM_V1,
+        "kind": "CustomJob",
+        "state": state,
+        "service_state": f"JOB_STATE_{state}",
+    }
+    return ActualJob(**{**given, **more})
+
+
+def status(state: State = State.RUNNING, name: str = "census", **more: Any) -> CommitStatus:
+    return status_of(f"reconciler/prod/{name}", job(state, **more))
+
+
+# What a status says.
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "description"),
+    [
+        (State.QUEUED, "pending", "waiting in the queue"),
+        (State.PREPARING, "pending", "getting ready"),
+        (State.RUNNING, "pending", "running"),
+        (State.CANCELLING, "pending", "being cancelled"),
+        (State.SUCCEEDED, "success", "succeeded"),
+        (State.FAILED, "failure", "failed"),
+        (State.CANCELLED, "error", "cancelled"),
+    ],
+)
+def test_each_state_has_its_status(state: State, said: str, description: str) -> None:
+    assert status(state) == CommitStatus(
+        said,  # type: ignore[arg-type]
+        "reconciler/prod/census",
+        f"{description} · run {HASH}",
+    )
+
+
+def test_only_an_observed_success_is_green() -> None:
+    assert [state for state in State if status(state).state == "success"] == [State.SUCCEEDED]
+    assert status_of("reconciler/prod/census", None).state == "pending"
+    assert status_of("reconciler/prod/census", None, problem="x").state == "error"
+    assert (
+        status_of("reconciler/prod/census", job(State.SUCCEEDED), problem="two jobs for one manifest").state
+        == "error"
+    )
+
+
+def test_a_job_without_a_run() -> None:
+    assert status_of("reconciler/local/my-job", None) == CommitStatus(
+        "pending", "reconciler/local/my-job", "not submitted yet"
+    )
+    problem = "outcome unknown: reconciler resolve my-job"
+    assert status_of("reconciler/local/my-job", None, problem=problem).description == problem
+    assert status_of("reconciler/local/my-job", None, problem="\n\u200b\n").description == "\ufffd"
+    assert status_of("reconciler/local/my-job", None, problem=" ").description == "no reason given"
+
+
+@pytest.mark.parametrize(
+    ("given", "description"),
+    [
+        (job(State.PREPARING, service_state="JOB_STATE_PENDING"), "getting ready"),
+        (job(State.RUNNING, service_state="JOB_STATE_PAUSED"), "running (PAUSED)"),
+        (job(State.RUNNING, service_state="JOB_STATE_PENDING"), "running (PENDING)"),
+        (job(State.FAILED, service_state="JOB_STATE_EXPIRED"), "failed (EXPIRED)"),
+        (job(State.RUNNING, service_state="RUNNING"), "running"),
+        (job(State.RUNNING, service_state=""), "running"),
+        (
+            job(State.RUNNING, start_time="2026-11-21T10:03:59.123456789Z"),
+            "running since 2026-11-21 10:03 UTC",
+        ),
+        (job(State.RUNNING, start_time="2026-11-21T10:03:59+02:00"), "running since 2026-11-21 08:03 UTC"),
+        (job(State.RUNNING, start_time="2026-11-21"), "running"),
+        (job(State.RUNNING, start_time="soon"), "running"),
+        (job(State.RUNNING, start_time="0001-01-01T00:00:00+23:00"), "running"),
+        (
+            job(State.SUCCEEDED, start_time="2026-11-21T10:00:00Z", end_time="2026-11-21T10:00:59.7Z"),
+            "succeeded after 1 min 0 s",
+        ),
+        (
+            job(State.SUCCEEDED, start_time="2026-11-21T10:00:00Z", end_time="2026-11-21T10:00:09Z"),
+            "succeeded after 9 s",
+        ),
+        (
+            job(
+                State.FAILED, start_time="2026-11-20T10:00:00Z", end_time="2026-11-21T11:05:09Z", error="boom"
+            ),
+            "failed after 25 h 5 min: boom",
+        ),
+        (
+            job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:00Z"),
+            "succeeded",
+        ),
+        (
+            job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:09Z"),
+            "succeeded after 0 s",
+        ),
+        (job(State.FAILED, error="\nexit code 1\nTraceback: password=hunter2"), "failed: exit code 1"),
+        (job(State.CANCELLED, error="cancelled by the user"), "cancelled"),
+    ],
+)
+def test_the_description(given: ActualJob, description: str) -> None:
+    assert status_of("reconciler/prod/census", given).description == f"{description} · run {HASH}"
+
+
+def test_the_description_names_the_attempt() -> None:
+    assert status(State.RUNNING, attempt=3).description == f"running · run {HASH}_3"
+    odd = status_of("reconciler/prod/census", job(job_name="named-by-hand"))
+    assert odd.description == "running"
+
+
+def test_a_long_error_leaves_room_for_the_run() -> None:
+    description = status(State.FAILED, attempt=2, error="x" * 500).description
+    assert len(description) == 140
+    assert description.endswith(f"x… · run {HASH}_2")
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://console.cloud.google.com/x?y=z", "https://console.cloud.google.com/x?y=z"),
+        ("http://127.0.0.1:8080/jobs/1", "http://127.0.0.1:8080/jobs/1"),
+        ("", ""),
+        ("javascript:alert(1)", ""),
+        ("/jobs/1", ""),
+    ],
+)
+def test_the_link_is_one_that_github_takes(url: str, target: str) -> None:
+    assert status(url=url).target_url == target
+
+
+jobs = st.builds(
+    job,
+    st.sampled_from(State),
+    st.integers(1, 3),
+    error=st.text(),
+    service_state=st.text(max_size=30),
+    start_time=st.one_of(st.text(), st.datetimes().map(lambda t: t.isoformat() + "Z")),
+    end_time=st.one_of(st.text(), st.datetimes().map(lambda t: t.isoformat() + "Z")),
+)
+
+
+@given(st.one_of(st.none(), jobs), st.text(max_size=300))
+@example(job(State.FAILED, error="🎉" * 200), "")
+@example(None, "\x1b[31m")
+def test_every_description_is_one_that_github_takes(given: ActualJob | None, problem: str) -> None:
+    description = status_of("reconciler/prod/census", given, problem=problem).description
+    assert 1 <= len(description.encode("utf-16-le")) // 2 <= 140
+    assert description.isprintable()
+    assert all(char <= "\uffff" for char in description)
+
+
+# Which status stands.
+
+STEPS = [
+    job(state, attempt, error=error)
+    for attempt in (1, 2, 11)
+    for state in State
+    for error in ("", "boom")
+    if not error or state is State.FAILED
+]
+
+
+def place(shown: CommitStatus, of: list[ActualJob]) -> tuple[int, bool]:
+    """How far a status is in the life of its run: the attempt, and whether it had ended."""
+    (found,) = {
+        (int(step.job_name.partition(f"{HASH}_")[2] or 1), step.state.ended)
+        for step in of
+        if status_of("reconciler/prod/census", step) == shown
+    }
+    return found
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=20))
+def test_a_run_only_goes_forward(seen: list[ActualJob]) -> None:
+    """Whatever order several posters come in, the status shown never goes back."""
+    shown: CommitStatus | None = None
+    places = []
+    for step in seen:
+        wanted = status_of("reconciler/prod/census", step)
+        if is_news(wanted, shown):
+            shown = wanted
+        assert shown is not None
+        assert not is_news(shown, shown)
+        places.append(place(shown, STEPS))
+    assert places == sorted(places)
+    assert places[-1] == max(place(status_of("reconciler/prod/census", step), STEPS) for step in seen)
+
+
+def test_another_content_starts_anew() -> None:
+    done = status(State.SUCCEEDED, attempt=3)
+    other = status_of("reconciler/prod/census", job(State.QUEUED, job_name="census_ffffffffffffffff"))
+    assert is_news(other, done)
+    assert is_news(done, other)
+
+
+def test_an_end_may_be_told_better() -> None:
+    assert is_news(status(State.FAILED, error="boom"), status(State.FAILED))
+    assert is_news(status(State.RUNNING, url="https://x"), status(State.RUNNING))
+
+
+def test_a_problem_replaces_and_is_replaced() -> None:
+    problem = status_of("reconciler/prod/census", None, problem="outcome unknown")
+    assert is_news(problem, status(State.RUNNING))
+    assert is_news(status(State.RUNNING), problem)
+    assert is_news(problem, status(State.SUCCEEDED))
+
+
+@pytest.mark.parametrize("changed", [{"state": "failure"}, {"description": "x"}, {"target_url": "https://x"}])
+def test_each_part_of_a_status_is_news(changed: dict[str, Any]) -> None:
+    there = CommitStatus("success", "reconciler/prod/census", "done", "https://y")
+    assert is_news(replace(there, **changed), there)
+    assert not is_news(replace(there, context="RECONCILER/prod/census"), there)
+
+
+# Posting.
+
+
+@pytest.fixture
+def transport() -> Iterator[DirectTransport]:
+    made = DirectTransport(Loopback())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    server = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE, "read-only": READ})
+    with server.running():
+        yield server
+    assert server.violations == []
+    assert server.most_at_once <= 1
+
+
+@pytest.fixture
+def waited() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def reporter(
+    github: GitHubServer, transport: DirectTransport, waited: list[float]
+) -> Callable[..., GitHubReporter]:
+    def make(**changed: str) -> GitHubReporter:
+        settings = GitHubSettings(github.repository, github.url, TOKEN)
+        return GitHubReporter(
+            transport, replace(settings, **changed), sleep=waited.append, chance=lambda: 0.0
+        )
+
+    return make
+
+
+def shown(github: GitHubServer) -> dict[str, str]:
+    """State by context, as PyGithub reads it."""
+    from github import Auth, Github
+
+    client = Github(
+        base_url=github.plain_url,
+        auth=Auth.Token("read-only"),
+        lazy=True,
+        per_page=100,
+        retry=None,
+        seconds_between_requests=0,
+    )
+    found: dict[str, str] = {}
+    for read in client.get_repo(github.repository).get_commit(SHA).get_statuses():
+        found.setdefault(read.context, read.state)
+    return found
+
+
+def test_statuses_are_posted_and_others_can_read_them(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    statuses = [
+        status(State.SUCCEEDED, url="https://console.cloud.google.com/x"),
+        status(State.FAILED, "trees", error="boom 🎉 \x1b[31m" + "x" * 200),
+        status_of("reconciler/prod/blocked-one", None, problem="the region isn't the location"),
+        status_of("reconciler/prod/new", None),
+    ]
+    outcomes = reporter().report(SHA, statuses)
+    assert outcomes == [Posted(given) for given in sorted(statuses, key=lambda s: s.context)]
+    assert shown(github) == {
+        "reconciler/prod/census": "success",
+        "reconciler/prod/trees": "failure",
+        "reconciler/prod/blocked-one": "error",
+        "reconciler/prod/new": "pending",
+    }
+    kept = {given["context"]: given for given in github.statuses[SHA]}
+    assert kept["reconciler/prod/census"]["target_url"] == "https://console.cloud.google.com/x"
+    assert kept["reconciler/prod/census"]["description"] == f"succeeded · run {HASH}"
+    assert kept["reconciler/prod/new"]["target_url"] is None
+
+
+def test_what_is_there_already_isnt_posted_again(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    statuses = [status(State.RUNNING), status(State.QUEUED, "trees")]
+    reporter().report(SHA, statuses)
+    assert reporter().report(SHA, statuses) == []
+    assert len(github.posted()) == 2
+    later = [status(State.SUCCEEDED), statuses[1]]
+    assert reporter().report(SHA, later) == [Posted(later[0])]
+    assert shown(github)["reconciler/prod/census"] == "success"
+
+
+def test_the_newest_status_of_a_context_counts(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    for state in (State.RUNNING, State.SUCCEEDED):
+        reporter().report(SHA, [status(state)])
+    assert reporter().report(SHA, [status(State.SUCCEEDED)]) == []
+    assert reporter().report(SHA, [status(State.RUNNING)]) == [Outdated(status(State.RUNNING))]
+    assert len(github.posted()) == 2
+
+
+def test_a_context_counts_without_its_case(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    there = status(State.SUCCEEDED)
+    github.add(SHA, context="Reconciler/PROD/Census", description=there.description)
+    assert reporter().report(SHA, [there]) == []
+    both = [status(State.RUNNING, "trees"), status(State.RUNNING, "Trees")]
+    posted, refused = reporter().report(SHA, both)
+    assert posted == Posted(both[1])
+    assert isinstance(refused, Failed)
+    assert "rename one" in refused.message
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
+def test_all_pages_are_read(
+    count: int, github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    there = status(State.SUCCEEDED)
+    github.add(SHA, context=there.context, description=there.description)
+    github.add(SHA, count)
+    assert reporter().report(SHA, [there, status(State.RUNNING, "trees")]) == [
+        Posted(status(State.RUNNING, "trees"))
+    ]
+    assert len(github.requests) == (count + 1) // 100 + 2
+
+
+def test_all_pages_are_read_before_anything_is_posted(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    github.add(SHA, 450, context="reconciler/prod/census")
+    there = status(State.SUCCEEDED, "trees")
+    github.statuses[SHA].append({**github.statuses[SHA][0], "context": there.context, "description": "old"})
+    reporter().report(SHA, [status(State.RUNNING), there])
+    assert [method for method, _, _ in github.requests] == ["GET"] * 5 + ["POST"] * 2
+
+
+def test_reading_has_an_end(transport: DirectTransport) -> None:
+    """A server whose every page names a next one."""
+    page = answer(200, b"[]", link='<http://localhost/?page=2>; rel="next"')
+    with RawServer([page], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        (outcome,) = GitHubReporter(transport, settings).report(SHA, [status()])
+    assert isinstance(outcome, Failed)
+    assert "more than 10000" in outcome.message
+    assert len(server.arrived) == 100
+
+
+def test_a_proxy_that_drops_the_link_header_hides_no_page(transport: DirectTransport) -> None:
+    full = json.dumps([{"state": "success", "context": f"ci/{n}"} for n in range(100)]).encode()
+    there = status(State.SUCCEEDED)
+    last = json.dumps([{"state": "success", "context": there.context, "description": there.description}])
+    with RawServer([answer(200, full), answer(200, last.encode())], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        assert GitHubReporter(transport, settings).report(SHA, [there]) == []
+    assert [request.target.partition("?")[2] for request in server.arrived] == [
+        "per_page=100&page=1",
+        "per_page=100&page=2",
+    ]
+
+
+def test_statuses_that_cant_be_ours_are_passed_over(transport: DirectTransport) -> None:
+    there = status(State.SUCCEEDED)
+    page: list[Any] = [
+        None,
+        1,
+        {},
+        {"state": "neutral", "context": there.context},
+        {"state": [], "context": "x"},
+    ]
+    page.append({"state": "success", "context": there.context, "description": there.description})
+    with RawServer([answer(200, json.dumps(page).encode())], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        assert GitHubReporter(transport, settings).report(SHA, [there]) == []
+
+
+def test_an_enterprises_own_server(transport: DirectTransport) -> None:
+    github = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE}, prefix="/api/v3")
+    with github.running():
+        settings = GitHubSettings(github.repository, github.url, TOKEN)
+        assert GitHubReporter(transport, settings).report(SHA, [status()]) == [Posted(status())]
+    assert github.violations == []
+
+
+def test_nothing_to_report_asks_nothing(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    assert reporter().report(SHA, []) == []
+    assert github.requests == []
+
+
+def test_many_posts_are_spread_out(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
+) -> None:
+    reporter().report(SHA, [status(State.RUNNING, f"few{n}") for n in range(20)])
+    assert waited == []
+    reporter().report(SHA, [status(State.RUNNING, f"many{n}") for n in range(21)])
+    assert waited == [1.0] * 20
+
+
+# What GitHub doesn't take.
+
+
+def only_message(outcomes: list[Posted | Failed]) -> str:
+    """The one sentence that all outcomes have."""
+    assert outcomes
+    assert all(isinstance(outcome, Failed) for outcome in outcomes)
+    (message,) = {outcome.message for outcome in outcomes if isinstance(outcome, Failed)}
+    assert TOKEN not in message
+    assert message.isprintable()
+    return message
+
+
+TWO = [status(State.RUNNING), status(State.RUNNING, "trees")]
+
+
+def test_no_token(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    message = only_message(reporter(token="").report(SHA, TWO))
+    assert "set GITHUB_TOKEN" in message
+    assert "statuses: write" in message
+    assert github.requests == []
+
+
+def test_a_token_that_github_doesnt_know(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    message = only_message(reporter(token="expired").report(SHA, TWO))
+    assert "GITHUB_TOKEN" in message
+    assert "(HTTP 401); GitHub says: Bad credentials" in message
+    assert len(github.requests) == 1
+
+
+def test_a_token_that_may_not_write(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    message = only_message(reporter(token="read-only").report(SHA, TWO))
+    assert "`permissions: {statuses: write}`" in message
+    assert "acme/models" in message
+    assert [status for _, _, status in github.requests] == [200, 403], "one refusal is enough"
+
+
+def test_a_repository_that_isnt_there(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    message = only_message(reporter(repository="acme/other").report(SHA, TWO))
+    assert "no repository acme/other" in message
+    assert "`github.repository`" in message
+
+
+def test_a_repository_that_has_moved(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    github.moved_to = "acme/old"
+    message = only_message(reporter(repository="acme/old").report(SHA, TWO))
+    assert "acme/old has moved" in message
+    assert len(github.requests) == 1, "the token is sent nowhere else"
+
+
+def test_a_commit_that_isnt_there(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    message = only_message(reporter().report("f" * 40, TWO))
+    assert "push it first (HTTP 422)" in message
+
+
+@pytest.mark.fault(27)
+def test_the_last_ten_of_a_thousand_statuses_are_kept_for_the_end(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    census, trees = TWO
+    github.add(SHA, 989, context=census.context, description="old")
+    assert reporter().report(SHA, [census]) == [Posted(census)]
+    newer = replace(census, description="running for long")
+    assert reporter().report(SHA, [newer, trees]) == [Posted(trees)], "the other contexts have room"
+    end = status(State.SUCCEEDED)
+    assert reporter().report(SHA, [end]) == [Posted(end)]
+
+
+@pytest.mark.fault(27)
+def test_the_thousandth_status_is_the_last(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    github.add(SHA, 999, context=TWO[0].context, description="old")
+    failed = status(State.FAILED)
+    assert reporter().report(SHA, [failed]) == [Posted(failed)]
+    (refused,) = reporter().report(SHA, [status(State.SUCCEEDED)])
+    assert isinstance(refused, Failed)
+    assert "1,000 statuses for one commit and context" in refused.message
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "Validation failed: no",
+        [
+            {
+                "resource": "Status",
+                "code": "custom",
+                "field": "description",
+                "message": "Validation failed: no",
+            }
+        ],
+    ],
+)
+def test_a_refused_status_doesnt_stop_the_others(
+    details: object, github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    github.queued = [None, error(422, "Validation Failed", errors=details)]
+    refused, posted = reporter().report(SHA, TWO)
+    assert isinstance(refused, Failed)
+    assert refused.message == (
+        "GitHub refused the status (HTTP 422); GitHub says: Validation Failed: Validation failed: no"
+    )
+    assert posted == Posted(TWO[1])
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"), [(secondary_limit(403, 7), 7), (secondary_limit(429, 120), 120)]
+)
+def test_a_limit_that_names_a_time_is_waited_for_once(
+    limit: Any,
+    seconds: int,
+    github: GitHubServer,
+    reporter: Callable[..., GitHubReporter],
+    waited: list[float],
+) -> None:
+    github.queued = [None, limit]
+    assert reporter().report(SHA, TWO) == [Posted(given) for given in TWO]
+    assert waited == [seconds]
+
+    waited.clear()
+    more = [status(State.SUCCEEDED), status(State.SUCCEEDED, "trees")]
+    github.queued = [None, limit, limit]
+    message = only_message(reporter().report(SHA, more))
+    assert f"no more requests for {seconds} s; the next report posts what is left" in message
+    assert waited == [seconds]
+
+
+def test_one_wait_is_for_the_whole_report(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
+) -> None:
+    github.queued = [None, secondary_limit(), None, secondary_limit()]
+    posted, refused = reporter().report(SHA, TWO)
+    assert posted == Posted(TWO[0])
+    assert isinstance(refused, Failed)
+    assert waited == [60.0]
+
+
+def test_a_secondary_limit_without_a_time_lasts_a_minute(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
+) -> None:
+    github.queued = [None, secondary_limit(retry_after=None)]
+    assert reporter().report(SHA, TWO) == [Posted(given) for given in TWO]
+    assert waited == [60.0]
+
+
+def test_nobody_waits_for_an_hour(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
+) -> None:
+    github.queued = [None, secondary_limit(retry_after=121)]
+    assert "for 121 s" in only_message(reporter().report(SHA, TWO))
+    github.queued = [primary_limit(reset=1795255500)]
+    assert "no more requests until 10:05 UTC" in only_message(reporter().report(SHA, TWO))
+    assert waited == []
+
+
+def test_a_limit_that_says_nothing_more(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
+) -> None:
+    github.queued = [None, error(429, "Too Many Requests")]
+    message = only_message(reporter().report(SHA, TWO))
+    assert message.startswith("GitHub takes no more requests; the next report posts what is left (HTTP 429)")
+    assert waited == []
+
+
+def test_a_server_error_while_reading_is_tried_again(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
+) -> None:
+    github.queued = [page_of_html(502), page_of_html(503)]
+    assert reporter().report(SHA, TWO) == [Posted(given) for given in TWO]
+    assert waited == [0.5, 1.0]
+
+
+def test_a_server_that_stays_broken(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    github.queued = [page_of_html(502)] * 4
+    message = only_message(reporter().report(SHA, TWO))
+    assert message == "GitHub is out of order; the next report posts what is left (HTTP 502)"
+    assert len(github.requests) == 4
+    assert only_message(reporter(api_url=github.url + "/nothing").report(SHA, TWO))
+    github.violations.clear()  # That address isn't described.
+
+
+def test_a_server_error_while_posting_is_not_tried_again(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    github.queued = [None, page_of_html(500)]
+    assert "out of order" in only_message(reporter().report(SHA, TWO))
+    assert github.posted() == []
+    assert reporter().report(SHA, TWO) == [Posted(given) for given in TWO], "the next report posts it"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_isnt_followed(status: int, transport: DirectTransport) -> None:
+    with RawServer([answer(status, b"", location="/elsewhere")], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
+    assert "write its new name" in message
+    assert len(server.arrived) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>Log in to the Wi-Fi ::error::</html>", b"{}", b"null", b"[" * 100_000, b"\xff"]
+)
+def test_something_that_isnt_github(body: bytes, transport: DirectTransport) -> None:
+    with RawServer([answer(200, body)], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
+    assert message == f"what answers at {server.url} doesn't answer as GitHub does (HTTP 200)"
+
+
+def test_a_server_that_repeats_the_request(transport: DirectTransport) -> None:
+    told = json.dumps({"message": f"bad header Authorization: Bearer {TOKEN}\x1b[31m\n::error::x"})
+    with RawServer([answer(400, told.encode())], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
+    assert "Bearer ***" in message
+
+
+@pytest.mark.parametrize("fault", [reset, send_then_close(b""), send_then_close(b"HTTP/1.1 201 Cr")])
+def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport: DirectTransport) -> None:
+    with RawServer([answer(200, b"[]"), fault], tls=server_tls()).running() as server:
+        settings = GitHubSettings("acme/models", server.url, TOKEN)
+        message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
+    assert message.startswith(f"no whole answer from {server.url}")
+    assert server.count("POST") == 1
+
+
+def test_github_out_of_reach(transport: DirectTransport, waited: list[float]) -> None:
+    with RawServer([answer()], tls=server_tls()).running() as server:
+        pass
+    settings = GitHubSettings("acme/models", server.url, TOKEN)
+    reporter = GitHubReporter(transport, settings, sleep=waited.append, chance=lambda: 0.0)
+    assert "can't be reached: connection refused" in only_message(reporter.report(SHA, TWO))
+    assert waited == [0.5, 1.0, 2.0]
+
+
+def test_a_token_that_http_cant_carry(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
+    message = only_message(reporter(token=f"{TOKEN}\nX: y").report(SHA, TWO))
+    assert '"Authorization" has characters' in message
+    assert github.requests == []
+
+
+# Where to post.
+
+ACTIONS = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_REPOSITORY": "acme/models",
+    "GITHUB_API_URL": "https://github.example.com/api/v3",
+    "GITHUB_TOKEN": TOKEN,
+}
+
+
+def allowing(host: str) -> OwnerHosts:
+    return GITHUB.also({(host, 443)})
+
+
+IN_ACTIONS = GitHubSettings(
+    "acme/models", "https://github.example.com/api/v3", TOKEN, recipients=allowing("github.example.com")
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "settings"),
+    [
+        (None, {}, None),
+        (None, {**ACTIONS, "GITHUB_ACTIONS": "false"}, None),
+        (None, ACTIONS, IN_ACTIONS),
+        ({}, {"GITHUB_REPOSITORY": "a/b"}, GitHubSettings("a/b", "https://api.github.com", "")),
+        ({"repository": "a/b"}, {}, GitHubSettings("a/b", "https://api.github.com", "")),
+        ({"repository": "a/b"}, {"GH_TOKEN": "t"}, GitHubSettings("a/b", "https://api.github.com", "t")),
+        (
+            {"repository": "a/b"},
+            {"GH_TOKEN": "t", "GITHUB_TOKEN": " u\n"},
+            GitHubSettings("a/b", "https://api.github.com", "u"),
+        ),
+        (
+            {"repository": "a_corp/b.c", "apiUrl": "https://ghe.example.com/api/v3/"},
+            {},
+            GitHubSettings("a_corp/b.c", "https://ghe.example.com/api/v3", ""),
+        ),
+        (
+            {"repository": "a/b", "apiUrl": "https://ghe.example.com/api/v3/"},
+            {"GITHUB_API_URL": "https://other.example.com"},
+            GitHubSettings("a/b", "https://other.example.com", "", recipients=allowing("other.example.com")),
+        ),
+        ({"repository": "a/b"}, ACTIONS, replace(IN_ACTIONS, repository="a/b")),
+    ],
+)
+def test_settings(
+    config: dict[str, str] | None, environ: dict[str, str], settings: GitHubSettings | None
+) -> None:
+    assert github_settings(config, environ, Path.cwd()) == settings
+
+
+def test_a_pull_requests_file_cant_send_the_runs_token_elsewhere() -> None:
+    settings = github_settings({"apiUrl": "https://evil.example.com"}, ACTIONS, Path.cwd())
+    assert settings is not None
+    assert settings.api_url == ACTIONS["GITHUB_API_URL"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "of which repository"),
+        ({"repository": "models"}, '"models" is no GitHub repository'),
+        ({"repository": "acme/.."}, "is no GitHub repository"),
+        ({"repository": "acme/models/../../other"}, "is no GitHub repository"),
+        ({"repository": "acme/models\n"}, "is no GitHub repository"),
+        ({"repository": "a/b", "apiUrl": "http://github.example.com"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "https://"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "https://x/?y"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "https://[::1"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "http://localhost:8080"}, "is not the address of a GitHub API"),
+        ({"repository": "a/b", "apiUrl": "localhost"}, "is not the address of a GitHub API"),
+    ],
+)
+def test_settings_that_cant_be(config: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidError, match=said) as caught:
+        github_settings(config, {"GITHUB_TOKEN": TOKEN}, Path.cwd())
+    assert caught.value.hint
+
+
+def test_the_text_form_of_the_settings_holds_no_token() -> None:
+    assert TOKEN not in repr(github_settings(None, ACTIONS, Path.cwd()))
+
+
+# The tests' own GitHub.
+
+
+def test_the_description_is_what_the_script_makes() -> None:
+    trim = runpy.run_path(str(DESCRIPTION.with_name("trim.py")))["trim"]
+    text = DESCRIPTION.read_text()
+    assert json.dumps(trim(json.loads(text)), indent=1, sort_keys=True) + "\n" == text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ({"state": "success", "description": "x" * 141}, 422, "Description is too long"),
+        ({"state": "success", "description": "🎉"}, 422, "4-byte Unicode"),
+        ({"state": "success", "target_url": "gs://bucket"}, 422, "must use http(s) scheme"),
+        ({"state": "neutral"}, 201, ""),
+        ({"state": "success", "unknown": 1}, 201, ""),
+        ({"state": "success", "description": "x" * 140}, 201, ""),
+    ],
+)
+def test_the_tests_github_notices_what_github_would(
+    body: dict[str, Any], status: int, told: str, transport: DirectTransport
+) -> None:
+    github = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE})
+    with github.running():
+        response = transport.send(
+            HttpRequest(
+                "POST",
+                f"{github.url}/repos/{github.repository}/statuses/{SHA}",
+                {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+                json.dumps(body).encode(),
+            )
+        )
+    assert response.status == status
+    assert told in response.body.decode()
+    good = body == {"state": "success", "description": "x" * 140}
+    assert len(github.violations) == (0 if good else 1)
+
+
+def test_the_tests_github_notices_an_answer_that_github_wouldnt_give(transport: DirectTransport) -> None:
+    github = GitHubServer(commits={SHA}, tokens={TOKEN: WRITE}, queued=[Answer(200, [{"state": "success"}])])
+    with github.running():
+        transport.send(HttpRequest("GET", f"{github.url}/repos/acme/models/commits/{SHA}/statuses"))
+    (violation,) = github.violations
+    assert violation.startswith("answer 200 to GET")

@@ -1,0 +1,344 @@
+"""What commits are owed: written down, posted to a real server, and crossed off once it was seen there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from github_server import GitHubServer, page_of_html, secondary_limit
+from memory_ports import Commits, Time
+from msgspec.structs import replace
+from planning import bound_to, plan, run_of, wanted
+from tls import Loopback
+
+from reconciler.base.errors import ServiceError
+from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
+from reconciler.model.job import ActualJob, State
+from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Versioned
+from reconciler.operations.report import LINGERING, PATIENCE, open_record, report
+from reconciler.reporting.github.settings import Contexts, GitHubSettings
+from reconciler.reporting.github.statuses import Failed, GitHubReporter
+from reconciler.reporting.status_rules import View
+from reconciler.submission.observe import Observed
+
+JOB, TREES = wanted(), wanted("trees")
+FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
+TOKEN = "ghs_owed"
+
+
+@pytest.fixture
+def store() -> Commits:
+    return Commits(Time())
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    with GitHubServer(commits={FIRST, SECOND, THIRD}, tokens={TOKEN: "write"}).running() as server:
+        yield server
+        assert server.violations == []
+
+
+def view(commit: str, *states: tuple[DesiredJob, State], asked: str = "") -> View:
+    """What there is at a commit where jobs stand so."""
+    runs = [run_of(job, state, number=n) for n, (job, state) in enumerate(states, 1)]
+    claims = [bound_to(job, run, commit=asked or commit) for (job, _), run in zip(states, runs, strict=True)]
+    known = {claim.id: Versioned(claim, 1) for claim in claims}
+    found = plan([job for job, _ in states], runs, claims)
+    return View(Contexts("prod"), commit, Observed(known, tuple(runs)), found)
+
+
+def applied(store: Commits, commit: str, *desired: DesiredJob, skipped: tuple[str, ...] = ()) -> None:
+    open_record(store, commit, plan(desired), lambda known: skipped)
+
+
+def close(store: Commits, github: GitHubServer, seen: View) -> None:
+    """Look until nothing is owed any more."""
+    for _ in range(2):
+        tell(store, github, seen)
+    store.time.sleep(LINGERING.total_seconds() + 1)
+    tell(store, github, seen)
+
+
+def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
+    settings = GitHubSettings(github.repository, github.url, TOKEN)
+    return report(store, GitHubReporter(DirectTransport(Loopback()), settings, sleep=lambda _: None), seen)
+
+
+def test_a_record_is_closed_by_the_look_that_finds_all_of_it(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    assert tell(store, github, view(FIRST, (JOB, State.RUNNING))) == []
+    ended = view(FIRST, (JOB, State.SUCCEEDED))
+    assert tell(store, github, ended) == []
+    assert not store.held[FIRST].record.closed, "what was posted was not seen yet"
+    posted = len(github.posted())
+    assert tell(store, github, ended) == []
+    assert not store.held[FIRST].record.closed, "a slow reporter may still post older news"
+    store.time.sleep(LINGERING.total_seconds())
+    assert tell(store, github, ended) == []
+    assert not store.held[FIRST].record.closed
+    store.time.sleep(1)
+    assert tell(store, github, ended) == []
+    assert store.held[FIRST].record.closed
+    assert len(github.posted()) == posted
+    assert github.states(FIRST, "reconciler") == ["pending", "success"]
+
+
+@pytest.mark.fault(26)
+def test_older_news_of_a_slower_reporter_change_nothing(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    slow, fast = view(FIRST, (JOB, State.RUNNING)), view(FIRST, (JOB, State.FAILED))
+    tell(store, github, fast)
+    tell(store, github, slow)
+    for context in ("reconciler", "reconciler/prod/census"):
+        assert github.states(FIRST, context) == ["failure"]
+    assert not store.held[FIRST].record.closed, "who knows less closes nothing"
+
+
+@pytest.mark.fault(26)
+def test_older_news_that_were_posted_late_are_put_right(store: Commits, github: GitHubServer) -> None:
+    """Between reading what is there and posting, a reporter can stand still for an hour."""
+    applied(store, FIRST, JOB)
+    ended = view(FIRST, (JOB, State.SUCCEEDED))
+    for _ in range(2):
+        tell(store, github, ended)
+    said = "0 of 1 job succeeded, 1 running · update 2"
+    github.add(FIRST, context="reconciler", state="pending", description=said)
+    tell(store, github, ended)
+    assert github.states(FIRST, "reconciler") == ["success", "pending", "success"]
+
+
+@pytest.mark.fault(29)
+def test_commits_that_were_passed_over_are_told_once(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    close(store, github, view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST))
+    assert github.states(SECOND, "reconciler") == ["error"]
+    assert github.states(FIRST, "reconciler") == github.states(THIRD, "reconciler") == ["success"]
+    assert github.states(FIRST, "reconciler/prod/census") == ["success"]
+    assert github.states(THIRD, "reconciler/prod/census") == []
+    assert store.held.keys() == {THIRD}, "nothing is owed to the others"
+
+
+def test_a_commit_that_was_passed_over_and_is_applied_after_all_gets_its_verdict(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, FIRST, JOB)
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    seen = view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST)
+    tell(store, github, seen)
+    applied(store, SECOND, JOB)
+    tell(store, github, dataclasses.replace(seen, commit=SECOND))
+    assert github.states(SECOND, "reconciler") == ["error", "success"]
+
+
+@pytest.mark.fault(29)
+def test_what_lies_between_two_that_were_applied_at_once_is_told(
+    store: Commits, github: GitHubServer
+) -> None:
+    """Neither knew of the other, so that neither could tell; the next one does, if at the second try."""
+    history = [FIRST, SECOND, THIRD, "4" * 40]
+    github.commits |= {history[-1]}
+
+    def skipped(head: str, known: Collection[str]) -> list[str]:
+        before = history[: history.index(head)]
+        return before[max((before.index(sha) + 1 for sha in known if sha in before), default=len(before)) :]
+
+    older, newer = Commits(store.time), Commits(store.time)
+    applied(older, FIRST, JOB)
+    applied(newer, THIRD, JOB)
+    store.held |= older.held | newer.held
+    for _ in range(2):
+        open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
+        assert store.held[SECOND].record.superseded_by == history[-1]
+        store.remove(SECOND, store.held[SECOND].generation)
+        del store.held[history[-1]]
+    open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
+    close(store, github, view(history[-1], (JOB, State.SUCCEEDED), asked=FIRST))
+    assert github.states(SECOND, "reconciler") == ["error"]
+    open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
+    assert store.held.keys() == {history[-1]}, "what was told once isn't told again"
+
+
+@pytest.mark.fault(29)
+def test_what_lies_between_an_older_commit_and_what_was_applied_before_it_is_told(
+    store: Commits, github: GitHubServer
+) -> None:
+    """The environment begins with the third, then somebody goes back to the first, and forward again."""
+    applied(store, THIRD, JOB)
+    applied(store, FIRST, JOB)
+    fourth = "4" * 40
+    github.commits |= {fourth}
+    between = {FIRST: [SECOND, THIRD], THIRD: []}
+    open_record(
+        store, fourth, plan([JOB]), lambda known: min((between[s] for s in known if s in between), key=len)
+    )
+    close(store, github, view(fourth, (JOB, State.SUCCEEDED), asked=THIRD))
+    assert github.states(SECOND, "reconciler") == ["error"]
+    assert github.states(THIRD, "reconciler") == ["success"]
+
+
+@pytest.mark.fault(29)
+def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, github: GitHubServer) -> None:
+    """Another branch's head may be the newest by then, or a force-push may have dropped it."""
+    asked: list[set[str]] = []
+    for commit in (FIRST, SECOND, THIRD):
+        open_record(store, commit, plan([JOB]), lambda known: asked.append(set(known)) or ())
+        close(store, github, view(commit, (JOB, State.SUCCEEDED), asked=FIRST))
+    assert store.held.keys() == {THIRD}
+    assert asked == [set(), {FIRST}, {FIRST, SECOND}, {SECOND}], "and what lies behind the newest"
+
+
+def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:
+    github.add(SECOND, context="reconciler", state="success", description="no jobs")
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    close(store, github, view(THIRD, (JOB, State.SUCCEEDED)))
+    assert github.states(SECOND, "reconciler") == ["success"]
+    assert SECOND not in store.held
+
+
+@pytest.mark.fault(27)
+def test_a_limit_ends_the_whole_report_and_the_newest_commit_comes_first(
+    store: Commits, github: GitHubServer
+) -> None:
+    for commit in (FIRST, SECOND, THIRD):
+        applied(store, commit, JOB)
+    seen = view(THIRD, (JOB, State.RUNNING))
+    github.queued = [None, None, secondary_limit(retry_after=3600)]
+    failed = tell(store, github, seen)
+    assert {one.sha for one in failed} == {FIRST, SECOND, THIRD}
+    assert len(github.requests) == 3, "nothing was asked after the limit"
+    assert github.states(THIRD, "reconciler") == ["pending"]
+
+
+class Standing:
+    """Stands still before the first status is posted."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.meanwhile = [meanwhile]
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        if request.method == "POST" and self.meanwhile:
+            self.meanwhile.pop()()
+        return DirectTransport(Loopback()).send(request)
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("rest", [State.RUNNING, State.SUCCEEDED])
+@pytest.mark.parametrize("closed", [False, True])
+def test_who_stood_still_before_posting_has_the_commit_looked_at_again(
+    store: Commits, github: GitHubServer, rest: State, closed: bool
+) -> None:
+    """What others told meanwhile, and wrote down as told, is hidden behind what is posted now."""
+    applied(store, FIRST, JOB, TREES)
+    old = view(FIRST, (JOB, State.RUNNING), (TREES, State.RUNNING))
+    new = view(FIRST, (JOB, State.SUCCEEDED), (TREES, rest))
+    others = partial(close if closed else tell, store, github, new)
+    settings = GitHubSettings(github.repository, github.url, TOKEN)
+    report(store, GitHubReporter(Standing(others), settings, sleep=lambda _: None), old)
+    census = "reconciler/prod/census"
+    assert github.states(FIRST, census) == ["success", "pending"]
+    tell(store, github, new)
+    assert github.states(FIRST, census) == ["success", "pending", "success"]
+    end = "pending" if rest is State.RUNNING else "success"
+    assert github.states(FIRST, "reconciler")[-1] == end
+
+
+def test_what_goes_on_as_it_was_is_not_looked_at_again(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    applied(store, THIRD, TREES)
+    states = ((JOB, State.RUNNING), (TREES, State.RUNNING))
+    seen = view(THIRD, *states, asked=FIRST)
+    tell(store, github, seen)
+    before = len(github.requests)
+    tell(store, github, seen)
+    # The branch's head is told of the drift.
+    assert [path for _, path, _ in github.requests[before:] if FIRST in path] == []
+    tell(store, github, view(THIRD, (JOB, State.FAILED), (TREES, State.RUNNING), asked=FIRST))
+    assert github.states(FIRST, "reconciler") == ["pending", "failure"]
+
+
+@pytest.mark.fault(13)
+def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, FIRST, JOB)
+    good = view(FIRST, (JOB, State.SUCCEEDED))
+    close(store, github, good)
+    (run,) = good.observed.runs
+    second: ActualJob = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
+    twice = dataclasses.replace(good, observed=replace(good.observed, runs=(run, second)))
+    tell(store, github, twice)
+    for context in ("reconciler", "reconciler/prod/census"):
+        assert github.states(FIRST, context) == ["success", "error"]
+
+
+@pytest.mark.fault(50)
+def test_what_could_not_be_posted_is_owed(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    seen = view(FIRST, (JOB, State.SUCCEEDED))
+    github.queued = [page_of_html(502)] * 20
+    assert {one.sha for one in tell(store, github, seen)} == {FIRST}
+    github.queued.clear()
+    assert not store.held[FIRST].record.closed
+    assert tell(store, github, seen) == []
+    assert github.states(FIRST, "reconciler") == ["success"]
+
+
+@pytest.mark.fault(28)
+def test_a_commit_that_github_does_not_know_is_owed_for_thirty_days(
+    store: Commits, github: GitHubServer
+) -> None:
+    github.commits = {SECOND}
+    applied(store, FIRST, JOB)
+    applied(store, SECOND, JOB)
+    seen = view(SECOND, (JOB, State.SUCCEEDED), asked=FIRST)
+    failed = tell(store, github, seen)
+    assert {one.sha for one in failed if one.unknown_commit} == {FIRST}
+    assert len(failed) == 2
+    store.time.sleep(PATIENCE.total_seconds())
+    tell(store, github, seen)
+    assert store.held.keys() == {FIRST, SECOND}
+    store.time.sleep(timedelta(seconds=1).total_seconds())
+    tell(store, github, seen)
+    assert store.held.keys() == {SECOND}
+
+
+def test_a_record_is_only_written_over_the_one_that_was_read(
+    store: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two applies of one commit at once: each adds what it is about to do."""
+    write = store.write
+
+    def interrupted(record: Any, generation: int) -> bool:
+        monkeypatch.setattr(store, "write", write)
+        open_record(store, FIRST, plan([TREES], whole=False), lambda known: ())
+        return write(record, generation)
+
+    monkeypatch.setattr(store, "write", interrupted)
+    open_record(store, FIRST, plan([JOB], whole=False), lambda known: ())
+    assert store.held[FIRST].record.jobs.keys() == {"census", "trees"}
+
+
+def test_what_cannot_be_written_down_stops_before_anything_is_submitted(
+    store: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "write", lambda record, generation: False)
+    with pytest.raises(ServiceError, match="can't be written down"):
+        applied(store, FIRST, JOB)
+
+
+def test_an_apply_without_news_writes_nothing(store: Commits, github: GitHubServer) -> None:
+    applied(store, FIRST, JOB)
+    generation = store.held[FIRST].generation
+    applied(store, FIRST, JOB)
+    assert store.held[FIRST].generation == generation
+    ended = view(FIRST, (JOB, State.SUCCEEDED))
+    close(store, github, ended)
+    generation = store.held[FIRST].generation
+    open_record(store, FIRST, ended.plan, lambda known: ())
+    assert store.held[FIRST].generation == generation

@@ -1,0 +1,594 @@
+"""What commits are told of their jobs: by claims, by the runs that claims are bound to, and by the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from planning import bound_to, claim_on, plan, run_of, wanted
+
+from reconciler.manifests.settings import from_document
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.commit_record import CommitRecord, WantedJob, record_json
+from reconciler.model.commit_record import record_of as record_of_json
+from reconciler.model.job import ActualJob, State
+from reconciler.model.manifest import Reconcile
+from reconciler.model.plan import DesiredJob, Drift, DriftKind
+from reconciler.model.ports import Versioned
+from reconciler.planning.attempts import keys_of
+from reconciler.reporting.github.settings import Contexts, contexts_of
+from reconciler.reporting.status import CommitStatus, News, Over, news
+from reconciler.reporting.status_rules import (
+    Telling,
+    View,
+    drift_status,
+    newest_of,
+    record_for,
+    reopened,
+    submitted_twice,
+    telling,
+)
+from reconciler.submission.observe import Observed
+
+JOB = wanted(attempts=2)
+ASKED = "a" * 40
+OTHER = "b" * 40
+CONTEXT = "reconciler/prod/census"
+HASH = JOB.job_name.removeprefix("census_")
+
+
+CONTEXTS = Contexts("prod")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def view_of(
+    runs: Iterable[ActualJob],
+    claims: Iterable[Claim],
+    desired: Iterable[DesiredJob] = (JOB,),
+    *,
+    problems: Mapping[str, str] | None = None,
+    commit: str = OTHER,
+    whole: bool = True,
+    each: bool | None = None,
+) -> View:
+    listed, known = tuple(runs), {claim.id: Versioned(claim, 1) for claim in claims}
+    found = plan(desired, listed, [version.claim for version in known.values()], whole=whole)
+    return View(CONTEXTS, commit, Observed(known, listed), found, problems or {}, each)
+
+
+def record_of(*jobs: DesiredJob, sha: str = OTHER, number: int = 1, **fields: Any) -> CommitRecord:
+    wants = {job.manifest.name: WantedJob(keys_of(job)) for job in jobs}
+    return CommitRecord(sha, NOW, number, wants, **fields)
+
+
+def told(
+    runs: Iterable[ActualJob], claims: Iterable[Claim], problem: str = ""
+) -> dict[str, list[CommitStatus]]:
+    """The statuses of single jobs, by commit."""
+    found = telling(view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB))
+    single = {sha: [s for s in of_sha if s.context == CONTEXT] for sha, of_sha in found.by_commit.items()}
+    return {sha: of_sha for sha, of_sha in single.items() if of_sha}
+
+
+def status(runs: Iterable[ActualJob], *claims: Claim, problem: str = "") -> CommitStatus | None:
+    """The one status that the commit of the claims is told, None for none."""
+    found = told(runs, [structs.replace(claim, commit=ASKED) for claim in claims], problem)
+    assert found.keys() <= {ASKED}
+    return found[ASKED][0] if found else None
+
+
+def state(runs: Iterable[ActualJob], *claims: Claim, problem: str = "") -> str | None:
+    found = status(runs, *claims, problem=problem)
+    return found.state if found else None
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (State.RUNNING, "pending"),
+        (State.SUCCEEDED, "success"),
+        (State.FAILED, "failure"),
+        (State.CANCELLED, "error"),
+    ],
+)
+def test_the_run_that_the_claim_is_bound_to_says_how_the_job_stands(end: State, expected: str) -> None:
+    run = run_of(JOB, end)
+    assert state([run], bound_to(JOB, run)) == expected
+
+
+def test_the_first_submissions_commit_is_told() -> None:
+    first, second = run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)
+    claims = [bound_to(JOB, first, commit=ASKED), bound_to(JOB, second, attempt=2, commit=OTHER)]
+    (asked,) = told([first, second], claims)
+    assert asked == ASKED
+    assert told([first], [bound_to(JOB, first, commit="")]) == {}, "submitted from a dirty work tree"
+
+
+def test_without_a_claim_the_commit_that_is_checked_out_is_told_that_it_waits_or_why() -> None:
+    waiting = CommitStatus("pending", CONTEXT, "not submitted yet", over=Over.NOTHING)
+    assert told([], []) == {OTHER: [waiting]}
+    found = {OTHER: [CommitStatus("error", CONTEXT, "it can't be staged")]}
+    assert told([], [], problem="it can't be staged") == found
+
+
+UNSETTLED: list[tuple[ClaimState, dict[str, Any], str, str]] = [
+    (ClaimState.REJECTED, {"error": "a quota is used up"}, "error", "refused: a quota is used up"),
+    (ClaimState.REJECTED, {}, "error", "refused: no reason given"),
+    (
+        ClaimState.HELD,
+        {"error": "another job has the name"},
+        "error",
+        "held, see `reconciler resolve census`: another job has the name",
+    ),
+    (
+        ClaimState.HELD,
+        {"error": "old", "given_up": True},
+        "error",
+        f'given up; change "rerun" to run it again · run {HASH}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("claimed", "fields", "expected", "said"), UNSETTLED)
+@pytest.mark.parametrize("problem", ["", "what this apply says"])
+def test_a_submission_that_is_not_settled_is_told_by_its_claim(
+    claimed: ClaimState, fields: dict[str, Any], expected: str, said: str, problem: str
+) -> None:
+    """By apply and by report alike, so that neither posts its own words over the other's each time."""
+    assert status([], claim_on(JOB, claimed, **fields), problem=problem) == CommitStatus(
+        expected,  # type: ignore[arg-type]
+        CONTEXT,
+        said,
+    )
+
+
+@pytest.mark.fault(2)
+def test_an_unknown_outcome_is_pending_whatever_is_there() -> None:
+    claim = claim_on(JOB, ClaimState.PENDING)
+    unknown = CommitStatus("pending", CONTEXT, f"whether a job was created is not known yet · run {HASH}")
+    assert status([], claim) == unknown
+    assert status([], claim, problem="no token") == unknown
+    assert status([run_of(JOB, State.SUCCEEDED)], claim) == unknown, "no claim is bound to it"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "expected"),
+    [(ClaimState.PENDING, "pending"), (ClaimState.REJECTED, "error"), (ClaimState.HELD, "error")],
+)
+def test_the_newest_attempt_decides_and_replaces_the_failure_before_it(
+    claimed: ClaimState, expected: str
+) -> None:
+    failed = run_of(JOB, State.FAILED)
+    first, second = bound_to(JOB, failed), claim_on(JOB, claimed, attempt=2)
+    before, after = status([failed], first), status([failed], first, second)
+    assert before
+    assert after
+    assert (before.state, after.state) == ("failure", expected)
+    assert news(after, before) is News.NEW
+    assert not (expected == "pending" and news(before, after) is News.NEW), "older news of a slower report"
+    retried = run_of(JOB, State.SUCCEEDED, 2, number=2)
+    green = status([failed, retried], first, bound_to(JOB, retried, attempt=2))
+    assert green
+    assert green.state == "success"
+    assert news(green, after) is News.NEW
+
+
+def test_why_a_failed_attempt_is_not_followed_by_another() -> None:
+    failed = run_of(JOB, State.FAILED)
+    assert status([failed], bound_to(JOB, failed), problem="blocked") == CommitStatus(
+        "error", CONTEXT, "blocked"
+    )
+    run = run_of(JOB, State.SUCCEEDED)
+    assert state([run], bound_to(JOB, run), problem="out of date") == "success"
+
+
+@pytest.mark.fault(18)
+def test_only_a_run_that_a_claim_is_bound_to_makes_a_status_green() -> None:
+    ran = run_of(JOB, State.SUCCEEDED)
+    others = [
+        claim_on(JOB, ClaimState.REJECTED),
+        claim_on(JOB, ClaimState.HELD),
+        claim_on(JOB, resource="projects/1/locations/l/customJobs/7", tries=("other",)),
+    ]
+    for claim in others:
+        assert state([ran], claim) != "success"
+
+
+@pytest.mark.fault(23)
+def test_a_job_that_was_deleted_before_its_end_was_seen_does_not_stay_pending() -> None:
+    run = run_of(JOB, State.RUNNING)
+    found = status([], bound_to(JOB, run))
+    assert found
+    assert found.state == "error"
+    assert found.description.startswith("deleted outside")
+    assert found.description.endswith(f"its end was not seen · run {HASH}")
+
+
+@pytest.mark.parametrize(("end", "expected"), [(State.SUCCEEDED, "success"), (State.FAILED, "failure")])
+def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
+    end: State, expected: str
+) -> None:
+    """A report that was killed left it untold; one that came through told more of it."""
+    run = run_of(JOB, end)
+    found = status([], bound_to(JOB, run))
+    assert found
+    assert (found.state, found.over) == (expected, Over.NO_END)
+    running, ended = (
+        status([structs.replace(run, state=State.RUNNING)], bound_to(JOB, run)),
+        status([run], bound_to(JOB, run)),
+    )
+    assert news(found, running) is News.NEW
+    assert news(found, ended) is News.KNOWN
+
+
+class TestTwice:
+    """Two jobs of one attempt are an error for as long as both are to be seen."""
+
+    @pytest.mark.fault(13)
+    @pytest.mark.parametrize("one", State)
+    @pytest.mark.parametrize("other", State)
+    def test_however_they_stand(self, one: State, other: State) -> None:
+        runs = [run_of(JOB, one, number=9), run_of(JOB, other, number=10)]
+        found = status(runs, bound_to(JOB, runs[0]))
+        assert found == CommitStatus("error", CONTEXT, "attempt 1 has 2 jobs: 10, 9")
+        assert status(runs[::-1], bound_to(JOB, runs[1])) == found
+        assert state(runs[:1], bound_to(JOB, runs[0])) != "error" or one is State.CANCELLED
+
+    def test_also_of_an_attempt_before(self) -> None:
+        runs = [run_of(JOB, State.FAILED, number=1), run_of(JOB, State.FAILED, number=2)]
+        last = run_of(JOB, State.SUCCEEDED, 2, number=3)
+        assert state([*runs, last], bound_to(JOB, runs[0]), bound_to(JOB, last, attempt=2)) == "error"
+
+    @pytest.mark.fault(16, 18)
+    def test_a_run_that_no_recorded_request_made_is_no_second_one(self) -> None:
+        run = run_of(JOB, State.SUCCEEDED)
+        for beside in (
+            run_of(JOB, State.RUNNING, number=2, mark="unknown"),
+            run_of(JOB, State.RUNNING, number=2, kind="HyperparameterTuningJob"),
+            run_of(wanted(content="b"), State.RUNNING, number=2),
+            structs.replace(run, state=State.RUNNING),
+        ):
+            assert state([run, beside], bound_to(JOB, run)) == "success"
+
+
+TREES = wanted("trees")
+
+
+def roll_up(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> CommitStatus:
+    (found,) = [s for s in telling(view, record, newest).by_commit[record.sha] if s.context == "reconciler"]
+    return found
+
+
+class TestRollUp:
+    """One verdict over all jobs of a commit."""
+
+    @pytest.mark.parametrize(
+        ("census", "trees", "expected", "said"),
+        [
+            (State.SUCCEEDED, State.SUCCEEDED, "success", "2 jobs succeeded · update 6"),
+            (State.SUCCEEDED, State.RUNNING, "pending", "1 of 2 jobs succeeded, 1 running · update 5"),
+            (State.QUEUED, State.RUNNING, "pending", "0 of 2 jobs succeeded, 1 queued, 1 running · update 4"),
+            (
+                State.RUNNING,
+                State.FAILED,
+                "failure",
+                "failed: trees · 0 of 2 jobs succeeded, 1 running · update 5",
+            ),
+            (
+                State.FAILED,
+                State.CANCELLED,
+                "failure",
+                "cancelled: trees; failed: census · 0 of 2 jobs succeeded · update 6",
+            ),
+            (
+                State.SUCCEEDED,
+                State.CANCELLED,
+                "error",
+                "cancelled: trees · 1 of 2 jobs succeeded · update 6",
+            ),
+        ],
+    )
+    def test_it_is_green_only_when_all_succeeded_and_red_as_soon_as_one_is(
+        self, census: State, trees: State, expected: str, said: str
+    ) -> None:
+        job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, reconcile=Reconcile()))
+        runs = [run_of(job, census), run_of(TREES, trees, number=2)]
+        claims = [bound_to(job, runs[0], commit=OTHER), bound_to(TREES, runs[1], commit=OTHER)]
+        found = roll_up(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
+        assert (found.state, found.description) == (expected, said)
+
+    def test_without_a_job_it_is_green(self) -> None:
+        """Branch protection may ask for it."""
+        assert roll_up(view_of([], [], []), record_of()) == CommitStatus("success", "reconciler", "no jobs")
+
+    def test_a_failure_that_is_followed_by_another_attempt_is_not_the_end(self) -> None:
+        failed = run_of(JOB, State.FAILED)
+        found = telling(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), record_of(JOB))
+        single, verdict = found.by_commit[OTHER]
+        assert (single.state, verdict.state, found.final) == ("failure", "pending", False)
+        assert verdict.description == "0 of 1 job succeeded, 1 to be retried · update 2"
+        blocked = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], problems={"census": "no quota"})
+        assert roll_up(blocked, record_of(JOB)).description.startswith("not retried: census")
+
+    @pytest.mark.fault(26)
+    def test_it_never_goes_back(self) -> None:
+        states = [State.QUEUED, State.RUNNING, State.SUCCEEDED]
+        found = []
+        for there in [[TREES], [TREES, JOB]]:
+            for seen in states:
+                runs = [run_of(job, seen, number=n) for n, job in enumerate(there, 1)]
+                claims = [bound_to(j, r, commit=OTHER) for j, r in zip(there, runs, strict=True)]
+                found.append(roll_up(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
+        assert news(found[0], found[-1]) is News.KNOWN, "a job that waits says nothing over what is there"
+        for earlier in found[3:-1]:
+            assert news(earlier, found[-1]) is News.OLD
+            assert news(found[-1], earlier) is News.NEW
+
+    def test_names_that_do_not_fit_are_counted(self) -> None:
+        jobs = [wanted(f"a-job-with-a-rather-long-name-{n}") for n in range(9)]
+        runs = [run_of(job, State.CANCELLED, number=n) for n, job in enumerate(jobs, 1)]
+        claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
+        found = roll_up(view_of(runs, claims, jobs), record_of(*jobs))
+        assert found.description == "9 cancelled · 0 of 9 jobs succeeded · update 27"
+
+    def test_there_is_none_where_only_some_jobs_were_looked_at(self) -> None:
+        found = telling(view_of([], [], whole=False), record_of(JOB, whole=False))
+        assert [status.context for status in found.by_commit[OTHER]] == [CONTEXT]
+
+    def test_a_job_that_is_not_begun_hides_no_failure(self) -> None:
+        failed = run_of(TREES, State.FAILED, number=2)
+        seen = view_of([failed], [bound_to(TREES, failed, commit=OTHER)], [JOB, TREES])
+        found = roll_up(seen, record_of(JOB, TREES))
+        assert (found.state, found.over) == ("failure", Over.ANYTHING)
+
+    def test_a_failure_is_not_the_end_where_nobody_looked_at_its_attempts(self) -> None:
+        failed = run_of(JOB, State.FAILED)
+        seen = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], [TREES], whole=False)
+        assert not telling(seen, record_of(JOB)).final
+        assert telling(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
+
+
+class TestSuperseded:
+    """What a later commit replaced."""
+
+    OLDER = wanted(content="older")
+    RECORD = record_of(OLDER, sha=ASKED)
+    NEWEST = record_of(JOB, number=2)
+
+    def single(self, runs: Iterable[ActualJob], claims: Iterable[Claim]) -> tuple[CommitStatus, bool]:
+        found = telling(view_of(runs, claims), self.RECORD, self.NEWEST)
+        return found.by_commit[ASKED][0], found.final
+
+    def test_before_it_was_submitted(self) -> None:
+        found, final = self.single([], [])
+        assert (found.state, found.description) == ("error", "superseded before it was submitted")
+        assert final
+        claim = claim_on(self.OLDER, ClaimState.REJECTED, commit=ASKED, error="no quota")
+        found, final = self.single([], [claim])
+        assert found.description.startswith("superseded before it was submitted · run ")
+        assert final
+
+    @pytest.mark.parametrize(
+        ("state", "expected", "said"),
+        [
+            (State.RUNNING, "pending", "superseded, running"),
+            (State.CANCELLED, "error", "superseded, cancelled"),
+            (State.SUCCEEDED, "success", "superseded, succeeded"),
+        ],
+    )
+    def test_its_run_is_followed_to_the_end(self, state: State, expected: str, said: str) -> None:
+        run = run_of(self.OLDER, state)
+        found, final = self.single([run], [bound_to(self.OLDER, run, commit=ASKED)])
+        assert (found.state, found.description.partition(" · ")[0]) == (expected, said)
+        assert final == state.ended
+
+    def test_an_older_checkout_calls_nothing_newer_superseded(self) -> None:
+        """It may be slow: its manifests aren't what is wanted now."""
+        view = view_of([], [], [self.OLDER], commit=ASKED)
+        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        assert (single.state, single.over) == ("pending", Over.NOTHING)
+
+    def test_a_commit_that_was_passed_over_is_told_by_which(self) -> None:
+        record = CommitRecord(ASKED, NOW, superseded_by=OTHER)
+        found = telling(view_of([], []), record, self.NEWEST)
+        said = "superseded by bbbbbbb before it was applied"
+        status = CommitStatus("error", "reconciler", said, over=Over.NOTHING)
+        assert found.by_commit == {ASKED: [status]}
+        assert found.final
+
+    def test_a_job_that_was_suspended_since(self) -> None:
+        suspended = wanted(suspend=True)
+        same = replace(self.RECORD, jobs={"census": WantedJob(keys_of(suspended))})
+        found = telling(view_of([], [], [suspended]), same, record_of(number=2))
+        assert found.by_commit[ASKED][0].description == "suspended before it was submitted"
+
+    def test_an_older_checkout_calls_nothing_newer_suspended(self) -> None:
+        suspended = wanted(suspend=True)
+        view = view_of([], [], [suspended], commit=ASKED)
+        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        assert (single.state, single.over) == ("pending", Over.NOTHING)
+
+
+class TestManyJobs:
+    """Above a number of jobs, or by the settings, there is the verdict alone."""
+
+    @pytest.mark.parametrize(
+        ("count", "each", "expected"),
+        [(20, None, True), (21, None, False), (1, False, False), (21, True, True)],
+    )
+    def test_only_what_was_begun_is_followed(self, count: int, each: bool | None, expected: bool) -> None:
+        jobs = [wanted(f"job-{n}") for n in range(count)]
+        runs = [run_of(job, State.RUNNING, number=n % 28 + 1) for n, job in enumerate(jobs)]
+        runs = [structs.replace(run, resource=f"{run.resource}-{n}") for n, run in enumerate(runs)]
+        claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
+        found = telling(view_of(runs, claims, jobs, each=each), record_of(*jobs)).by_commit[OTHER]
+        singles = [status for status in found if status.context != "reconciler"]
+        assert len(singles) == count
+        assert all((status.over is Over.ANYTHING) == expected for status in singles)
+        begun = replace(singles[0], description="begun")
+        assert news(singles[0], None) is (News.NEW if expected else News.KNOWN)
+        assert news(singles[0], begun) is News.NEW
+
+
+def test_settled_jobs_of_earlier_commits_are_left_to_those() -> None:
+    run = run_of(JOB, State.SUCCEEDED)
+    claim = bound_to(JOB, run, commit=ASKED)
+    settled = replace(record_of(JOB), jobs={"census": WantedJob(keys_of(JOB), settled=True)})
+    assert telling(view_of([run], [claim]), record_of(JOB)).by_commit.keys() == {ASKED, OTHER}
+    assert telling(view_of([run], [claim]), settled).by_commit.keys() == {OTHER}
+
+
+def test_the_drift_is_told_with_its_first_findings() -> None:
+    assert drift_status(CONTEXTS, []) == CommitStatus("success", "reconciler drift", "no drift")
+    findings = [Drift(DriftKind.ORPHANED, f"census_{n}", "census", "") for n in range(20)]
+    one, many = drift_status(CONTEXTS, findings[:1]), drift_status(CONTEXTS, findings)
+    assert (one.state, one.description) == ("failure", "1 finding: orphaned census_0")
+    assert many.description.startswith("20 findings: orphaned census_0; orphaned census_1; ")
+    assert len(many.description) <= 140
+
+
+@pytest.mark.parametrize(
+    ("written", "environment", "roll_up", "drift"),
+    [
+        ({}, "local", "reconciler", "reconciler drift"),
+        ({"prod": {}}, "prod", "reconciler", "reconciler drift"),
+        ({"prod": {}}, "local", "reconciler/local", "reconciler/local drift"),
+        ({"prod": {}, "test": {}}, "test", "reconciler/test", "reconciler/test drift"),
+    ],
+)
+def test_one_environment_has_the_plain_context(
+    written: dict[str, Any], environment: str, roll_up: str, drift: str
+) -> None:
+    found = contexts_of(from_document(Path(), {"environments": written}), environment)
+    assert (found.roll_up, found.drift) == (roll_up, drift)
+
+
+class TestRecord:
+    """What a commit is owed, as it is written down before its plan is carried out."""
+
+    BLANK = CommitRecord(OTHER, NOW, number=5)
+
+    def test_it_holds_the_wanted_jobs_and_what_is_over_already(self) -> None:
+        ended, live = run_of(JOB, State.SUCCEEDED), run_of(TREES, State.RUNNING, number=2)
+        asleep = wanted("asleep", suspend=True)
+        found = record_for(
+            plan([JOB, TREES, asleep], [ended, live], [bound_to(JOB, ended), bound_to(TREES, live)]),
+            self.BLANK,
+            None,
+        )
+        assert found == CommitRecord(
+            OTHER, NOW, 5, {"census": WantedJob(keys_of(JOB), True), "trees": WantedJob(keys_of(TREES))}
+        )
+
+    def test_what_is_still_owed_is_not_settled_by_having_ended_meanwhile(self) -> None:
+        first = record_for(plan([JOB]), self.BLANK, None)
+        ended = run_of(JOB, State.SUCCEEDED)
+        again = plan([JOB], [ended], [bound_to(JOB, ended)])
+        assert record_for(again, self.BLANK, first) == first
+        closed = replace(first, closed=True)
+        assert record_for(again, self.BLANK, closed) == closed, "nothing is owed any more"
+        assert not record_for(plan([JOB]), self.BLANK, closed).closed, "it is submitted once more"
+
+    def test_it_moves_to_the_front_when_it_is_applied_again(self) -> None:
+        older = record_for(plan([JOB]), replace(self.BLANK, number=2), None)
+        assert record_for(plan([JOB]), self.BLANK, older).number == 5
+        passed_over = CommitRecord(OTHER, NOW, superseded_by=ASKED, closed=True)
+        applied = record_for(plan([JOB]), self.BLANK, passed_over)
+        assert (applied.superseded_by, applied.closed, applied.whole) == ("", False, True)
+
+    def test_parts_of_the_jobs_are_added_to_the_others(self) -> None:
+        part = record_for(plan([JOB], whole=False), self.BLANK, None)
+        assert not part.whole
+        both = record_for(plan([TREES], whole=False), self.BLANK, part)
+        assert both.jobs.keys() == {"census", "trees"}
+        whole = record_for(plan([TREES]), self.BLANK, both)
+        assert (whole.jobs.keys(), whole.whole) == ({"trees"}, True)
+        assert record_for(plan([JOB], whole=False), self.BLANK, whole).whole
+
+    def test_it_is_read_back_as_it_was_written(self) -> None:
+        found = record_for(plan([JOB, TREES]), self.BLANK, None)
+        assert record_of_json(json.loads(json.dumps(record_json(found)))) == found
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("formatVersion", 2),
+            ("sha", 1),
+            ("since", "2026-01-01"),
+            ("number", True),
+            ("jobs", []),
+            ("closed", None),
+        ],
+    )
+    def test_what_is_no_record_is_an_error(self, field: str, value: Any) -> None:
+        said = {**record_json(self.BLANK), field: value}
+        if field == "closed":
+            del said["closed"]
+        with pytest.raises(ValueError, match=r"version|field|zone|date"):
+            record_of_json(said)
+
+
+class TestNewest:
+    """The commit that was applied last decides what is superseded."""
+
+    def test_it_has_the_highest_number_then_the_latest_time(self) -> None:
+        later = NOW + timedelta(seconds=1)
+        records = [
+            CommitRecord("c" * 40, NOW, 2),
+            CommitRecord("a" * 40, later, 2),
+            CommitRecord("b" * 40, later, 2),
+            CommitRecord("d" * 40, later, 1),
+            CommitRecord("e" * 40, later, superseded_by="a" * 40),
+        ]
+        for given in (records, records[::-1]):
+            found = newest_of(given)
+            assert found
+            assert found.sha == "b" * 40
+        assert newest_of(records[-1:]) is newest_of([]) is None
+
+
+class TestSubmittedTwice:
+    """Also where nothing was owed any more."""
+
+    RUNS = (run_of(JOB, State.SUCCEEDED, number=1), run_of(JOB, State.CANCELLED, number=2))
+
+    def test_the_commit_that_asked_for_it_is_told(self) -> None:
+        view = view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit=ASKED)])
+        said = CommitStatus("error", CONTEXT, "attempt 1 has 2 jobs: 1, 2")
+        assert submitted_twice(view) == {ASKED: [said]}
+        assert submitted_twice(view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit="")])) == {}
+        assert submitted_twice(view_of(self.RUNS[:1], [bound_to(JOB, self.RUNS[0], commit=ASKED)])) == {}
+        assert submitted_twice(view_of(self.RUNS, [])) == {}, "nobody knows which requests were ours"
+
+    def test_the_newest_record_is_opened_again_for_it_alone(self) -> None:
+        jobs = {"census": WantedJob(keys_of(JOB), True), "trees": WantedJob(keys_of(TREES), True)}
+        record = CommitRecord(OTHER, NOW, 1, jobs, closed=True)
+        twice = view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit=ASKED)], [JOB, TREES])
+        opened = {**jobs, "census": WantedJob(keys_of(JOB))}
+        assert reopened(twice, record) == replace(record, jobs=opened, closed=False)
+        once = view_of(self.RUNS[:1], [bound_to(JOB, self.RUNS[0], commit=ASKED)], [JOB, TREES])
+        assert reopened(once, record) == record
+        assert reopened(once, replace(record, closed=False)) == replace(record, closed=False)
+
+
+def test_the_digest_of_what_is_told_changes_with_each_part_of_it() -> None:
+    said = CommitStatus("pending", CONTEXT, "running", "https://x")
+    others = [replace(said, **{name: "error"}) for name in ("state", "context", "description", "target_url")]
+    tellings = [Telling({ASKED: [status]}, final=False) for status in (said, *others)]
+    tellings += [Telling({OTHER: [said]}, final=False), Telling({ASKED: [said, said]}, final=False)]
+    assert len({told.digest for told in tellings}) == len(tellings)
+    assert (
+        Telling({ASKED: [said], OTHER: []}, False).digest == Telling({OTHER: [], ASKED: [said]}, True).digest
+    )
+
+
+def test_a_commit_is_told_in_full_only_when_each_of_its_jobs_is() -> None:
+    done, running = run_of(JOB, State.SUCCEEDED), run_of(TREES, State.RUNNING, number=2)
+    claims = [bound_to(JOB, done, commit=OTHER), bound_to(TREES, running, commit=OTHER)]
+    assert not telling(view_of([done, running], claims, [JOB, TREES]), record_of(JOB, TREES)).final

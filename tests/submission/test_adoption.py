@@ -1,0 +1,299 @@
+"""A found job is adopted only if it is what the request would make; defaults are no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from reconciler.google.engines import engine_class
+from reconciler.model.diff import DEFAULTS, is_default, is_filled, is_left_out, is_spelling
+from reconciler.model.job import ATTEMPT, CODE, COMMIT, KEY, SOURCE, TRY, State
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.plan import FieldChange
+from reconciler.submission.adoption import differences
+from tests.planning import run_of, wanted
+
+LABELS = {
+    SOURCE: "acme",
+    KEY: "k" * 52,
+    ATTEMPT: "1",
+    CODE: "c" * 52,
+    TRY: "t1",
+    COMMIT: "0" * 40,
+    "team": "risk",
+}
+POOL = {
+    "machineSpec": {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1},
+    "replicaCount": "1",
+    "pythonPackageSpec": {
+        "executorImageUri": "image",
+        "packageUris": ["gs://mine/a.tar.gz", f"gs://b/reconciler/packages/{'0' * 64}/x.tar.gz"],
+        "pythonModule": "task",
+        "args": ["--epochs=3", "604800s"],
+        "env": [{"name": "A", "value": "1"}],
+    },
+}
+SPEC = {"workerPoolSpecs": [POOL], "scheduling": {"timeout": "3600s"}, "serviceAccount": "a@b"}
+CUSTOM = engine_class(AIPLATFORM_V1).body(
+    "CustomJob", {**SPEC, "encryptionSpec": {"kmsKeyName": "k"}}, "census_1", LABELS
+)
+TUNING = engine_class(AIPLATFORM_V1).body(
+    "HyperparameterTuningJob",
+    {
+        "studySpec": {"metrics": [{"metricId": "m", "goal": "MAXIMIZE"}], "algorithm": "GRID_SEARCH"},
+        "trialJobSpec": SPEC,
+        "maxTrialCount": 4,
+        "parallelTrialCount": 2,
+        "maxFailedTrialCount": 1,
+        "encryptionSpec": {"kmsKeyName": "k"},
+    },
+    "census_1",
+    LABELS,
+)
+ML = engine_class(ML_V1).body(
+    "Job",
+    {"trainingInput": {"region": "r", "scaleTier": "CUSTOM", "workerCount": "2", "args": ["a"]}},
+    "census_1",
+    LABELS,
+)
+OUTPUT = {
+    "name": "projects/1/locations/l/customJobs/1",
+    "state": "JOB_STATE_RUNNING",
+    "createTime": "2026-01-01T00:00:00Z",
+    "updateTime": "2026-01-01T00:00:00Z",
+    "error": {"code": 1},
+    "webAccessUris": {"workerpool0-0": "u"},
+    "trials": [{"id": "1"}],
+    "trainingOutput": {"consumedMLUnits": 1},
+    "etag": "e",
+}
+BODIES = {"custom": CUSTOM, "tuning": TUNING, "ml": ML}
+
+
+def found(body: Mapping[str, Any], resource: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    job = run_of(wanted(), State.RUNNING, body=resource)
+    return [(change.pointer, change.before, change.after) for change in differences(body, job)]
+
+
+def changed(body: Mapping[str, Any], *keys: str | int, to: Any = None) -> dict[str, Any]:
+    """A copy with the value at `keys` replaced, or without it where `to` is None."""
+    whole: Any = deepcopy(dict(body))
+    place = whole
+    for key in keys[:-1]:
+        place = place[key]
+    if to is None:
+        del place[keys[-1]]
+    elif isinstance(place, list):
+        place[int(keys[-1]) : int(keys[-1]) + 1] = [to]
+    else:
+        place[keys[-1]] = to
+    return dict(whole)
+
+
+def leaves(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(value, dict) and value:
+        return [leaf for name, item in value.items() for leaf in leaves(item, (*keys, name))]
+    if isinstance(value, list) and value:
+        return [leaf for index, item in enumerate(value) for leaf in leaves(item, (*keys, index))]
+    return [(keys, value)]
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_job_is_the_same_as_its_request_whatever_the_service_writes_beside_it(
+    body: Mapping[str, Any],
+) -> None:
+    assert found(body, {**body, **OUTPUT}) == []
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_every_field_of_the_request_counts(body: Mapping[str, Any]) -> None:
+    asked = {name: value for name, value in body.items() if name != "labels"}
+    for keys, value in leaves(asked):
+        other = value + "x" if isinstance(value, str) else value + 1
+        pointer = "".join(f"/{key}" for key in keys)
+        assert found(body, changed(body, *keys, to=other)) == [(pointer, other, value)]
+
+
+def test_the_fields_of_another_packages_engine_count_too() -> None:
+    body = {"script": "echo hello", "name": "night", "labels": LABELS}
+    assert found(body, {**body, "state": "RUNNING"}) == []
+    assert found(body, {**body, "script": "echo"}) == [("/script", "echo", "echo hello")]
+
+
+@pytest.mark.parametrize("name", [SOURCE, KEY, ATTEMPT, CODE])
+def test_the_labels_count_that_say_which_job_it_is(name: str) -> None:
+    assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == [(f"/labels/{name}", "x", LABELS[name])]
+    assert found(CUSTOM, changed(CUSTOM, "labels", name)) == [(f"/labels/{name}", None, LABELS[name])]
+    assert found(changed(CUSTOM, "labels", name), CUSTOM) == [(f"/labels/{name}", LABELS[name], None)]
+
+
+@pytest.mark.parametrize("name", [TRY, COMMIT, "team"])
+def test_the_labels_do_not_count_that_say_who_asked(name: str) -> None:
+    assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == []
+    assert found(CUSTOM, changed(CUSTOM, "labels", name)) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("jobSpec", "workerPoolSpecs", 1), POOL),
+        (("jobSpec", "workerPoolSpecs", 1), {"replicaCount": "1"}),
+        (("jobSpec", "workerPoolSpecs", 0, "pythonPackageSpec", "args", 2), ""),
+        (("jobSpec", "workerPoolSpecs", 0, "pythonPackageSpec", "packageUris", 2), "gs://evil/x.tar.gz"),
+        (("jobSpec", "workerPoolSpecs", 0, "containerSpec"), {"imageUri": "evil"}),
+        (
+            ("jobSpec", "workerPoolSpecs", 0, "diskSpec"),
+            {"bootDiskType": "pd-standard", "bootDiskSizeGb": 100},
+        ),
+        (("jobSpec", "scheduling", "strategy"), "SPOT"),
+        (("jobSpec", "enableWebAccess"), True),
+        (("jobSpec", "network"), "n"),
+    ],
+)
+def test_what_a_job_has_beside_the_request_counts(keys: tuple[str | int, ...], value: Any) -> None:
+    pointer = "".join(f"/{key}" for key in keys)
+    resource = changed(CUSTOM, *keys, to=value)
+    assert found(CUSTOM, resource) == [(pointer, value, None)]
+    assert found(resource, CUSTOM) == [(pointer, None, value)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("jobSpec", "workerPoolSpecs", 0, "diskSpec"), {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}),
+        (("jobSpec", "workerPoolSpecs", 0, "containerSpec"), {}),
+        (("jobSpec", "workerPoolSpecs", 0, "nfsMounts"), []),
+        (("jobSpec", "scheduling", "strategy"), "STRATEGY_UNSPECIFIED"),
+        (("jobSpec", "scheduling", "maxWaitDuration"), "86400s"),
+        (("jobSpec", "scheduling", "disableRetries"), False),
+        (("jobSpec", "network"), ""),
+        (("jobSpec", "baseOutputDirectory"), {"outputUriPrefix": ""}),
+    ],
+)
+def test_what_is_empty_or_a_default_is_the_same_as_nothing(keys: tuple[str | int, ...], value: Any) -> None:
+    resource = changed(CUSTOM, *keys, to=value)
+    assert found(CUSTOM, resource) == []
+    assert found(resource, CUSTOM) == []
+
+
+def test_early_stopping_is_switched_on_by_being_there() -> None:
+    for value in ({}, {"useElapsedDuration": False}):
+        resource = changed(TUNING, "studySpec", "medianAutomatedStoppingSpec", to=value)
+        pointer = "/studySpec/medianAutomatedStoppingSpec"
+        assert found(TUNING, resource) == [(pointer, value, None)]
+        assert found(resource, TUNING) == [(pointer, None, value)]
+    hidden = {**TUNING, "studySpec": {"convexAutomatedStoppingSpec": {}}}
+    assert [pointer for pointer, *_ in found(hidden, {**TUNING, "studySpec": {}})] == [
+        "/studySpec/convexAutomatedStoppingSpec"
+    ]
+    nothing = {name: value for name, value in TUNING.items() if name != "studySpec"}
+    assert [pointer for pointer, *_ in found(nothing, hidden)] == ["/studySpec"]
+    assert [pointer for pointer, *_ in found(hidden, nothing)] == ["/studySpec"]
+
+
+def test_a_job_without_usable_labels_differs_in_them() -> None:
+    for labels in (None, ["a"], "a", 7):
+        pointers = [pointer for pointer, *_ in found(CUSTOM, {**CUSTOM, "labels": labels})]
+        assert pointers == sorted(f"/labels/{name}" for name in (SOURCE, KEY, ATTEMPT, CODE))
+
+
+SPELLINGS = [
+    ("/replicaCount", "2", 2, True),
+    ("/replicaCount", "2", 3, False),
+    ("/x", "1", True, False),
+    ("/x", "True", True, False),
+    ("/x", "1.0", 1.0, False),
+    ("/args/0", "3600s", "3600.0s", False),
+    ("/scheduling/timeout", "3600s", "3600.0s", True),
+    ("/scheduling/timeout", "3600s", "3600.000000000s", True),
+    ("/scheduling/timeout", "0.5s", "0.500s", True),
+    ("/scheduling/timeout", "3600s", "3601s", False),
+    ("/scheduling/timeout", "3600s", None, False),
+    ("/scheduling/timeout", "soon", "later", False),
+    ("/scheduling/timeout", "1.2.3s", "1.2.3s.", False),
+    ("/scheduling/maxRunningTime", "60s", "60.0s", True),
+    ("/scheduling/maxWaitTime", "60s", "60.0s", True),
+    ("/scheduling/maxWaitDuration", "60s", "60.0s", True),
+    ("/x", "a", "b", False),
+    ("/x", 1, 2, False),
+    ("/x", -(2**63), str(-(2**63)), True),
+    ("/x", 2**64 - 1, str(2**64 - 1), True),
+]
+
+
+@pytest.mark.parametrize(("pointer", "one", "other", "same"), SPELLINGS)
+def test_one_value_may_be_written_in_two_ways(pointer: str, one: Any, other: Any, same: bool) -> None:
+    assert is_spelling(FieldChange(pointer, one, other)) == same
+    assert is_spelling(FieldChange(pointer, other, one)) == same
+
+
+def test_numbers_of_thousands_of_digits_are_compared_too() -> None:
+    """A manifest may hold them; Python doesn't write them."""
+    assert not is_spelling(FieldChange("/x", 10**5000, "1" + "0" * 5000))
+    assert not is_spelling(FieldChange("/timeout", 10**5000, "3600s"))
+    assert is_spelling(FieldChange("/timeout", "9" * 5000 + "s", "9" * 5000))
+
+
+EXPECTED = {
+    ("bootDiskSizeGb", 100),
+    ("bootDiskType", "hyperdisk-balanced"),
+    ("bootDiskType", "pd-ssd"),
+    ("evaluatorCount", "0"),
+    ("goal", "MAXIMIZE"),
+    ("hyperparameterMetricTag", "training/hptuning/metric"),
+    ("maxRunningTime", "604800s"),
+    ("maxTrials", 1),
+    ("maxWaitDuration", "86400s"),
+    ("parameterServerCount", "0"),
+    ("replicaCount", "1"),
+    ("scaleType", "NONE"),
+    ("strategy", "STANDARD"),
+    ("timeout", "604800s"),
+    ("workerCount", "0"),
+}
+
+
+def test_the_documented_defaults() -> None:
+    assert {(name, value) for name, values in DEFAULTS.items() for value in values} == EXPECTED
+
+
+@pytest.mark.parametrize(("name", "value"), sorted(EXPECTED, key=str))
+def test_a_default_counts_as_nothing_only_for_its_field(name: str, value: Any) -> None:
+    there = FieldChange(f"/a/{name}", value, None)
+    assert is_filled(there)
+    assert is_default(FieldChange(f"/a/{name}", None, value))
+    assert not is_left_out(FieldChange(f"/a/{name}", None, value))
+    assert not is_default(there)
+    assert not is_filled(FieldChange("/a/other", value, None))
+    assert not is_filled(FieldChange(f"/a/{name}", value, "else"))
+    assert not is_filled(FieldChange(f"/a/{name}/0", value, None))
+    assert not is_filled(FieldChange(f"/a/{name}", "else", None))
+    assert is_filled(FieldChange("/a", {name: value, "more": {"empty": []}}, None))
+    assert not is_filled(FieldChange("/a", {name: value, "other": "more"}, None))
+
+
+@pytest.mark.parametrize("value", [False, 0, 0.0, "", [], {}, {"a": {"b": ""}}, "MODE_UNSPECIFIED"])
+def test_an_empty_value_counts_as_nothing_on_either_side(value: Any) -> None:
+    assert is_filled(FieldChange("/x", value, None))
+    assert is_left_out(FieldChange("/x", None, value))
+    assert is_default(FieldChange("/x", None, value))
+    assert not is_left_out(FieldChange("/x", "there", value))
+    assert not is_left_out(FieldChange("/x/0", None, value))
+    assert not is_filled(FieldChange("/x/0", value, None))
+
+
+@pytest.mark.parametrize("value", [True, 1, 0.1, "a", ["a"], [""], [{}], {"a": "b"}, "UNSPECIFIED", "0"])
+def test_any_other_value_counts(value: Any) -> None:
+    assert not is_filled(FieldChange("/x", value, None))
+    assert not is_left_out(FieldChange("/x", None, value))
+    assert not is_default(FieldChange("/x", None, value))
+
+
+def test_a_default_is_known_in_each_spelling() -> None:
+    assert is_filled(FieldChange("/replicaCount", 1, None))
+    assert is_filled(FieldChange("/timeout", "604800.000s", None))
+    assert is_filled(FieldChange("/bootDiskSizeGb", "100", None))
+    assert not is_filled(FieldChange("/bootDiskSizeGb", True, None))

@@ -1,0 +1,252 @@
+"""Instances: environments with one project and location take none of each other's runs and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from held_service import HeldService
+from memory_ports import Outside
+from msgspec.structs import replace as replaced
+from opened import opened
+from planning import GOOGLE, bound_to, claim_on, only, run_of, wanted
+
+from reconciler.base.errors import ServiceError
+from reconciler.google.claim_store import ObjectClaims
+from reconciler.model.claim import ClaimId, ClaimState
+from reconciler.model.job import INSTANCE, SOURCE, TRY, ActualJob, State
+from reconciler.model.plan import Action, Plan
+from reconciler.model.ports import Ports, Versioned
+from reconciler.planning.planner import make_plan
+from reconciler.submission.observe import observe
+from reconciler.submission.protocol import Submitter
+from tests.google.test_claimstore import BUCKET, CLAIM
+from tests.submission.test_submission import ORDER, settle
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Environment:
+    """One environment's look at a service; `instance` and `neighbours` are as `Ports` has them."""
+
+    instance: str
+    neighbours: frozenset[str]
+    outside: Outside
+
+    @property
+    def ports(self) -> Ports:
+        return replace(self.outside.ports, instance=self.instance, neighbours=self.neighbours)
+
+    def sees(self, *runs: ActualJob) -> tuple[list[str], list[str]]:
+        """Return the resources of its own and of the doubtful runs."""
+        self.outside.jobs.jobs = list(runs)
+        seen = observe(self.ports)
+        return [run.resource for run in seen.runs], [run.resource for run in seen.doubtful]
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+def run(instance: str, age: timedelta = timedelta(0), state: State = State.RUNNING) -> ActualJob:
+    """Return a run of an instance, created this long after `FIRST`."""
+    made = run_of(wanted(), state)
+    labels = {**made.labels, **({INSTANCE: instance} if instance else {})}
+    return replaced(made, labels=labels, create_time=at(age))
+
+
+OTHER = wanted(content="b")
+
+
+def other(instance: str, age: timedelta = timedelta(0), **labels: str) -> ActualJob:
+    """Return a run of other content, `OTHER`."""
+    made = run_of(OTHER, State.SUCCEEDED, number=2)
+    return replaced(made, labels={**run(instance).labels, **made.labels, **labels}, create_time=at(age))
+
+
+def at(age: timedelta) -> str:
+    return (FIRST + age).isoformat()
+
+
+LATER, EARLIER = timedelta(seconds=1), timedelta(seconds=-1)
+
+
+@pytest.mark.parametrize(
+    ("own", "neighbours", "seen", "is_own", "is_doubtful"),
+    [
+        ("blue", {""}, run("blue"), True, False),
+        ("", {"blue"}, run(""), True, False),
+        ("blue", {""}, run(""), False, True),
+        ("", {"blue"}, run("blue"), False, True),
+        ("blue", {"green"}, run(""), False, True),
+        ("blue", {""}, run("", state=State.SUCCEEDED), False, False),
+        ("blue", {"green"}, run("", state=State.CANCELLED), False, False),
+    ],
+)
+def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_run(
+    outside: Outside, own: str, neighbours: set[str], seen: ActualJob, is_own: bool, is_doubtful: bool
+) -> None:
+    found = Environment(own, frozenset(neighbours), outside).sees(seen)
+    assert found == ([seen.resource] * is_own, [seen.resource] * is_doubtful)
+
+
+@pytest.mark.parametrize(
+    ("own", "neighbours", "firsts", "seen", "is_doubtful"),
+    [
+        ("blue", {""}, [other("blue")], run("", EARLIER), True),
+        ("blue", {""}, [other("blue")], run(""), True),
+        ("blue", {""}, [other("blue")], run("", LATER), False),
+        ("", {"blue"}, [other("")], run("blue", EARLIER), True),
+        ("", {"blue"}, [other("")], run("blue", LATER), False),
+        # The oldest own run counts.
+        ("blue", {""}, [other("blue", 2 * LATER), other("blue")], run("", LATER), False),
+        # No environment has the label: an environment that gave up its instance, or a removed one.
+        ("", {"green"}, [other("")], run("blue", LATER), True),
+        ("blue", {"green"}, [other("blue")], run("", LATER), True),
+        # A time that can't be read, of the run or of the own one.
+        ("blue", {""}, [other("blue")], replaced(run(""), create_time="yesterday"), True),
+        ("blue", {""}, [other("blue")], replaced(run(""), create_time="2027-01-01T00:00:00"), True),
+        ("blue", {""}, [replaced(other("blue"), create_time="")], run("", LATER), True),
+        # A run with the label of another repository, or without the mark of a request, is no own one.
+        ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
+        ("blue", {""}, [other("blue", **{TRY: "copied"})], run("", LATER), True),
+    ],
+)
+def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run(
+    outside: Outside,
+    own: str,
+    neighbours: set[str],
+    firsts: list[ActualJob],
+    seen: ActualJob,
+    is_doubtful: bool,
+) -> None:
+    claim = bound_to(OTHER, firsts[0])
+    outside.claims.held[claim.id] = Versioned(claim, 1)
+    _, doubtful = Environment(own, frozenset(neighbours), outside).sees(*firsts, seen)
+    assert doubtful == [seen.resource] * is_doubtful
+
+
+def test_run_that_only_its_claim_binds_is_no_own_run_that_others_are_compared_with(outside: Outside) -> None:
+    settle(outside)
+    (bound,) = outside.jobs.jobs
+    mislabelled = replaced(bound, labels={**bound.labels, INSTANCE: "green"}, create_time=at(timedelta(0)))
+    neighbours = replaced(run("", LATER), resource=f"{bound.resource}9")
+    found = Environment("blue", frozenset({"", "green"}), outside).sees(mislabelled, neighbours)
+    assert found == ([mislabelled.resource], [neighbours.resource])
+
+
+def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(outside: Outside) -> None:
+    settle(outside)
+    (job,) = outside.jobs.jobs
+    labelled = replaced(job, labels={**job.labels, INSTANCE: "blue"})
+    assert Environment("", frozenset({"blue"}), outside).sees(labelled) == ([job.resource], [])
+
+
+def plan_beside(doubtful: ActualJob) -> Plan:
+    return make_plan(GOOGLE, [wanted()], [], {}, lambda job: {}, doubtful=[doubtful])
+
+
+def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
+    doubtful = run("")
+    change = only(plan_beside(doubtful))
+    assert change.action is Action.BLOCKED
+    assert change.actual is doubtful
+    assert change.reason.startswith(f"{doubtful.resource} (running) has this content")
+    assert "submitted under no instance" in change.reason
+    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+
+
+def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
+    job, doubtful = wanted(attempts=2), run("")
+    failed = run_of(job, State.FAILED, number=2)
+    claim = bound_to(job, failed)
+    change = only(make_plan(GOOGLE, [job], [failed], {claim.id: claim}, lambda job: {}, doubtful=[doubtful]))
+    assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, doubtful)
+    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+
+
+@pytest.mark.parametrize(
+    ("state", "action"), [(ClaimState.REJECTED, Action.BLOCKED), (ClaimState.PENDING, Action.SUBMIT)]
+)
+def test_attempt_that_made_no_job_is_blocked_beside_a_doubtful_run(state: ClaimState, action: Action) -> None:
+    job = wanted()
+    claim = claim_on(job, state)
+    plan = make_plan(GOOGLE, [job], [], {claim.id: claim}, lambda job: {}, doubtful=[run("")])
+    assert only(plan).action is action
+
+
+def test_first_submission_goes_on_beside_a_doubtful_run_of_other_content() -> None:
+    other = replaced(run("green"), labels={**run_of(wanted(content="b"), State.RUNNING).labels})
+    assert only(plan_beside(other)).action is Action.SUBMIT
+
+
+def test_instance_does_not_adopt_the_run_of_a_neighbour_with_the_same_content(outside: Outside) -> None:
+    settle(outside)
+    (neighbours,) = outside.jobs.jobs
+    outside.claims.held.clear()
+    blue = replace(outside.ports, instance="blue")
+    body = ORDER.body
+
+    def labelled(mark: str) -> dict[str, object]:
+        made = body(mark)
+        return {**made, "labels": {**made["labels"], INSTANCE: "blue"}}
+
+    settled = Submitter(blue).settle(replace(ORDER, body=labelled))
+    assert settled.claim.state is ClaimState.BOUND
+    assert settled.claim.resource != neighbours.resource
+    assert [job.labels.get(INSTANCE) for job in outside.jobs.jobs] == [None, "blue"]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[HeldService]:
+    with HeldService(tmp_path / "home").running() as running:
+        yield running
+
+
+def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: HeldService) -> None:
+    with opened(service) as session:
+        connection = session.connection
+
+        def store(instance: str) -> ObjectClaims:
+            return ObjectClaims(connection, BUCKET, "acme-jobs", "p", "l", founds=False, instance=instance)
+
+        stores = {name: store(name) for name in ("", "blue", "bl", "p")}
+        for name, claims in stores.items():
+            with pytest.raises(ServiceError, match=r"(holds|has) no claims"):
+                claims.check(0)
+            claims.found()
+            claims.write(replaced(CLAIM, id=ClaimId(CLAIM.id.key, len(name) + 1)), 0)
+        elsewhere = ObjectClaims(connection, BUCKET, "acme-jobs", "p", "m", founds=False, instance="blue")
+        with pytest.raises(ServiceError, match="has no claims"):
+            elsewhere.check(0)
+        for name, claims in stores.items():
+            claims.check(0)
+            assert [id.attempt for id in claims.listed()] == [len(name) + 1]
+
+
+def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldService) -> None:
+    with opened(service) as session:
+        session.claims.found()
+        claims = ObjectClaims(
+            session.connection,
+            BUCKET,
+            "acme-jobs",
+            "local",
+            "local",
+            founds=False,
+            instance="blue",
+            environment="prod",
+        )
+        with pytest.raises(ServiceError, match='the instance "blue" of acme-jobs has no claims') as caught:
+            claims.check(3)
+        assert "`reconciler init --claims --env prod`" in caught.value.hint
+
+
+def test_label_of_another_repository_is_not_one_of_another_instance(outside: Outside) -> None:
+    foreign = replaced(run(""), labels={**run("").labels, SOURCE: "other"})
+    assert Environment("blue", frozenset(), outside).sees(foreign) == ([foreign.resource], [])

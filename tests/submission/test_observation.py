@@ -1,0 +1,140 @@
+"""One look at claims and runs, and when it isn't to be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from memory_ports import BOUNDS, Outside, labels
+from msgspec.structs import replace
+
+from reconciler.base.errors import ServiceError
+from reconciler.model.claim import ClaimId
+from reconciler.model.job import SOURCE, State
+from reconciler.submission.observe import observe
+from tests.submission.test_submission import KEY_1, ORDER, body, settle
+
+
+@pytest.fixture
+def outside() -> Outside:
+    outside = Outside()
+    settle(outside)
+    return outside
+
+
+def test_claims_and_runs_are_seen(outside: Outside) -> None:
+    seen = observe(outside.ports)
+    assert seen.known == {ClaimId(KEY_1, 1): outside.claim}
+    assert [run.resource for run in seen.runs] == [outside.claim.resource]
+
+
+@pytest.mark.fault(15)
+def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims are listed first: what a claim names was there before, and the listing of runs must show it."""
+    (made,), claim = outside.jobs.jobs, outside.claim
+    outside.time.now += BOUNDS.visible * 2
+    held = dict(outside.claims.held)
+    outside.jobs.jobs.clear()
+    outside.claims.held.clear()
+
+    def then_made(listed: Callable[[], Any]) -> Any:
+        found = listed()
+        outside.jobs.jobs[:] = [made]
+        outside.claims.held |= held
+        return found
+
+    monkeypatch.setattr(outside.claims, "listed", partial(then_made, outside.claims.listed))
+    monkeypatch.setattr(outside.jobs, "runs", partial(then_made, outside.jobs.runs))
+    seen = observe(outside.ports)
+    assert (seen.known, [run.resource for run in seen.runs]) == ({}, [claim.resource])
+
+
+@pytest.mark.fault(11)
+def test_a_store_that_is_not_ours_is_no_store(outside: Outside) -> None:
+    outside.claims.genesis = False
+    with pytest.raises(ServiceError, match="no genesis"):
+        observe(outside.ports)
+
+
+@pytest.mark.fault(12)
+def test_a_young_job_that_the_listing_lacks_is_seen_by_its_name(outside: Outside) -> None:
+    outside.jobs.hidden.add(outside.claim.resource)
+    outside.time.now += BOUNDS.visible
+    (run,) = observe(outside.ports).runs
+    assert run.resource == outside.claim.resource
+
+
+@pytest.mark.fault(15)
+def test_a_listing_that_leaves_out_an_old_job_stops_everything(outside: Outside) -> None:
+    outside.jobs.hidden.add(outside.claim.resource)
+    outside.time.now += BOUNDS.visible + timedelta(seconds=1)
+    with pytest.raises(ServiceError) as error:
+        observe(outside.ports)
+    assert error.value.message == (
+        f"the service's listing leaves out {outside.claim.resource}, which is there: nothing can be decided"
+    )
+    assert "filter" in error.value.hint
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-01-01T00:00:00", "99999-01-01T00:00:00Z"])
+def test_a_job_that_does_not_say_that_it_is_young_is_no_excuse_for_a_listing(
+    outside: Outside, text: str
+) -> None:
+    (job,) = outside.jobs.jobs
+    outside.jobs.jobs = [replace(job, create_time=text)]
+    outside.jobs.hidden.add(job.resource)
+    with pytest.raises(ServiceError, match="leaves out"):
+        observe(outside.ports)
+
+
+def test_a_job_that_lost_its_label_is_seen_all_the_same(outside: Outside) -> None:
+    """Somebody changed it: no sign that listings can't be trusted."""
+    (job,) = outside.jobs.jobs
+    outside.jobs.jobs = [replace(job, labels={**job.labels, SOURCE: "other"})]
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += BOUNDS.visible * 2
+    assert [run.resource for run in observe(outside.ports).runs] == [job.resource]
+
+
+@pytest.mark.fault(23)
+def test_a_job_that_is_gone_is_not_seen(outside: Outside) -> None:
+    outside.jobs.jobs.clear()
+    assert observe(outside.ports).runs == ()
+
+
+@pytest.mark.parametrize("known", [{"ended": State.FAILED}, {"gone": True}])
+def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict[str, object]) -> None:
+    """As long as the listing shows any job."""
+    other = outside.jobs.add({"displayName": "other", "labels": labels("other"), "jobSpec": {}})
+    claim = replace(outside.claim, **known)  # type: ignore[arg-type]
+    outside.claims.write(claim, outside.claims.held[claim.id].generation)
+    outside.jobs.hidden.add(claim.resource)
+    outside.time.now += BOUNDS.visible * 2
+    assert [run.resource for run in observe(outside.ports).runs] == [other.resource]
+
+
+@pytest.mark.fault(15)
+def test_empty_listing_stops_everything_while_ended_job_is_there(outside: Outside) -> None:
+    claim = replace(outside.claim, ended=State.FAILED)
+    outside.claims.write(claim, outside.claims.held[claim.id].generation)
+    outside.jobs.hidden.add(claim.resource)
+    outside.time.now += BOUNDS.visible * 2
+    with pytest.raises(ServiceError, match="leaves out"):
+        observe(outside.ports)
+    outside.jobs.jobs.clear()
+    assert observe(outside.ports).runs == ()
+
+
+def test_another_submission_is_not_asked_for(outside: Outside) -> None:
+    from reconciler.model.ports import Unknown
+    from reconciler.submission.protocol import Order
+
+    outside.jobs.answers = [Unknown("?")]
+    settle(outside, Order(replace(ORDER.claim, id=ClaimId("z" * 52)), body))
+    assert len(observe(outside.ports).runs) == 1

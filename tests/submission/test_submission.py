@@ -1,0 +1,630 @@
+"""The protocol of one submission, step by step: what is claimed, sent, believed and waited for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from memory_ports import BOUNDS, Outside
+from msgspec.structs import replace
+
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, ActualJob, State, labels_digest
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.ports import Answer, NotSent, Refused, Taken, Unknown
+from reconciler.submission.protocol import MAX_TRIES, MAX_UNANSWERED, Order, Settlement, Submitter
+
+KEY_1 = "k" * 52
+ID = ClaimId(KEY_1, 1)
+CLAIM = Claim(ID, ClaimState.PENDING, "census_0123", "census", AIPLATFORM_V1, "CustomJob", "jobs/c.yaml")
+RIPE = BOUNDS.lifetime + BOUNDS.executes + BOUNDS.visible
+MOMENT = timedelta(seconds=1)
+
+
+def body(mark: str, **more: Any) -> dict[str, Any]:
+    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", TRY: mark}
+    spec = {"workerPoolSpecs": [{"containerSpec": {"imageUri": "x", "args": ["1"]}}]}
+    return {"displayName": "census_0123", "labels": labels, "jobSpec": {**spec, **more}}
+
+
+def ml_body(mark: str) -> dict[str, Any]:
+    made = body(mark)
+    return {"jobId": "census_0123", "labels": made["labels"], "trainingInput": {"region": "r"}}
+
+
+ORDER = Order(replace(CLAIM, commit="c1"), body)
+ML_ORDER = Order(replace(CLAIM, api_version=ML_V1, kind="Job"), ml_body)
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+def settle(outside: Outside, order: Order = ORDER) -> Settlement:
+    return Submitter(outside.ports).settle(order)
+
+
+def pending(outside: Outside, order: Order = ORDER) -> Claim:
+    """Leave a submission whose answer got lost, and whose job nobody sees yet."""
+    outside.jobs.answers = [Unknown("no answer came")]
+    claim = settle(outside, order).claim
+    assert claim.state is ClaimState.PENDING
+    return claim
+
+
+def test_a_claim_is_written_before_the_request_leaves_and_bound_to_what_it_made(outside: Outside) -> None:
+    settled = settle(outside)
+    first, second = outside.claims.history
+    (job,) = outside.jobs.jobs
+    mark = job.labels[TRY]
+    assert len(mark) == 26
+    assert (first.state, first.tries, first.commit) == (ClaimState.PENDING, (mark,), "c1")
+    assert first.fence == outside.jobs.sent[0][1].expires
+    assert (second.state, second.resource, second.tries) == (ClaimState.BOUND, job.resource, (mark,))
+    assert (second.fence, second.ended, second.labels) == (None, None, labels_digest(job.labels))
+    assert second.owner == first.owner == "a test"
+    assert settled == Settlement(second, job)
+
+
+def test_what_is_bound_is_never_sent_again(outside: Outside) -> None:
+    settle(outside)
+    outside.jobs.jobs.clear()
+    outside.time.sleep(RIPE.total_seconds() * 10)
+    assert settle(outside).claim.state is ClaimState.BOUND
+    assert len(outside.jobs.sent) == 1
+
+
+@pytest.mark.fault(7)
+def test_of_two_that_claim_at_once_one_sends(outside: Outside) -> None:
+    """The other's claim is written while this one is about to write its own."""
+
+    def other(claim: Claim) -> None:
+        outside.claims.before_write = lambda claim: None
+        settle(outside)
+
+    outside.claims.before_write = other
+    settled = settle(outside)
+    assert len(outside.jobs.sent) == 1
+    assert settled.claim.state is ClaimState.BOUND
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("fault", ["lost", "denied"])
+def test_a_claim_write_that_took_effect_counts_whatever_the_answer(outside: Outside, fault: str) -> None:
+    outside.claims.faults = [fault, fault]
+    assert settle(outside).claim.state is ClaimState.BOUND
+    assert len(outside.jobs.sent) == 1
+    assert [claim.state for claim in outside.claims.history] == [ClaimState.PENDING, ClaimState.BOUND]
+
+
+@pytest.mark.fault(10)
+def test_without_a_written_claim_nothing_is_sent(outside: Outside) -> None:
+    outside.claims.faults = ["failed"] * 3
+    with pytest.raises(ServiceError, match="the store is away"):
+        settle(outside)
+    assert outside.jobs.sent == []
+    assert outside.time.slept == [1.0, 2.0]
+
+
+@pytest.mark.fault(10)
+def test_a_claim_that_was_not_written_is_written_again(outside: Outside) -> None:
+    """The store takes one write a second, and the second write follows the first closely."""
+    outside.claims.faults = ["", "failed", "failed"]
+    assert settle(outside).claim.state is ClaimState.BOUND
+    assert len(outside.jobs.sent) == 1
+
+
+@pytest.mark.fault(2)
+def test_a_job_whose_answer_got_lost_is_bound_as_soon_as_it_is_seen(outside: Outside) -> None:
+    outside.jobs.answers = ["lost"]
+    first = settle(outside)
+    assert first.claim.state is ClaimState.PENDING
+    assert first.said == "no answer came"
+    assert first.until == outside.time.now + RIPE
+    settled = settle(outside)
+    assert (settled.claim.state, settled.job) == (ClaimState.BOUND, outside.jobs.jobs[0])
+    assert len(outside.jobs.sent) == 1
+
+
+@pytest.mark.fault(12)
+def test_what_may_still_show_up_is_waited_for_to_the_last_moment(outside: Outside) -> None:
+    claim = pending(outside)
+    assert claim.fence is not None
+    outside.time.now = claim.fence + BOUNDS.executes + BOUNDS.visible
+    waited = settle(outside)
+    assert (waited.claim, waited.until, waited.now) == (claim, outside.time.now, outside.time.now)
+    assert len(outside.jobs.sent) == 1
+    outside.time.now += MOMENT
+    settled = settle(outside)
+    assert settled.claim.state is ClaimState.BOUND
+    first, second = settled.claim.tries
+    assert (first, first != second) == (claim.tries[0], True)
+    assert [sent["labels"][TRY] for sent, _ in outside.jobs.sent] == [first, second]
+    assert outside.time.slept == [BOUNDS.look_again]
+
+
+def test_what_the_second_look_finds_is_bound(outside: Outside) -> None:
+    claim = pending(outside)
+    job = outside.jobs.add(body(claim.tries[0]))
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += RIPE + MOMENT
+
+    def sleep(seconds: float) -> None:
+        outside.jobs.hidden.clear()
+
+    outside.time.sleep = sleep  # type: ignore[method-assign]
+    assert settle(outside).job == job
+    assert len(outside.jobs.sent) == 1
+
+
+def test_a_takeover_that_lost_the_race_sends_nothing(outside: Outside) -> None:
+    pending(outside)
+    outside.time.now += RIPE + MOMENT
+
+    def other(claim: Claim) -> None:
+        outside.claims.before_write = lambda claim: None
+        settle(outside)
+
+    outside.claims.before_write = other
+    assert settle(outside).claim.state is ClaimState.BOUND
+    assert len(outside.jobs.sent) == 2
+
+
+def test_the_commit_is_that_of_the_first_submission(outside: Outside) -> None:
+    pending(outside)
+    outside.time.now += RIPE + MOMENT
+    later = Order(replace(CLAIM, commit="c2", path="jobs/moved.yaml", on_delete="cancel"), body)
+    claim = settle(outside, later).claim
+    assert (claim.commit, claim.path, claim.on_delete) == ("c1", "jobs/moved.yaml", "cancel")
+
+
+def test_requests_that_are_never_answered_end_with_a_question(outside: Outside) -> None:
+    for _ in range(MAX_UNANSWERED):
+        outside.jobs.answers = [Unknown("no answer came")]
+        settle(outside)
+        outside.time.now += RIPE + MOMENT
+    held = settle(outside).claim
+    assert (held.state, held.given_up) == (ClaimState.HELD, False)
+    assert held.error == "5 requests for it were sent, and none was answered"
+    assert len(outside.jobs.sent) == MAX_UNANSWERED
+    assert settle(outside).claim == held
+
+
+REFUSED = [
+    Refused(400, "INVALID_ARGUMENT", "no such machine"),
+    Refused(401, "UNAUTHENTICATED", "expired"),
+    Refused(403, "PERMISSION_DENIED", "no"),
+    NotSent("it can't be reached"),
+]
+
+
+@pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: type(answer).__name__ + str(answer)[-20:])
+def test_what_certainly_made_no_job_may_be_sent_again_at_once(outside: Outside, answer: Answer) -> None:
+    outside.jobs.answers = [answer] * 3
+    refused = settle(outside).claim
+    assert (refused.state, refused.error) == (ClaimState.REJECTED, answer.message)  # type: ignore[union-attr]
+    assert (refused.not_before, refused.refusals) == (None, 1)
+    outside.jobs.answers = []
+    bound = settle(outside).claim
+    assert (bound.state, bound.error, bound.refusals) == (ClaimState.BOUND, "", 0)
+    assert len(bound.tries) == 2
+
+
+def test_what_never_left_is_sent_three_times_under_one_mark(outside: Outside) -> None:
+    outside.jobs.answers = [NotSent("no way"), NotSent("no way")]
+    assert settle(outside).claim.state is ClaimState.BOUND
+    assert len({sent["labels"][TRY] for sent, _ in outside.jobs.sent}) == 1
+    assert len(outside.jobs.sent) == 3
+
+
+@pytest.mark.fault(8, 32)
+def test_a_process_that_stood_still_too_long_sends_nothing(outside: Outside) -> None:
+    outside.claims.before_write = lambda claim: outside.time.sleep(BOUNDS.lifetime.total_seconds() / 2 + 1)
+    refused = settle(outside).claim
+    assert refused.state is ClaimState.REJECTED
+    assert "stood still" in refused.error
+    assert outside.jobs.sent == []
+
+
+@pytest.mark.fault(4, 49)
+def test_a_quota_that_is_used_up_is_waited_for_longer_each_time(outside: Outside) -> None:
+    waits = []
+    for _ in range(9):
+        outside.jobs.answers = [Refused(429, "RESOURCE_EXHAUSTED", "quota")]
+        claim = settle(outside).claim
+        assert claim.not_before is not None
+        waits.append((claim.not_before - outside.time.now).total_seconds())
+        outside.time.now = claim.not_before - MOMENT
+        early = settle(outside)
+        assert (early.claim, early.now) == (claim, outside.time.now)
+        outside.time.now = claim.not_before
+    assert waits == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert len(outside.jobs.sent) == 9
+    assert settle(outside).claim.state is ClaimState.BOUND
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(None, 30), (10.0, 30), (600.0, 600), (1e9, 3600)])
+def test_retry_after_is_obeyed_up_to_an_hour(outside: Outside, asked: float | None, waits: float) -> None:
+    outside.jobs.answers = [Refused(429, "RESOURCE_EXHAUSTED", "quota", asked)]
+    claim = settle(outside).claim
+    assert claim.not_before == outside.time.now + timedelta(seconds=waits)
+
+
+def test_a_refusal_that_lied_is_found_out_before_it_is_sent_again(outside: Outside) -> None:
+    outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no")]
+    (mark,) = settle(outside).claim.tries
+    job = outside.jobs.add(body(mark))
+    assert settle(outside).job == job
+    assert len(outside.jobs.sent) == 1
+
+
+@pytest.mark.fault(11)
+def test_a_store_that_was_emptied_a_moment_ago_begins_no_claim(outside: Outside) -> None:
+    outside.claims.genesis = False
+    with pytest.raises(ServiceError, match="no genesis"):
+        settle(outside)
+    assert outside.jobs.sent == []
+
+
+SECOND = Order(replace(CLAIM, id=ClaimId(KEY_1, 2), job_name="census_0123_2"), body)
+
+
+@pytest.mark.parametrize("state", [None, *State])
+def test_a_further_attempt_is_made_only_after_one_that_failed(outside: Outside, state: State | None) -> None:
+    if state:
+        outside.jobs.becomes(settle(outside).job, state)  # type: ignore[arg-type]
+    if state is State.FAILED:
+        assert settle(outside, SECOND).claim.state is ClaimState.BOUND
+        # The service may drop the record of the first one now.
+        assert outside.claims.held[ID].claim.ended is State.FAILED
+        return
+    with pytest.raises(ServiceError, match="attempt 2 is not made: attempt 1 isn't known to have failed"):
+        settle(outside, SECOND)
+    assert len(outside.jobs.sent) == (1 if state else 0)
+
+
+@pytest.mark.parametrize("ended", [State.FAILED, State.SUCCEEDED, State.CANCELLED])
+def test_the_end_that_the_claim_remembers_counts(outside: Outside, ended: State) -> None:
+    found = outside.claims.write(replace(settle(outside).claim, ended=ended), 2)
+    assert found is not None
+    (job,) = outside.jobs.jobs
+    outside.jobs.becomes(job, State.FAILED)
+    if ended is State.FAILED:
+        outside.jobs.jobs.clear()
+        assert settle(outside, SECOND).claim.state is ClaimState.BOUND
+    else:
+        with pytest.raises(ServiceError, match="attempt 2 is not made"):
+            settle(outside, SECOND)
+
+
+def test_an_unknown_outcome_of_the_attempt_before_is_no_failure(outside: Outside) -> None:
+    pending(outside)
+    with pytest.raises(ServiceError, match="attempt 2 is not made"):
+        settle(outside, SECOND)
+
+
+@pytest.mark.fault(11)
+def test_without_a_claim_a_job_of_the_same_body_is_bound(outside: Outside) -> None:
+    job = outside.jobs.add(body("m1"))
+    claim = settle(outside).claim
+    assert (claim.state, claim.resource, claim.tries) == (ClaimState.BOUND, job.resource, ("m1",))
+    assert outside.jobs.sent == []
+
+
+def test_a_job_that_ended_is_bound_with_its_end(outside: Outside) -> None:
+    outside.jobs.becomes(outside.jobs.add(body("m1")), State.SUCCEEDED)
+    assert settle(outside).claim.ended is State.SUCCEEDED
+
+
+def test_a_job_with_our_labels_and_another_body_is_not_taken_for_ours(outside: Outside) -> None:
+    job = outside.jobs.add(
+        body("m1", workerPoolSpecs=[{"containerSpec": {"imageUri": "evil", "args": ["1"]}}])
+    )
+    held = settle(outside).claim
+    assert held.state is ClaimState.HELD
+    assert held.odd == job.resource
+    assert held.error == (
+        f"{job.resource} has its name or labels, and it is another job: it differs at "
+        "/jobSpec/workerPoolSpecs/0/containerSpec/imageUri"
+    )
+    assert (outside.jobs.sent, outside.jobs.cancelled) == ([], [])
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED])
+def test_a_job_that_no_recorded_request_made_is_not_taken_for_ours(
+    outside: Outside, state: ClaimState
+) -> None:
+    answer = Unknown("?") if state is ClaimState.PENDING else Refused(400, "INVALID_ARGUMENT", "no")
+    outside.jobs.answers = [answer]
+    settle(outside)
+    job = outside.jobs.add(body("forged"))
+    held = settle(outside).claim
+    assert held.state is ClaimState.HELD
+    assert held.error == f"{job.resource} has its name or labels, and no recorded request made it"
+    assert (len(outside.jobs.sent), outside.jobs.cancelled) == (1, [])
+
+
+@pytest.mark.fault(52)
+@pytest.mark.parametrize("other", [{SOURCE: "rival"}, {ATTEMPT: "2"}, {KEY: "o" * 52}])
+def test_jobs_of_others_settle_nothing(outside: Outside, other: Mapping[str, str]) -> None:
+    made = body("m1")
+    outside.jobs.add({**made, "labels": {**made["labels"], **other}})
+    assert settle(outside).claim.state is ClaimState.BOUND
+    assert (len(outside.jobs.sent), outside.jobs.cancelled) == (1, [])
+
+
+def test_a_job_that_is_deleted_while_it_is_looked_at_was_the_job(outside: Outside) -> None:
+    claim = pending(outside)
+    job = outside.jobs.add(body(claim.tries[0]))
+
+    def gone(api_version: str, kind: str, resource: str) -> None:
+        raise NotFoundError(resource)
+
+    outside.jobs.read = gone  # type: ignore[assignment, method-assign]
+    assert settle(outside).claim.resource == job.resource
+
+
+@pytest.mark.parametrize("answer", [Unknown("?"), Taken("exists")])
+def test_vertex_saying_that_a_name_is_taken_says_nothing(outside: Outside, answer: Answer) -> None:
+    outside.jobs.answers = [answer]
+    assert settle(outside).claim.state is ClaimState.PENDING
+
+
+@pytest.mark.fault(19)
+def test_what_an_older_version_of_the_hash_claimed_is_not_sent(outside: Outside) -> None:
+    settle(outside, Order(replace(CLAIM, id=ClaimId("o" * 52)), body))
+    outside.jobs.jobs.clear()
+    settled = settle(outside, dataclasses.replace(ORDER, earlier=(ClaimId("n" * 52), ClaimId("o" * 52))))
+    assert settled.claim.id == ClaimId("o" * 52)
+    assert len(outside.jobs.sent) == 1
+
+
+def test_refusals_are_no_unanswered_requests(outside: Outside) -> None:
+    for _ in range(2 * MAX_TRIES):
+        outside.jobs.answers = [Refused(403, "PERMISSION_DENIED", "no")]
+        settle(outside)
+    refused = outside.claim
+    assert (len(refused.tries), refused.refusals, refused.unanswered) == (MAX_TRIES, 2 * MAX_TRIES, 0)
+    outside.jobs.answers = [Unknown("no answer came"), Refused(403, "PERMISSION_DENIED", "no")]
+    settle(outside)
+    outside.time.now += RIPE + MOMENT
+    assert settle(outside).claim.state is ClaimState.REJECTED
+    assert settle(outside).claim.state is ClaimState.BOUND
+
+
+def test_a_listed_job_that_is_gone_when_it_is_read_is_nobodys(outside: Outside) -> None:
+    """Claims got lost, and the listing still shows a job that somebody deleted."""
+    outside.jobs.add(body("m1"))
+
+    def gone(api_version: str, kind: str, resource: str) -> None:
+        raise NotFoundError(resource)
+
+    outside.jobs.read = gone  # type: ignore[assignment, method-assign]
+    with pytest.raises(ServiceError, match="is listed and can't be read"):
+        settle(outside)
+    assert (outside.claims.held, outside.jobs.sent) == ({}, [])
+
+
+def test_a_person_decides_that_what_its_request_made_is_the_job(outside: Outside) -> None:
+    """The settings that fill a body changed while the outcome was unknown."""
+    outside.jobs.answers = ["lost"]
+    settle(outside)
+    changed = dataclasses.replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
+    held = settle(outside, changed).claim
+    (job,) = outside.jobs.jobs
+    assert (held.state, held.odd) == (ClaimState.HELD, job.resource)
+    outside.time.now += RIPE + MOMENT
+    settled = Submitter(outside.ports).resubmit(changed)
+    assert (settled.claim.state, settled.claim.resource, settled.claim.odd) == (
+        ClaimState.BOUND,
+        job.resource,
+        "",
+    )
+    assert len(outside.jobs.sent) == 1
+
+
+class TestAdopt:
+    """What is there is bound without sending anything."""
+
+    def test_there_is_nothing_to_bind(self, outside: Outside) -> None:
+        Submitter(outside.ports).adopt(ORDER)
+        claim = pending(outside)
+        outside.time.now += RIPE + MOMENT
+        Submitter(outside.ports).adopt(ORDER)
+        assert (outside.claim, len(outside.jobs.sent)) == (claim, 1)
+
+    def test_its_job_is_bound(self, outside: Outside) -> None:
+        outside.jobs.answers = ["lost"]
+        settle(outside)
+        Submitter(outside.ports).adopt(ORDER)
+        assert outside.claim.state is ClaimState.BOUND
+        writes = len(outside.claims.history)
+        Submitter(outside.ports).adopt(ORDER)
+        assert len(outside.claims.history) == writes
+
+    def test_another_job_is_held_once(self, outside: Outside) -> None:
+        outside.jobs.answers = ["lost"]
+        settle(outside)
+        changed = dataclasses.replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
+        for _ in range(2):
+            Submitter(outside.ports).adopt(changed)
+        assert [claim.state for claim in outside.claims.history] == [ClaimState.PENDING, ClaimState.HELD]
+
+
+class TestUniqueNames:
+    """`ml.googleapis.com/v1` makes one job of a name, for ever: nothing has to be waited for."""
+
+    def test_a_lost_answer_is_settled_by_the_name(self, outside: Outside) -> None:
+        outside.jobs.answers = ["lost"]
+        assert settle(outside, ML_ORDER).claim.state is ClaimState.PENDING
+        assert settle(outside, ML_ORDER).claim.resource == "projects/acme/jobs/census_0123"
+        assert len(outside.jobs.sent) == 1
+
+    def test_a_lost_request_is_sent_again_without_waiting(self, outside: Outside) -> None:
+        pending(outside, ML_ORDER)
+        assert settle(outside, ML_ORDER).claim.state is ClaimState.BOUND
+        assert len(outside.jobs.sent) == 2
+        assert outside.time.slept == []
+
+    def test_a_name_that_our_own_request_took_is_ours(self, outside: Outside) -> None:
+        outside.jobs.answers = [Taken("exists")]
+
+        def late(claim: Claim) -> None:
+            outside.claims.before_write = lambda claim: None
+            outside.jobs.late.append(outside.jobs.add(ml_body(claim.tries[0])))
+
+        outside.jobs.hidden = set()
+        outside.claims.before_write = late
+        assert settle(outside, ML_ORDER).claim.state is ClaimState.BOUND
+
+    @pytest.mark.fault(24)
+    def test_a_name_that_somebody_elses_job_has_is_a_question(self, outside: Outside) -> None:
+        made = ml_body("x")
+        outside.jobs.add({**made, "labels": {}})
+        held = settle(outside, ML_ORDER).claim
+        assert held.state is ClaimState.HELD
+        assert "projects/acme/jobs/census_0123" in held.error
+        assert outside.jobs.sent == []
+
+    def test_a_taken_name_that_isnt_there_is_refused(self, outside: Outside) -> None:
+        outside.jobs.answers = [Taken("exists")]
+        refused = settle(outside, ML_ORDER).claim
+        assert (refused.state, refused.error) == (ClaimState.REJECTED, "exists")
+
+
+class TestResolve:
+    """A person may go on or give up; nobody may send a second request while the first may still act."""
+
+    def test_what_is_held_waits_as_a_takeover_does(self, outside: Outside) -> None:
+        claim = pending(outside)
+        held = Submitter(outside.ports)._put(replace(claim, state=ClaimState.HELD, error="?"), 1)
+        assert held is not None
+        waited = Submitter(outside.ports).resubmit(ORDER)
+        assert (waited.claim, len(outside.jobs.sent)) == (held.claim, 1)
+        assert waited.until == outside.time.now + RIPE
+        outside.time.now += RIPE + MOMENT
+        assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
+        assert len(outside.jobs.sent) == 2
+
+    def test_what_no_request_was_sent_for_is_sent_at_once(self, outside: Outside) -> None:
+        outside.jobs.add(body("m1", workerPoolSpecs=[]))
+        assert settle(outside).claim.state is ClaimState.HELD
+        assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
+        assert len(outside.jobs.sent) == 1
+
+    def test_a_backoff_is_cut_short(self, outside: Outside) -> None:
+        outside.jobs.answers = [Refused(429, "RESOURCE_EXHAUSTED", "quota")]
+        settle(outside)
+        assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
+
+    def test_the_number_of_tries_is_no_limit_then(self, outside: Outside) -> None:
+        for _ in range(MAX_UNANSWERED):
+            outside.jobs.answers = [Unknown("no answer came")]
+            settle(outside)
+            outside.time.now += RIPE + MOMENT
+        assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
+        assert len(outside.jobs.sent) == MAX_UNANSWERED + 1
+
+    def test_what_is_bound_stays_so(self, outside: Outside) -> None:
+        bound = settle(outside).claim
+        assert Submitter(outside.ports).resubmit(ORDER).claim == bound
+        assert Submitter(outside.ports).give_up(ID) == bound
+
+    def test_what_is_given_up_is_not_sent(self, outside: Outside) -> None:
+        pending(outside)
+        held = Submitter(outside.ports).give_up(ID)
+        assert held is not None
+        assert (held.state, held.given_up) == (ClaimState.HELD, True)
+        outside.time.now += RIPE + MOMENT
+        assert settle(outside).claim == held
+        assert len(outside.jobs.sent) == 1
+
+    def test_a_job_that_shows_up_later_is_bound_all_the_same(self, outside: Outside) -> None:
+        claim = pending(outside)
+        Submitter(outside.ports).give_up(ID)
+        job = outside.jobs.add(body(claim.tries[0]))
+        bound = settle(outside).claim
+        assert (bound.state, bound.resource, bound.given_up) == (ClaimState.BOUND, job.resource, False)
+
+    def test_there_is_nothing_to_give_up(self, outside: Outside) -> None:
+        assert Submitter(outside.ports).give_up(ID) is None
+
+
+def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
+    """A store whose writes are refused and whose claims are always new."""
+    outside.claims.faults = ["failed"] * 20
+    other = replace(CLAIM, tries=("t",), fence=outside.time.now)
+
+    def busy(claim: Claim) -> None:
+        from reconciler.model.ports import Versioned
+
+        number = outside.claims.held[ID].generation + 1 if ID in outside.claims.held else 1
+        outside.claims.held[ID] = Versioned(replace(other, tries=(f"t{number}",)), number)
+        outside.time.now += RIPE + MOMENT
+
+    outside.claims.before_write = busy
+    with pytest.raises(ServiceError, match="keeps changing") as error:
+        settle(outside)
+    assert error.value.hint == "another run is busy with it: try again"
+
+
+class TestConclude:
+    """A submission that nobody goes on with comes to an end all the same."""
+
+    def test_what_made_no_job_is_written_down_once_nothing_can_come_any_more(self, outside: Outside) -> None:
+        claim = pending(outside)
+        submitter = Submitter(outside.ports)
+        outside.time.sleep((RIPE - MOMENT).total_seconds())
+        submitter.conclude(ID)
+        assert outside.claim == claim, "its job may still show up"
+        outside.time.sleep(2 * MOMENT.total_seconds())
+        submitter.conclude(ID)
+        assert (outside.claim.state, outside.claim.tries) == (ClaimState.REJECTED, claim.tries)
+        assert outside.claim.error.startswith("no job came of it")
+        assert len(outside.jobs.sent) == 1
+
+    @pytest.mark.parametrize("look", [1, 2])
+    def test_a_job_that_either_of_two_looks_finds_is_left_to_be_bound(
+        self, outside: Outside, look: int
+    ) -> None:
+        claim = pending(outside)
+        outside.time.sleep((RIPE + MOMENT).total_seconds())
+        job = made_by(claim)
+        if look == 1:
+            outside.jobs.jobs = [job]
+        else:
+            sleep = outside.time.sleep
+            outside.time.sleep = lambda seconds: (sleep(seconds), outside.jobs.jobs.append(job))  # type: ignore[method-assign,assignment]
+        Submitter(outside.ports).conclude(ID)
+        assert outside.claim == claim
+
+    def test_what_is_settled_or_was_never_begun_stays(self, outside: Outside) -> None:
+        submitter = Submitter(outside.ports)
+        submitter.conclude(ID)
+        assert outside.claims.held == {}
+        settle(outside)
+        bound = outside.claim
+        outside.time.sleep(10 * RIPE.total_seconds())
+        submitter.conclude(ID)
+        assert outside.claim == bound
+
+
+def made_by(claim: Claim) -> ActualJob:
+    """The job that the newest request of a claim made."""
+    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", TRY: claim.tries[-1]}
+    return ActualJob(
+        "projects/acme/locations/here/customJobs/77",
+        claim.job_name,
+        claim.api_version,
+        claim.kind,
+        State.RUNNING,
+        "JOB_STATE_RUNNING",
+        labels=labels,
+        create_time="2026-01-01T00:00:00Z",
+    )

@@ -1,0 +1,57 @@
+"""A served home for each test that wants one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import container_image
+import pytest
+import runs
+import trainers
+from served import Service, serving
+
+from reconciler.training_service.runner.containers import ContainerError, Engine, find_engine
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A home served without anybody to run its jobs; all that it answers is checked at the test's end."""
+    with serving(tmp_path / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def installed(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path
+) -> Iterator[runs.Starter]:
+    """Makes the run of a trainer with the source that it is given."""
+    with runs.starter(tmp_path, trainers.shared_environments(tmp_path_factory)) as make:
+        yield make
+
+
+@pytest.fixture
+def trainer(installed: runs.Starter) -> runs.Starter:
+    """The same, where a test doesn't say otherwise."""
+    return installed
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The container engine of this machine."""
+    try:
+        return find_engine(os.environ)
+    except ContainerError as error:
+        pytest.skip(error.message)
+
+
+@pytest.fixture(scope="session")
+def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of an image with a shell and its tools."""
+    try:
+        container_image.build(engine, tmp_path_factory.mktemp("image"))
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    yield container_image.IMAGE
+    container_image.remove(engine)

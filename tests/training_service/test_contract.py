@@ -1,0 +1,206 @@
+"""Every method of the shipped discovery documents: served, and each of its answers and errors as documented.
+
+The check of the answers themselves is in the `service` fixture; here every method gives all kinds of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import Any
+
+import contract
+import jsonschema
+import pytest
+from bodies import ML, VERTEX, custom_job, ml_job, tuning_job
+from served import Answer, Service
+
+from reconciler.training_service.http import discovery
+from reconciler.training_service.http.message import Request, Response, json_response
+
+OBJECT = "/storage/v1/b/bucket/o"
+
+
+def served() -> dict[str, discovery.Method]:
+    return {route.method.id: route.method for route in discovery.routes()}
+
+
+def walk_through(service: Service) -> dict[str, Answer]:
+    """Each method once, successfully."""
+    answers: dict[str, Answer] = {}
+    for kind, make in (("customJobs", custom_job), ("hyperparameterTuningJobs", tuning_job)):
+        prefix = f"aiplatform.projects.locations.{kind}."
+        created = answers[prefix + "create"] = service.post(f"{VERTEX}/{kind}", make())
+        name = "/v1/" + created.json["name"]
+        answers[prefix + "get"] = service.get(name)
+        answers[prefix + "list"] = service.get(f"{VERTEX}/{kind}")
+        answers[prefix + "cancel"] = service.post(name + ":cancel")
+        answers[prefix + "delete"] = service.call("DELETE", name)
+    answers["ml.projects.jobs.create"] = service.post(ML, ml_job())
+    answers["ml.projects.jobs.get"] = service.get(ML + "/census_1")
+    answers["ml.projects.jobs.list"] = service.get(ML)
+    answers["ml.projects.jobs.patch"] = service.call(
+        "PATCH", ML + "/census_1?updateMask=labels", {"labels": {"a": "b"}}
+    )
+    answers["ml.projects.jobs.cancel"] = service.post(ML + "/census_1:cancel")
+    answers["storage.buckets.insert"] = service.post("/storage/v1/b?project=p", {"name": "bucket"})
+    answers["storage.buckets.get"] = service.get("/storage/v1/b/bucket")
+    answers["storage.buckets.list"] = service.get("/storage/v1/b?project=p")
+    answers["storage.objects.insert"] = service.call(
+        "POST", f"/upload{OBJECT}?uploadType=media&name=a", b"data"
+    )
+    answers["storage.objects.get"] = service.get(f"{OBJECT}/a")
+    answers["storage.objects.list"] = service.get(OBJECT)
+    answers["storage.objects.patch"] = service.call("PATCH", f"{OBJECT}/a", {"contentType": "a/b"})
+    answers["storage.objects.copy"] = service.post(f"{OBJECT}/a/copyTo/b/bucket/o/b")
+    answers["storage.objects.rewrite"] = service.post(f"{OBJECT}/a/rewriteTo/b/bucket/o/c")
+    answers["storage.objects.move"] = service.post(f"{OBJECT}/a/moveTo/o/d")
+    answers["storage.objects.delete"] = service.call("DELETE", f"{OBJECT}/d")
+    answers["iamcredentials.projects.serviceAccounts.generateAccessToken"] = service.post(
+        "/v1/projects/-/serviceAccounts/me@example.com:generateAccessToken", {"scope": ["s"]}
+    )
+    body = {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="census_1"'}
+    answers["logging.entries.list"] = service.post("/v2/entries:list", body)
+    return answers
+
+
+def test_every_method_of_the_documents_is_served(service: Service) -> None:
+    answers = walk_through(service)
+    assert {name: answer.status for name, answer in answers.items() if answer.status not in (200, 204)} == {}
+    assert set(answers) == set(served()) == service.methods
+
+
+EXAMPLES = {
+    "projectsId": "demo",
+    "locationsId": "us-central1",
+    "customJobsId": "1",
+    "hyperparameterTuningJobsId": "1",
+    "jobsId": "none",
+    "serviceAccountsId": "me@example.com",
+    "bucket": "none",
+    "sourceBucket": "none",
+    "destinationBucket": "none",
+    "object": "none",
+    "sourceObject": "none",
+    "destinationObject": "none",
+}
+
+
+def requests() -> list[Any]:
+    """One request for each way to reach a method: verb and path."""
+    found = []
+    for name in discovery.DOCUMENTS:
+        document = discovery.document(name)
+        for method in contract._walk(document["resources"]):
+            path = f"/{document['servicePath']}{method.get('flatPath') or method['path']}".format(**EXAMPLES)
+            found.append(pytest.param(method["httpMethod"], path, id=method["id"]))
+    return found
+
+
+@pytest.mark.parametrize(("verb", "path"), requests())
+def test_every_method_gives_its_errors_as_documented(service: Service, verb: str, path: str) -> None:
+    sent = None if verb in ("GET", "DELETE") else {"no such field": 1}
+    answers = {
+        "no token": service.call(verb, path, sent, token=""),
+        "a web page": service.call(verb, path, sent, {"Origin": "http://x"}),
+        "unknown parameter": service.call(verb, path + "?colour=red", sent),
+        "wrong parameter": service.call(verb, path + "?prettyPrint=maybe", sent),
+        "unknown field": service.call(verb, path, sent),
+        "no JSON": service.call(verb, path, b"{" if sent else None),
+        "unknown form": service.call(verb, path + "?alt=proto", sent),
+        "no such method": service.call("TRACE", path, sent),
+    }
+    statuses = {what: answer.status for what, answer in answers.items()}
+    asked = 404 if sent is None else 400
+    empty_list = path.endswith(("customJobs", "TuningJobs", "/projects/demo/jobs", "/b")) and verb == "GET"
+    moved = path.endswith("/moveTo/o/none")  # takes no message
+    assert statuses == {
+        "no token": 401,
+        "a web page": 403,
+        "unknown parameter": 400,
+        "wrong parameter": 400,
+        "unknown field": 200 if empty_list else 404 if moved else asked,
+        "no JSON": 200 if empty_list else 404 if moved else asked,
+        "unknown form": 400,
+        "no such method": 404,
+    }
+
+
+@pytest.mark.parametrize(("verb", "path"), requests())
+def test_a_full_disk_is_told_as_such(
+    service: Service, verb: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(request: Request) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        "reconciler.training_service.http.discovery.match", lambda *_: full(Request("GET", "/"))
+    )
+    answer = service.call(verb, path, None if verb in ("GET", "DELETE") else {})
+    assert (answer.status, answer.json["error"]["status"]) == (503, "UNAVAILABLE")
+
+
+def test_a_bug_is_told_without_its_traceback(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("reconciler.training_service.http.discovery.match", lambda *_: 1 / 0)
+    answer = service.get(ML)
+    assert answer.error == "INTERNAL: Internal error encountered."
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("path", [ML, f"{VERTEX}/customJobs", "/_service/images"])
+def test_a_full_database_is_told_and_leaves_nothing_half_done(service: Service, path: str) -> None:
+    bodies = {ML: ml_job, f"{VERTEX}/customJobs": custom_job, "/_service/images": lambda labels: {}}
+    verb = "PUT" if path == "/_service/images" else "POST"
+    large = {"labels": {f"k{number}": "x" * 60 for number in range(60)}}
+    body = bodies[path](**large) | (
+        {f"i{n}": {"python": "x" * 99} for n in range(99)} if verb == "PUT" else {}
+    )
+    with service.store.database.reading() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+    refused = service.call(verb, path, body)
+    assert (refused.status, refused.json["error"]["status"]) == (503, "UNAVAILABLE")
+    assert "full" in refused.error
+    assert (service.store.unfinished(), service.store.setting("images")) == ([], None)
+    assert service.call(verb, path, body).status == 200  # on a new connection, there is room
+
+
+def answered(body: Any, status: int = 200, path: str = ML + "/a", verb: str = "GET") -> None:
+    contract.check(Request.of(verb, path), json_response(body, status))
+
+
+def test_the_check_itself_finds_what_is_wrong() -> None:
+    good = {"jobId": "a", "state": "QUEUED", "createTime": "2026-01-02T03:04:05Z"}
+    answered(good)
+    wrong: list[Any] = [
+        good | {"colour": "red"},
+        good | {"state": "STARTING"},
+        good | {"createTime": "yesterday"},
+        good | {"createTime": "2026-01-02T03:04:05"},
+        good | {"jobPosition": 1},
+        good | {"trainingInput": {"workerCount": 1}},
+        [],
+    ]
+    for body in wrong:
+        with pytest.raises(jsonschema.ValidationError):
+            answered(body)
+    status = {"code": 404, "message": "m", "status": "NOT_FOUND"}
+    answered({"error": status}, 404)
+    bad: list[dict[str, Any]] = [
+        {"code": 400},
+        {"message": ""},
+        {"status": "OK"},
+        {"extra": 1},
+        {"details": [{}]},
+    ]
+    for change in bad:
+        with pytest.raises(jsonschema.ValidationError):
+            answered({"error": status | change}, 404)
+    with pytest.raises(jsonschema.ValidationError):
+        answered({"error": status}, 404, OBJECT)  # storage tells errors too
+    with pytest.raises(AssertionError):
+        contract.check(
+            Request.of("GET", ML), Response(200, (("Content-Type", "text/html"),), json.dumps({}).encode())
+        )

@@ -1,0 +1,169 @@
+"""The filter language: laws over all filters, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.training_service.http import filters
+from reconciler.training_service.http.filters import And, Filter, Not, Or, Restriction
+from reconciler.training_service.http.message import ApiError
+
+FIELDS = ("a", "b", "labels.team")
+VALUES = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+RESTRICTIONS = st.builds(
+    Restriction, st.sampled_from([("a",), ("b",), ("labels", "team")]), st.just("="), VALUES
+)
+FILTERS = st.recursive(
+    RESTRICTIONS,
+    lambda below: st.one_of(
+        st.builds(Not, below),
+        st.builds(And, st.lists(below, min_size=2, max_size=3).map(tuple)),
+        st.builds(Or, st.lists(below, min_size=2, max_size=3).map(tuple)),
+    ),
+    max_leaves=8,
+)
+ITEMS = st.fixed_dictionaries(dict.fromkeys(FIELDS, VALUES))
+
+
+def written(found: Filter) -> str:
+    """The filter as text, with parentheses everywhere."""
+    match found:
+        case Restriction(field, comparison, value):
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'{".".join(field)}{comparison}"{escaped}"'
+        case Not(term):
+            return f"NOT ({written(term)})"
+        case And(terms):
+            return "(" + " AND ".join(map(written, terms)) + ")"
+        case Or(terms):
+            return "(" + " OR ".join(map(written, terms)) + ")"
+
+
+def holds(found: Filter, item: dict[str, str]) -> bool:
+    """What the filter means, said once more."""
+    match found:
+        case Restriction(field, _, value):
+            return item[".".join(field)] == value
+        case Not(term):
+            return not holds(term, item)
+        case And(terms):
+            return all(holds(term, item) for term in terms)
+        case Or(terms):
+            return any(holds(term, item) for term in terms)
+
+
+def field(path: tuple[str, ...]) -> filters.Field[dict[str, str]]:
+    return filters.text_field(lambda item: item[".".join(path)], "=", "!=", ":")
+
+
+def selects(text: str, **item: str) -> bool:
+    return filters.compiled(filters.parse(text), field)(item)
+
+
+@given(FILTERS)
+def test_a_written_filter_is_read_as_it_was(found: Filter) -> None:
+    assert filters.parse(written(found)) == found
+
+
+@given(FILTERS, ITEMS)
+def test_a_filter_selects_what_it_means(found: Filter, item: dict[str, str]) -> None:
+    assert filters.compiled(found, field)(item) == holds(found, item)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_refused(text: str) -> None:
+    try:
+        found = filters.parse(text)
+    except ApiError as error:
+        assert error.status == "INVALID_ARGUMENT"  # noqa: PT017 (both ways are right)
+    else:
+        assert found == And(()) or filters.parse(written(found)) == found
+
+
+@given(VALUES, VALUES)
+def test_a_wildcard_stands_for_any_text(start: str, rest: str) -> None:
+    pattern = filters.compiled(Restriction(("a",), ":", start.replace("*", "") + "*"), field)
+    assert pattern({"a": start.replace("*", "") + rest})
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", True),
+        ("a=1 AND b=2", True),
+        ("a=1 b=2", True),
+        ("a=2 AND b=2", False),
+        ("a=2 OR b=2", True),
+        # OR binds tighter than AND: AIP-160
+        ("a=2 AND b=2 OR b=2", False),
+        ("b=2 OR a=1 AND a=2", False),
+        ("NOT a=1", False),
+        ("-a=1", False),
+        ("NOT NOT a=1", True),
+        ("NOT a=2 AND b=2", True),
+        ("a!=2", True),
+        ("( a = '1' )", True),
+        ('a : "*"', True),
+        ('b:"2*"', True),
+        ('b:"*1"', False),
+        ("c.d=x", True),
+    ],
+)
+def test_precedence_and_spelling(text: str, wanted: bool) -> None:
+    assert selects(text, a="1", b="2", **{"c.d": "x"}) is wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a",
+        "a=",
+        "=1",
+        "a==1",
+        "(a=1",
+        "a=1)",
+        "a=1 AND",
+        "OR a=1",
+        "a=1 OR OR b=2",
+        '"a"=1',
+        'a="x',
+        "NOT",
+        "a=~x",
+    ],
+)
+def test_what_is_no_filter(text: str) -> None:
+    with pytest.raises(ApiError, match="Invalid filter"):
+        filters.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 60 + "a=1" + ")" * 60, "NOT " * 60 + "a=1", 'a="' + "x" * 30_000 + '"']
+)
+def test_a_filter_has_bounds(text: str) -> None:
+    with pytest.raises(ApiError):
+        filters.parse(text)
+
+
+def test_quotes_and_backslashes_are_escaped_in_quoted_text() -> None:
+    assert filters.parse(r'a="say \"x\" \\ y"') == Restriction(("a",), "=", r'say "x" \ y')
+    assert filters.parse(r"a='it\'s'") == Restriction(("a",), "=", "it's")
+
+
+def test_a_quoted_part_of_a_field_may_hold_dots() -> None:
+    assert filters.parse('labels."a.b"=1') == Restriction(("labels", "a.b"), "=", "1")
+
+
+def test_unknown_fields_comparisons_and_values_are_refused() -> None:
+    def known(path: tuple[str, ...]) -> filters.Field[datetime] | None:
+        return filters.ordered_field(lambda item: item, filters.moment) if path == ("time",) else None
+
+    for text in ("other=1", 'time:"2026-01-01T00:00:00Z"', 'time>"yesterday"'):
+        with pytest.raises(ApiError, match="Invalid filter"):
+            filters.compiled(filters.parse(text), known)
+    later = filters.compiled(filters.parse('time>"2026-01-01T01:00:00+01:00"'), known)
+    assert not later(datetime(2026, 1, 1, tzinfo=UTC))
+    assert later(datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))

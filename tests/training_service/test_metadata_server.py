@@ -1,0 +1,46 @@
+"""Unmodified clients of Google's, with nothing but a job's variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import trainers
+from served import Service
+
+from reconciler.training_service.jobs.metadata_server import variables
+
+PROGRAM = """
+import google.auth, google.auth.transport.requests
+from google.cloud import storage
+credentials, project = google.auth.default()
+credentials.refresh(google.auth.transport.requests.Request())
+print(project, credentials.token)
+for client in (storage.Client(), storage.Client(project="1234"), storage.Client(credentials=credentials)):
+    blob = client.bucket("out").blob("x/y")
+    blob.upload_from_string("content")
+    print(blob.download_as_text())
+"""
+
+
+def test_clients_find_credentials_and_the_job_s_storage(service: Service) -> None:
+    job = service.store.add_job(
+        trainers.custom_job(spec={"baseOutputDirectory": {"outputUriPrefix": "gs://out"}})
+    )
+    (service.home / "gcs" / "out").mkdir(parents=True)
+    env = {"PATH": os.defpath, "HOME": "/nowhere", **variables(f"{service.url}/jobs/{job.gcs_secret}")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "my-project worth-nothing\ncontent\ncontent\ncontent\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", ["computeMetadata/v1/instance/id", "computeMetadata/v1/x", "v1/projects/p/jobs"]
+)
+def test_nothing_else_is_there(path: str, service: Service) -> None:
+    job = service.store.add_job(trainers.custom_job())
+    assert service.call("GET", f"/jobs/{job.gcs_secret}/{path}", token="").status == 404
+    assert service.call("GET", "/jobs/guessed/computeMetadata/v1/project/project-id", token="").status == 401

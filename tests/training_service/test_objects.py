@@ -1,0 +1,375 @@
+"""Objects as files: written from outside, raced for, and never out of their bucket."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.state import database
+from reconciler.training_service.state.store import utc_now
+from reconciler.training_service.storage import files, index
+from reconciler.training_service.storage.files import Wanted
+from reconciler.training_service.storage.incoming import Uploads
+from reconciler.training_service.storage.index import ANY, Conditions
+from reconciler.training_service.storage.objects import Objects
+
+
+class Home:
+    """A home's buckets, without a service."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+        self.path = path
+        self.bucket = path / "gcs" / "bucket"
+        self.objects = Objects(path, database.open_file(path / "state.db"), utc_now)
+        self.uploads = Uploads(path)
+
+    def put(self, name: str, data: bytes = b"data", conditions: Conditions = ANY) -> int:
+        with self.uploads.staged(iter([data])) as staged:
+            return self.objects.put("bucket", name, staged, {"contentType": "text/x"}, conditions).generation
+
+    def names(self, **wanted: str) -> list[str]:
+        return [found.name for found in self.objects.walk("bucket", Wanted(**wanted))]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path / "home")
+    made.objects.create_bucket("bucket", {})
+    yield made
+    assert list((made.path / "uploads").glob("*")) == []
+
+
+def settle(path: Path, seconds_ago: float = 10) -> None:
+    """As if the file had been written some time ago."""
+    then = path.stat().st_mtime_ns - int(seconds_ago * 1e9)
+    os.utime(path, ns=(then, then))
+
+
+def test_a_file_from_outside_is_an_object(home: Home) -> None:
+    home.put("own")
+    (home.bucket / "model").mkdir()
+    file = home.bucket / "model" / "weights.bin"
+    file.write_bytes(b"123")
+    settle(file)
+    found = home.objects.get("bucket", "model/weights.bin")
+    assert (found.size, found.body) == (3, {})
+    assert home.objects.get("bucket", "model/weights.bin") == found
+    assert home.names() == ["model/weights.bin", "own"]
+
+
+def test_a_file_changed_from_outside_is_a_new_generation(home: Home) -> None:
+    before = home.put("a", b"old")
+    file = home.bucket / "a"
+    file.write_bytes(b"new")
+    settle(file, 60)  # same size, same inode
+    found = home.objects.get("bucket", "a")
+    assert found.generation > before
+    assert found.body == {}
+    with pytest.raises(ApiError, match="pre-conditions"):
+        home.put("a", conditions=Conditions(generation=before))
+    home.put("a", conditions=Conditions(generation=found.generation))
+
+
+def test_a_touched_file_is_the_same_generation(home: Home) -> None:
+    before = home.put("a", b"old")
+    settle(home.bucket / "a", 60)
+    found = home.objects.get("bucket", "a")
+    assert (found.generation, found.body) == (before, {"contentType": "text/x"})
+    settle(home.bucket / "a", 60)
+    home.put("a", conditions=Conditions(generation=before))
+
+
+def test_two_changes_within_a_tick_of_the_clock_are_seen(home: Home) -> None:
+    file = home.bucket / "a"
+    file.write_bytes(b"one")
+    time = file.stat().st_mtime_ns
+    first = home.objects.get("bucket", "a")
+    with file.open("r+b") as opened:
+        opened.write(b"two")
+    os.utime(file, ns=(time, time))
+    assert home.objects.get("bucket", "a").md5 != first.md5
+
+
+def test_a_file_just_written_from_outside_can_be_patched_and_deleted(home: Home) -> None:
+    (home.bucket / "a").write_bytes(b"x")
+    settle(home.bucket / "a", -60)  # as long as its time is that of now, it can't be trusted
+    generation = home.objects.get("bucket", "a").generation
+    patched = home.objects.patch("bucket", "a", lambda body: body | {"contentType": "a/b"}, ANY)
+    assert (patched.generation, patched.metageneration, patched.body) == (
+        generation,
+        2,
+        {"contentType": "a/b"},
+    )
+    home.objects.delete("bucket", "a", None, Conditions(generation=generation))
+    assert home.names() == []
+
+
+def test_content_that_is_being_read_stays_what_it_was(home: Home) -> None:
+    home.put("a", b"old")
+    content = home.objects.open("bucket", "a")
+    home.put("a", b"new")
+    with content.file as file:
+        assert file.read() == b"old"
+
+
+def test_links_are_never_followed(home: Home, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_bytes(b"secret")
+    (home.bucket / "folder").symlink_to(secret)
+    (home.bucket / "file").symlink_to(secret / "key")
+    (home.bucket / "loop").symlink_to("loop")
+    os.mkfifo(home.bucket / "fifo")
+    assert home.names() == []
+    for name in ("folder/key", "file", "loop", "fifo", "loop/x"):
+        with pytest.raises(ApiError, match="No such object"):
+            home.objects.open("bucket", name)
+        with pytest.raises(ApiError, match="No such object"):
+            home.objects.delete("bucket", name, None, ANY)
+    with pytest.raises(ApiError, match="file and folder"):
+        home.put("folder/key", b"overwritten")
+    home.put("file", b"replaced")
+    assert (secret / "key").read_bytes() == b"secret"
+    assert not (home.bucket / "file").is_symlink()
+
+
+def test_a_folder_that_is_swapped_for_a_link_while_names_are_walked_leads_nowhere(
+    home: Home, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "key").touch()
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            (home.bucket / "d").mkdir()
+            (home.bucket / "d").rmdir()
+            (home.bucket / "d").symlink_to(tmp_path / "outside")
+            (home.bucket / "d").unlink()
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for _ in range(300):
+            assert home.names() == []
+            with pytest.raises(ApiError):
+                home.objects.open("bucket", "d/key")
+    finally:
+        stop.set()
+        swapping.join()
+
+
+@pytest.mark.fault(33)
+def test_a_failed_write_leaves_the_object_as_it_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.put("a", b"old")
+
+    def full() -> Iterator[bytes]:
+        yield b"new"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"), home.uploads.staged(full()):
+        pass
+    assert (home.bucket / "a").read_bytes() == b"old"
+
+
+RACER = """
+import sys, threading
+from contextlib import ExitStack
+from pathlib import Path
+from reconciler.training_service.state import database
+from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.storage.index import Conditions
+from reconciler.training_service.storage.objects import Objects
+from reconciler.training_service.state.store import utc_now
+from reconciler.training_service.storage.incoming import Uploads
+
+home, me, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+objects = Objects(home, database.open_file(home / "state.db"), utc_now)
+uploads = Uploads(home)
+won = []
+
+def race(number, thread, staged):
+    try:
+        objects.put("bucket", f"claim-{number}", staged, {}, Conditions(generation=0))
+        won.append(f"{number} {me}-{thread}")
+    except ApiError as error:
+        assert error.http == 412, error
+
+def race_all(number):
+    with ExitStack() as stack:
+        staged = [stack.enter_context(uploads.staged(iter([f"{me}-{n}".encode()]))) for n in range(4)]
+        threads = [threading.Thread(target=race, args=(number, n, each)) for n, each in enumerate(staged)]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for each in threads: each.start()
+        for each in threads: each.join()
+
+for number in range(rounds): race_all(number)
+print(*won, sep="\\n", flush=True)
+"""
+
+
+def test_one_of_many_threads_of_two_processes_wins_each_claim(home: Home) -> None:
+    rounds = 25
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(home.path), name, str(rounds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("a", "b")
+    ]
+    for _ in range(rounds):
+        for racer in racers:
+            assert racer.stdout
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+    lines = [line for racer in racers for line in racer.communicate()[0].splitlines() if line]
+    assert all(racer.returncode == 0 for racer in racers)
+    winners = dict(line.split() for line in lines)
+    assert len(lines) == len(winners) == rounds
+    for number, winner in winners.items():
+        assert (home.bucket / f"claim-{number}").read_text() == winner
+
+
+PART = st.text(st.sampled_from("ab.-/\u00e9"), min_size=1, max_size=4)
+
+
+@settings(max_examples=60)
+@example({"a/b", "a/c", "b"}, "", "a/c")
+@example({"a/b", "ab"}, "a", "a/b")
+@given(
+    st.sets(
+        st.lists(st.text("ab.-é", min_size=1, max_size=3), min_size=1, max_size=3).map("/".join), max_size=12
+    ),
+    PART,
+    PART,
+)
+def test_a_walk_gives_the_wanted_names_in_the_order_of_their_bytes(
+    tmp_path_factory: pytest.TempPathFactory, names: set[str], prefix: str, start: str
+) -> None:
+    folder = tmp_path_factory.mktemp("bucket")
+    kept = set()
+    for name in sorted(names):
+        path = folder / name
+        if any(part in (".", "..") for part in name.split("/")) or path.exists():
+            continue
+        if any(parent.is_file() for parent in path.parents):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        kept.add(name)
+    with files.opened(folder) as opened:
+        found = walked(opened, Wanted(prefix, start))
+        folded = walked(opened, Wanted(prefix, start, fold=True))
+    wanted = [
+        name
+        for name in sorted(kept, key=str.encode)
+        if name.startswith(prefix) and name.encode() >= start.encode()
+    ]
+    assert found == wanted
+    assert folded == list(dict.fromkeys(first_part(name, prefix) for name in wanted))
+
+
+def walked(folder: int, wanted: Wanted) -> list[str]:
+    return [found.name for found in files.walk(folder, wanted)]
+
+
+def first_part(name: str, prefix: str) -> str:
+    end = name.find("/", len(prefix))
+    return name if end < 0 else name[: end + 1]
+
+
+@pytest.mark.parametrize("before", ["nothing", "an older one"])
+def test_what_was_said_of_an_object_is_not_lost_when_all_ends_as_it_takes_its_place(
+    home: Home, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    old = home.put("a", b"old") if before == "an older one" else 0
+    place = files.place
+
+    def ended(folder: int, parts: tuple[str, ...], staged: Path) -> None:
+        place(folder, parts, staged)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "place", ended)
+        with pytest.raises(KeyboardInterrupt), home.uploads.staged(iter([b"new"])) as staged:
+            home.objects.put("bucket", "a", staged, {"metadata": {"claim": "new"}})
+    found = home.objects.get("bucket", "a")
+    assert (found.body, found.size) == ({"metadata": {"claim": "new"}}, 3)
+    assert found.generation > old
+    assert home.objects.get("bucket", "a") == found
+    with pytest.raises(ApiError, match="pre-conditions"):
+        home.put("a", conditions=Conditions(generation=old))
+    home.put("a", conditions=Conditions(generation=found.generation))
+
+
+def test_what_was_said_of_an_object_that_never_took_its_place_is_said_of_no_other(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.put("a", b"old")
+
+    def ended(folder: int, parts: tuple[str, ...], staged: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "place", ended)
+        with pytest.raises(KeyboardInterrupt), home.uploads.staged(iter([b"new"])) as staged:
+            home.objects.put("bucket", "a", staged, {"metadata": {"claim": "new"}})
+    assert home.objects.get("bucket", "a").body == {"contentType": "text/x"}
+    with pytest.raises(ApiError, match="pre-conditions"), home.uploads.staged(iter([b"new"])) as staged:
+        home.objects.put("bucket", "a", staged, {"metadata": {"claim": "late"}}, Conditions(generation=1))
+    (home.bucket / "a").write_bytes(b"new")  # from outside, with the same content
+    assert home.objects.get("bucket", "a").body == {}
+
+
+def announced(home: Home) -> int:
+    connection = sqlite3.connect(home.path / "state.db")
+    with closing(connection):
+        return int(connection.execute("SELECT count(*) FROM announced").fetchone()[0])
+
+
+def test_nothing_stays_announced(home: Home) -> None:
+    generation = home.put("a")
+    home.put("a", conditions=Conditions(generation=generation))
+    for name, conditions in (("a", Conditions(generation=0)), ("a/b", ANY), ("..", ANY)):
+        with pytest.raises(ApiError):
+            home.put(name, conditions=conditions)
+    assert announced(home) == 0
+
+
+def test_nothing_stays_announced_of_what_another_writer_was_faster_with(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce, others = index.announce, Home(home.path)
+
+    def overtaken(connection: sqlite3.Connection, *announced: Any) -> None:
+        announce(connection, *announced)
+        monkeypatch.setattr(index, "announce", announce)
+        connection.execute("COMMIT")
+        others.put("a", b"faster")
+        connection.execute("BEGIN IMMEDIATE")
+
+    monkeypatch.setattr(index, "announce", overtaken)
+    with pytest.raises(ApiError, match="pre-conditions"):
+        home.put("a", b"slower", Conditions(generation=0))
+    assert announced(home) == 0
+    with home.objects.open("bucket", "a").file as file:
+        assert file.read() == b"faster"

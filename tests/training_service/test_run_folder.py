@@ -1,0 +1,115 @@
+"""A run's folders are removed whatever is in them, and nobody else's are touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from reconciler.training_service.state.run_folder import RunFolder, remove, run_folder
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from reconciler.training_service.state.run_folder import RunFolder
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+RunFolder(Path(sys.argv[1])).clean()
+"""
+
+only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make folders for another user")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The folder of a run, where the system's folder for temporary files is `tmp_path / "tmp"`."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    made = run_folder(tmp_path / "home", "1-1-a")
+    made.path.mkdir(parents=True)
+    return made
+
+
+def a_place(folder: RunFolder, name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"reconciler-{folder.run_id}-{name}"
+
+
+@only_root
+def test_a_folder_of_another_user_stays_and_nothing_fails() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = RunFolder(Path(name, "1-1-a"))
+        for path in (folder.path, folder.work, folder.home):
+            path.mkdir(mode=0o755)
+            os.chown(path, 65534, 65534)
+        (folder.work / "foreign" / "full").mkdir(parents=True)
+        (folder.home / "own").mkdir()
+        os.chown(folder.home / "own", 65534, 65534)
+        Path(name).chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(folder.path)], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (folder.work / "foreign" / "full").exists()
+        assert not folder.home.exists()
+
+
+def test_folders_in_folders_without_end_don_t_fail_it(folder: RunFolder) -> None:
+    deep = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
+    folder.work.mkdir()
+    folder.home.mkdir()
+    subprocess.run([sys.executable, "-c", deep], cwd=folder.work, check=True)
+    folder.clean()
+    assert not folder.home.exists()
+    subprocess.run(["rm", "-rf", str(folder.work)], check=True)
+
+
+def test_the_temporary_folder_is_made_once_and_removed(folder: RunFolder) -> None:
+    made = folder.temp()
+    assert folder.temp() == made
+    folder.clean()
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("what", ["a link", "a file", "a folder for all"])
+def test_what_lies_in_the_temporary_folder_s_place_is_not_taken_for_it(
+    folder: RunFolder, tmp_path: Path, what: str
+) -> None:
+    other, place = tmp_path / "other", a_place(folder, "0")
+    (other / "kept").mkdir(parents=True)
+    other.chmod(0o700)
+    if what == "a link":
+        place.symlink_to(other)
+    elif what == "a file":
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    assert folder.temp() not in (place, other)
+    folder.clean()
+    assert (other / "kept").exists()
+    assert place.exists() == (what != "a folder for all")
+
+
+@only_root
+def test_another_user_s_folder_is_neither_taken_nor_removed(folder: RunFolder) -> None:
+    place = a_place(folder, "0")
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
+    assert folder.temp() != place
+    folder.clean()
+    assert place.exists()
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(folder: RunFolder, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "kept").mkdir(parents=True)
+    other.chmod(0o500)
+    folder.work.symlink_to(other)
+    remove(folder.work)
+    assert not folder.work.is_symlink()
+    assert other.stat().st_mode & 0o777 == 0o500
+    shutil.rmtree(other)

@@ -1,0 +1,127 @@
+"""Trainers' packages as they lie in a bucket, and jobs that run them."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+import textwrap
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reconciler.training_service.state.records import CUSTOM_JOBS, ML_JOBS, TUNING_JOBS, JobRecord
+
+PLAIN = "example.test/plain:1"
+OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+IMAGES = {PLAIN: {"python": OWN_PYTHON, "requirements": []}}
+URI = "gs://code/trainer-0.1-py3-none-any.whl"
+
+SETUP = """\
+from setuptools import find_packages, setup
+setup(name="trainer", version="0.1", packages=find_packages())
+"""
+
+
+def shared_environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where base environments are kept for all tests, of all workers: making one takes seconds."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "environments"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def wheel(path: Path, source: str, requires: Sequence[str] = ()) -> Path:
+    """A wheel with the module `trainer.task`; quick to install, because nothing is built."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    info = "trainer-0.1.dist-info"
+    metadata = ["Metadata-Version: 2.1", "Name: trainer", "Version: 0.1"]
+    metadata += [f"Requires-Dist: {line}" for line in requires]
+    files = {
+        "trainer/__init__.py": "",
+        "trainer/task.py": textwrap.dedent(source),
+        f"{info}/METADATA": "\n".join(metadata) + "\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(name, content)
+    return path
+
+
+def source_distribution(path: Path, files: Mapping[str, str]) -> Path:
+    """A .tar.gz with these files below one folder, as setuptools makes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            data = textwrap.dedent(content).encode()
+            member = tarfile.TarInfo(f"trainer-0.1/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def custom_job(
+    *,
+    packages: Sequence[str] = (URI,),
+    image: str = PLAIN,
+    env: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    **package: Any,
+) -> JobRecord:
+    """A CustomJob with one replica; `package` and `spec` are more fields of the two."""
+    python = {
+        "executorImageUri": image,
+        "packageUris": list(packages),
+        "pythonModule": "trainer.task",
+        "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
+        **package,
+    }
+    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "1", "pythonPackageSpec": python}
+    body = {"displayName": "census", "jobSpec": {"workerPoolSpecs": [pool], **(spec or {})}}
+    return _job(CUSTOM_JOBS, "us-central1", "4242424242424242424", body)
+
+
+def cluster_job(*pools: Mapping[str, Any], **first: Any) -> JobRecord:
+    """A CustomJob whose further pools are like the first but for these fields; an empty one stays empty."""
+    job = custom_job(**first)
+    primary = job.body["jobSpec"]["workerPoolSpecs"][0]
+    for pool in pools:
+        own = {name: value for name, value in {**primary, **pool}.items() if value is not None}
+        if "replicaCount" not in pool:
+            own.pop("replicaCount")
+        job.body["jobSpec"]["workerPoolSpecs"].append(own if pool else {})
+    return job
+
+
+def tuning_job(study: Mapping[str, Any] | None = None, **job: Any) -> JobRecord:
+    """A HyperparameterTuningJob whose trials are `custom_job`s; its other fields are of the job."""
+    trial = custom_job(**job).body["jobSpec"]
+    spec = {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [], **(study or {})}
+    body = {"displayName": "census", "studySpec": spec, "trialJobSpec": trial, "maxTrialCount": 4}
+    return _job(TUNING_JOBS, "us-central1", "4242424242424242424", {**body, "parallelTrialCount": 2})
+
+
+def ml_job(**training_input: Any) -> JobRecord:
+    """A Job of ml.googleapis.com with these fields."""
+    given = {
+        "scaleTier": "BASIC",
+        "region": "us-east1",
+        "pythonModule": "trainer.task",
+        "packageUris": [URI],
+        "runtimeVersion": "2.11",
+        **training_input,
+    }
+    return _job(ML_JOBS, "", "census_1", {"jobId": "census_1", "trainingInput": given})
+
+
+def _job(collection: str, location: str, job_id: str, body: dict[str, Any]) -> JobRecord:
+    time = "2026-01-02T03:04:05.000000Z"
+    return JobRecord(
+        collection, "my-project", location, job_id, body, f"secret-{job_id}", time, time, images=IMAGES
+    )

@@ -1,0 +1,271 @@
+"""What is tried next: always of the space, never a point of a grid twice, the same after a restart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
+
+from reconciler.training_service.state.records import Measurement, TrialRecord, TrialState
+from reconciler.training_service.tuning import space
+from reconciler.training_service.tuning.search import suggest
+from reconciler.training_service.tuning.study import (
+    Algorithm,
+    Enough,
+    Kind,
+    Metric,
+    Parameter,
+    Scale,
+    Study,
+    Value,
+)
+
+ALGORITHMS = pytest.mark.parametrize("algorithm", list(Algorithm))
+GRID = (UNITS, BATCH, replace(OPTIMIZER, children=OPTIMIZER.children[1:]))
+
+
+@st.composite
+def parameters(draw: st.DrawFn, names: tuple[str, ...], doubles: bool = True, depth: int = 2) -> Parameter:
+    """Any parameter, with conditional ones below it; of `names` each is used on one level only."""
+    name, *below = names
+    kinds = [kind for kind in Kind if doubles or kind is not Kind.DOUBLE]
+    kind = draw(st.sampled_from(kinds))
+    scale = draw(st.sampled_from(Scale))
+    low = draw(st.integers(1, 50))
+    values: tuple[Value, ...] = ()
+    if kind is Kind.CATEGORICAL:
+        values = tuple(draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True)))
+    elif kind is Kind.DISCRETE:
+        numbers = st.lists(st.sampled_from([1, 2, 2.5, 8, 16.25]), min_size=1, max_size=4, unique=True)
+        values = tuple(sorted(draw(numbers)))
+    high = low + draw(st.integers(0, 4))
+    if kind is Kind.DOUBLE:
+        return Parameter(name, kind, low / 10, high / 3 + low, scale=scale)
+    made = Parameter(name, kind, 0 if values else low, 0 if values else high, values, scale)
+    own: tuple[Value, ...] = values or tuple(range(low, high + 1))
+    children = []
+    left = list(own)
+    while depth and left and draw(st.booleans()):
+        when = tuple(draw(st.lists(st.sampled_from(left), min_size=1, unique=True)))
+        left = [value for value in left if value not in when]
+        # The same names again: two of one name may be there for different values.
+        children.append((draw(parameters(tuple(below), doubles, depth - 1)), when))
+    return replace(made, children=tuple(children))
+
+
+SPACES = st.tuples(parameters(("a", "b", "c")), parameters(("d", "e", "f")))
+GRIDS = st.tuples(parameters(("a", "b", "c"), doubles=False), parameters(("d", "e", "f"), doubles=False))
+
+
+def check(parameters: tuple[Parameter, ...], point: dict[str, Value], seen: set[str]) -> None:
+    """Each active parameter is there with a value of its own, and `seen` has the names in the end."""
+    for each in parameters:
+        value = point[each.name]
+        seen.add(each.name)
+        if each.kind in (Kind.CATEGORICAL, Kind.DISCRETE):
+            assert value in each.values
+            assert type(value) in {type(own) for own in each.values}
+        else:
+            assert not isinstance(value, str)
+            assert each.low <= value <= each.high
+            assert isinstance(value, int if each.kind is Kind.INTEGER else float)
+        check(tuple(child for child, wanted in each.children if value in wanted), point, seen)
+
+
+def outcome(number: int, point: dict[str, Value], *metrics: Metric) -> TrialRecord:
+    """How such a trial may have ended, or that it runs."""
+    ended = trial(number, [], TrialState.SUCCEEDED, point)
+    if number % 5 == 3:
+        return replace(ended, state=TrialState.FAILED)
+    if number % 5 == 4:
+        return replace(ended, state=TrialState.RUNNING)
+    values = {metric.name: float(number * (7 + n) % 5) for n, metric in enumerate(metrics)}
+    return replace(ended, final=Measurement(1, 1.0, values))
+
+
+def searched(found: Study, count: int) -> list[TrialRecord]:
+    trials: list[TrialRecord] = []
+    for number in range(1, count + 1):
+        point = suggest(found, trials)
+        if point is None:
+            break
+        trials.append(outcome(number, point, *found.metrics))
+    return trials
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.DEFAULT, Algorithm.RANDOM])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(parameters=SPACES, seed=st.integers(0, 2**64 - 1))
+def test_every_suggestion_is_of_the_space(
+    algorithm: Algorithm, parameters: tuple[Parameter, ...], seed: int
+) -> None:
+    trials = searched(study(*parameters, algorithm=algorithm, seed=seed), 13)
+    assert len(trials) == 13
+    for each in trials:
+        point, seen = dict(each.parameters), set[str]()
+        check(parameters, point, seen)
+        assert seen == point.keys()
+        assert space.holds(parameters, point)
+        assert json.loads(json.dumps(point)) == point
+
+
+@settings(max_examples=50, deadline=None)
+@given(parameters=GRIDS)
+def test_a_grid_has_each_of_its_points_once(parameters: tuple[Parameter, ...]) -> None:
+    points = list(space.points(parameters))
+    assert len({space.key(point) for point in points}) == len(points) == size(parameters)
+    for point in points:
+        seen = set[str]()
+        check(parameters, point, seen)
+        assert seen == point.keys()
+
+
+def size(parameters: tuple[Parameter, ...]) -> int:
+    """How many points there are, counted by multiplying."""
+    total = 1
+    for each in parameters:
+        own = each.values or tuple(range(int(each.low), int(each.high) + 1))
+        total *= sum(size(each.active(value)) for value in own)
+    return total
+
+
+def test_a_grid_search_tries_all_and_then_has_nothing_left() -> None:
+    found = study(*GRID, algorithm=Algorithm.GRID)
+    trials = searched(found, 100)
+    assert len(trials) == 4 * 3 * (1 + 2 * 2)
+    assert len({space.key(each.parameters) for each in trials}) == len(trials)
+    assert suggest(found, trials) is None
+    # Those of a job that is resumed count as well, in whatever order they come.
+    assert suggest(found, trials[::-1]) is None
+    assert suggest(found, trials[1:]) == trials[0].parameters
+
+
+def test_a_very_large_grid_costs_no_more_than_its_trials() -> None:
+    wide = [Parameter(name, Kind.INTEGER, 0, 10**12) for name in "abc"]
+    trials = searched(study(*wide, algorithm=Algorithm.GRID), 30)
+    assert len({space.key(each.parameters) for each in trials}) == 30
+
+
+@ALGORITHMS
+def test_the_same_trials_give_the_same_suggestion(algorithm: Algorithm) -> None:
+    found = study(*GRID, algorithm=algorithm)
+    trials = searched(found, 15)
+    for count in (0, 7, 15):
+        assert suggest(found, trials[:count]) == suggest(replace(found), list(trials[:count]))
+    other = searched(replace(found, seed=8), 15)
+    same = [one.parameters == two.parameters for one, two in zip(trials, other, strict=True)]
+    assert all(same) == (algorithm is Algorithm.GRID)
+
+
+def test_the_default_search_takes_a_moment_with_fifty_trials() -> None:
+    found = study(RATE, *GRID)
+    trials = searched(found, 50)
+    began = time.process_time()
+    for _ in range(5):
+        suggest(found, trials)
+    assert (time.process_time() - began) / 5 < 0.25  # some 30 ms on a machine that is idle
+
+
+def test_the_default_search_avoids_what_it_has_tried_while_there_is_else() -> None:
+    found = study(Parameter("units", Kind.INTEGER, 1, 6))
+    trials = searched(found, 6)
+    assert {each.parameters["units"] for each in trials} == {1, 2, 3, 4, 5, 6}
+    assert suggest(found, trials) is not None  # only a grid ends before its trials are used up
+
+
+def test_the_default_search_goes_where_the_metric_is_good() -> None:
+    found = study(Parameter("x", Kind.DOUBLE, 0.0, 1.0), metrics=(Metric("loss", maximize=False),))
+    trials: list[TrialRecord] = []
+    for number in range(1, 31):
+        point = suggest(found, trials)
+        assert point
+        loss = (float(point["x"]) - 0.7) ** 2
+        final = Measurement(1, 1.0, {"loss": loss})
+        trials.append(trial(number, [], TrialState.SUCCEEDED, point, final=final))
+    late = [abs(float(each.parameters["x"]) - 0.7) for each in trials[20:]]
+    assert sorted(late)[len(late) // 2] < 0.15
+
+
+def test_the_default_search_keeps_away_from_what_fails() -> None:
+    early = late = 0
+    for seed in range(6):
+        found = study(Parameter("x", Kind.DOUBLE, 0.0, 1.0), seed=seed)
+        trials: list[TrialRecord] = []
+        for number in range(1, 41):
+            point = suggest(found, trials)
+            assert point
+            x = float(point["x"])
+            if x < 0.6:
+                trials.append(trial(number, [], TrialState.FAILED, point))
+            else:
+                trials.append(trial(number, [-abs(x - 0.8)], parameters=point))
+        failures = [each.state is TrialState.FAILED for each in trials]
+        early, late = early + sum(failures[:20]), late + sum(failures[20:])
+    assert late < 0.8 * early
+
+
+def test_several_metrics_are_searched_for_together() -> None:
+    metrics = (Metric("size", maximize=False), Metric("accuracy", maximize=True))
+    trials = searched(study(*GRID, metrics=metrics), 16)
+    assert len(trials) == 16
+
+
+def test_trials_of_a_resumed_job_with_another_space_are_left_out() -> None:
+    foreign = [trial(number, [1.0], parameters={"rate": 5.0, "x": 1}) for number in range(1, 15)]
+    for algorithm in (Algorithm.DEFAULT, Algorithm.RANDOM):
+        point = suggest(study(RATE, algorithm=algorithm), foreign)
+        assert point
+        assert space.holds((RATE,), point)
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "high"), [(Scale.LINEAR, 0.35, 0.65), (Scale.LOG, 0.0, 0.1), (Scale.REVERSE_LOG, 0.9, 1)]
+)
+@pytest.mark.parametrize("algorithm", [Algorithm.DEFAULT, Algorithm.RANDOM])
+def test_scales_say_where_most_values_are(
+    algorithm: Algorithm, scale: Scale, low: float, high: float
+) -> None:
+    drawn = Parameter("x", Kind.DOUBLE, 1e-4, 1.0, scale=scale)
+    found = [suggest(study(drawn, algorithm=algorithm, seed=seed), []) for seed in range(201)]
+    middle = sorted(float(each["x"]) for each in found if each)[100]
+    assert low < middle < high
+
+
+def test_a_study_ends_by_its_own_conditions() -> None:
+    values = [0.1, 0.5, 0.4, 0.5, 0.3]
+    trials = [trial(number, [value]) for number, value in enumerate(values, 1)]
+    expected = {
+        Enough(max_trials=5): True,
+        Enough(max_trials=6): False,
+        Enough(max_trials=5, min_trials=6): False,
+        Enough(without_progress=3): True,
+        Enough(without_progress=4): False,
+        Enough(): False,
+    }
+    for enough, is_over in expected.items():
+        assert (suggest(study(enough=enough), trials) is None) == is_over
+
+
+def test_only_the_default_search_loads_its_library() -> None:
+    program = """
+import sys
+from reconciler.training_service.tuning import measurements
+from reconciler.training_service.tuning import outcome
+from reconciler.training_service.tuning import resources
+from reconciler.training_service.tuning import search
+from reconciler.training_service.tuning import stopping
+from reconciler.training_service.tuning import study
+found = study.Study((study.Parameter("n", study.Kind.INTEGER, 1, 3),), (study.Metric("m", True),),
+    study.Algorithm.GRID, 3, 1, None, None, False, 1)
+assert search.suggest(found, []) == {"n": 1}
+import reconciler.cli, reconciler.training_service.application
+sys.exit(bool({"optuna", "numpy"} & sys.modules.keys()))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
