@@ -58,7 +58,7 @@ def test_each_guard_is_needed(guard: str) -> None:
 def test_guard_whose_line_changed_is_reported() -> None:
     code = (
         "from simulation import guards; "
-        "guards.GUARDS['x'] = guards.Guard('I1', (guards.Patch('repair', 'no such line', ''),)); "
+        "guards.GUARDS['x'] = guards.Guard('I1', (guards.Patch('model.duplicates', 'no such line', ''),)); "
         "guards.leave_out('x')"
     )
     ended = _python("-c", code)

@@ -8,7 +8,6 @@ way to a terminal, a log or a commit status.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -143,6 +142,8 @@ def _values_of(env: Any) -> Iterator[str]:
 
 def _forms(value: str) -> Iterator[str]:
     """How a value may be written in an error: as it is, in JSON, a line alone, made inert."""
+    import json  # only for texts with secrets: `--help` loads this module
+
     quoted = json.dumps(value)[1:-1]
     for form in (value, quoted, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]):
         yield form

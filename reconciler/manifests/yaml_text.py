@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 from msgspec import Struct
-from yaml import ScalarToken
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE
 from reconciler.manifests.findings import Keys
@@ -198,7 +197,7 @@ def _refused_separator(text: str, tokens: Iterable[Any]) -> Iterator[int]:
     for token in tokens:
         start, stop = token.start_mark.index, token.end_mark.index
         yield from _marked(_BETWEEN, text, end, start)
-        style = token.style if isinstance(token, ScalarToken) else None
+        style = getattr(token, "style", None)  # only scalars have one
         if style in ("|", ">"):
             header = _BLOCK_HEADER.match(text, start)
             if header is not None and header["wrong"]:

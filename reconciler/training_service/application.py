@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import cache, lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -183,6 +182,8 @@ _DISTRIBUTION = "mljob-reconciler"
 @cache
 def own_version() -> str:
     """The installed version, "" where the code runs without being installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow, and of no use to a plan
+
     try:
         return version(_DISTRIBUTION)
     except PackageNotFoundError:

@@ -57,7 +57,7 @@ def test_our_own_engines_are_registered_like_any_other() -> None:
     assert api_versions() == [AIPLATFORM_V1, ML_V1]
     for api_version in api_versions():
         engine: type[Engine] = engine_class(api_version)
-        assert engine.__module__.startswith("reconciler.engines.")
+        assert engine.__module__.startswith("reconciler.google.")
 
 
 def test_an_unknown_api_version_says_how_to_add_an_engine() -> None:

@@ -539,8 +539,8 @@ def test_a_file_may_hold_as_many_documents_as_the_helpful_way_takes(monkeypatch:
 
 def test_what_is_remembered_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     values, lines = plain_reader.plain_values, plain_reader._lines
-    for module in ("plainreader", "scalars"):
-        monkeypatch.setattr(f"reconciler.validation.{module}._MOST_KEPT", 3)
+    for module in ("plain_reader", "yaml_scalars"):
+        monkeypatch.setattr(f"reconciler.manifests.{module}._MOST_KEPT", 3)
     values.clear()
     lines.clear()
     for number in range(10):
@@ -553,8 +553,8 @@ def test_what_is_remembered_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert max(map(len, lines)) <= 64
 
 
-@pytest.mark.parametrize("module", ["files", "filecontent", "secrets", "load"])
+@pytest.mark.parametrize("module", ["files", "secrets", "yaml_load"])
 def test_importing_brings_no_parser_along(module: str) -> None:
-    code = f"import sys, reconciler.validation.{module}; print(*sys.modules)"
+    code = f"import sys, reconciler.manifests.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"yaml", "jsonschema", "jsonschema_rs"} & set(done.stdout.split())

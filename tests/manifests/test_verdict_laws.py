@@ -384,7 +384,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     code = """
 import sys
-import reconciler.canonical, reconciler.naming, reconciler.schemas
+import reconciler.model.naming, reconciler.manifests.schemas
 from reconciler.manifests.schemas import is_valid
 print(*{"jsonschema", "jsonschema_rs", "yaml"} & {*sys.modules})
 is_valid({}, reconciler.manifests.schemas.document("job.schema.json"))

@@ -66,6 +66,6 @@ def test_labels_of_googles_services_do_not_count_and_all_others_do() -> None:
     )
 )
 def test_a_digest_is_over_the_labels_a_line_each_by_name(labels: dict[str, str]) -> None:
-    own = sorted((name, value) for name, value in job.items() if not name.startswith("goog-"))
+    own = sorted((name, value) for name, value in labels.items() if not name.startswith("goog-"))
     text = "".join(f"{name}={value}\n" for name, value in own)
-    assert labels_digest(job) == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert labels_digest(labels) == hashlib.sha256(text.encode()).hexdigest()[:16]

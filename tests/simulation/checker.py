@@ -155,7 +155,9 @@ class Checker:
         # What was claimed before this pass goes on: its request may have left.
         if self._begun.get(request.slot, began) < began:
             return
-        first = min((job.made for job in self._ours()), default=self._world.now)
+        # An adopted job counts too: nobody can tell it from one of the environment's own requests.
+        own = [*self._ours(), *(job for job in self._world.jobs if job.name in self._adopted)]
+        first = min((job.made for job in own), default=self._world.now)
         elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
         for job in elsewhere:
             if job.slot[0] == key and job.live and job.made <= first and job.made + job.hidden < began:

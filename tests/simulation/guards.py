@@ -54,7 +54,7 @@ class Guard:
     slow: bool = False
 
 
-_SUBMITTER, _DECISION, _APPLY = "submission.submitter", "planning.decision", "apply"
+_SUBMITTER, _DECISION, _APPLY = "submission.protocol", "planning.decide", "operations.execute"
 
 _NO_LIMIT = Patch(_SUBMITTER, "number > order.attempts:", "number > order.attempts + 9:")
 
@@ -91,7 +91,7 @@ GUARDS: Mapping[str, Guard] = {
         "elder",
         (
             Patch(
-                "repair",
+                "model.duplicates",
                 "return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))",
                 "return max(runs, key=lambda run: (run.state not in _IN_VAIN, *age(run)))",
             ),
@@ -102,7 +102,7 @@ GUARDS: Mapping[str, Guard] = {
         "elder",
         (
             Patch(
-                "repair",
+                "model.duplicates",
                 "return elder(own) if own else None",
                 "return next((run for run in own if claim and run.resource == claim.resource), "
                 "elder(own) if own else None)",
@@ -129,14 +129,14 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "blind-listing": Guard(
         "blind",
-        (Patch("submission.observation", "if labelled and is_old(ports, claim.id, job):", "if False:"),),
+        (Patch("submission.observe", "if labelled and is_old(ports, claim.id, job):", "if False:"),),
         beyond=True,
     ),
     "empty-listing": Guard(
         "blind",
         (
             Patch(
-                "submission.observation",
+                "submission.observe",
                 "_missing(claims, listed) or ([] if own else _ended(ports, claims))",
                 "_missing(claims, listed)",
             ),
@@ -157,7 +157,7 @@ GUARDS: Mapping[str, Guard] = {
         "instance",
         (
             Patch(
-                "submission.observation",
+                "submission.observe",
                 "if is_of_other_instance(run, ports.source, ports.instance)]",
                 "if False]",
             ),
@@ -171,7 +171,7 @@ GUARDS: Mapping[str, Guard] = {
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),
     "paused-while-sending": Guard(
-        "paused", (Patch("transport.connecting", "left = end - clock()", "left = seconds"),)
+        "paused", (Patch("base.http.connection", "left = end - clock()", "left = seconds"),)
     ),
     "one-credential": Guard(
         "paused",

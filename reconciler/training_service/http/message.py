@@ -10,6 +10,8 @@ from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
+
 from reconciler.training_service.state.records import Json, JsonObject
 
 JSON_TYPE = "application/json; charset=UTF-8"
@@ -105,7 +107,10 @@ Answering = Callable[[Request], Response]
 
 def json_response(value: Json, status: int = 200, *, pretty: bool = True) -> Response:
     """An answer with a JSON body."""
-    text = json.dumps(value, indent=2) + "\n" if pretty else json.dumps(value, separators=(",", ":"))
+    text = json.dumps(value, separators=(",", ":"))
+    if pretty:
+        # The same bytes as `json.dumps(value, indent=2)`, which runs in Python and is ten times slower.
+        text = msgspec.json.format(text, indent=2) + "\n"
     return Response(status, (("Content-Type", JSON_TYPE),), text.encode())
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -217,6 +216,8 @@ def gpu_ids() -> tuple[str, ...]:
         return _visible(given)
     program = shutil.which("nvidia-smi")
     if program is not None:
+        import subprocess  # slow, and a plan of a stopped service comes by here
+
         with suppress(OSError, subprocess.SubprocessError):
             listed = subprocess.run(
                 [program, "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER
