@@ -16,8 +16,6 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-import psutil
-
 _GIB = 2**30
 
 
@@ -156,6 +154,8 @@ _DRIVER = Path("/proc/driver/nvidia")
 
 def this_machine() -> Machine:
     """Its CPUs, memory and GPUs, as far as the service may use them."""
+    import psutil  # slow, and a plan of a stopped service comes by here
+
     cpus, memory = _of_control_groups(_GROUPS, _own_groups())
     return Machine(
         cpus=min([len(os.sched_getaffinity(0)) if _IS_LINUX else os.cpu_count() or 1, *cpus]),
