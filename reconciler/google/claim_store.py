@@ -166,10 +166,10 @@ class ObjectClaims:
         """The claims, of which those that are as they were aren't read again."""
 
         def known(item: _Object) -> tuple[str, KnownClaim]:
-            told = (item.generation, item.metadata.claim)
+            source = (item.generation, item.metadata.claim)
             claim = before.found.get(item.name)
-            same = claim is not None and claim.told == told
-            return item.name, claim if claim and same else KnownClaim(told, self._versioned(item))
+            is_same = claim is not None and claim.source == source
+            return item.name, claim if claim and is_same else KnownClaim(source, self._versioned(item))
 
         now = dict(map(known, objects))
         before.replace(now)

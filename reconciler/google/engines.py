@@ -1,7 +1,6 @@
-"""Engines by name: the apiVersion of the manifests they run.
+"""Registry of engines, by the apiVersion of the manifests that they run.
 
-An engine of another package is found through an entry point in the group `reconciler.engines` whose name is
-the apiVersion.
+Other packages add engines by entry points in the group `reconciler.engines`, named for the apiVersion.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 GROUP = schemas.ENGINES
 
-# Reading every distribution's entry points takes longer than all the rest of a small plan.
+# Named here too, because reading all distributions' entry points takes longer than the rest of a small plan.
 _OWN = {
     AIPLATFORM_V1: ("reconciler.google.vertex_ai", "AiPlatformEngine"),
     ML_V1: ("reconciler.google.ai_platform", "MlEngine"),
@@ -30,40 +29,37 @@ _OWN = {
 
 
 def api_versions() -> list[str]:
-    """Every apiVersion that an engine is installed for, sorted."""
-    if not any(_may_bring_engines(Path(place or ".")) for place in sys.path):
+    """Return the apiVersions of all installed engines, sorted."""
+    if not any(_may_contain_engines(Path(folder or ".")) for folder in sys.path):
         return sorted(_OWN)
     from importlib.metadata import entry_points
 
     return sorted({*_OWN, *(found.name for found in entry_points(group=GROUP))})
 
 
-def _may_bring_engines(place: Path) -> bool:
-    """Whether an installed distribution there, other than ours, may name an engine.
-
-    `importlib.metadata` costs a small plan a tenth of its time, and there is nearly never anything to find:
-    so it is asked only where one of the files that it would read speaks of our group, or where they can't be
-    looked at so simply, as in a zip file.
-    """
-    if not place.is_dir():
-        return place.exists()
-    with suppress(OSError), os.scandir(place) as entries:
-        return any(_tells_of_engines(entry) for entry in entries)
+def _may_contain_engines(folder: Path) -> bool:
+    """Return True if a distribution in the folder, other than ours, may name an engine."""
+    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. It is used only if
+    # one of its files contains our group, or if the folder can't be searched, such as a zip file.
+    if not folder.is_dir():
+        return folder.exists()
+    with suppress(OSError), os.scandir(folder) as entries:
+        return any(_may_name_engine(entry) for entry in entries)
     return True
 
 
-def _tells_of_engines(entry: os.DirEntry[str]) -> bool:
+def _may_name_engine(entry: os.DirEntry[str]) -> bool:
     if not entry.name.endswith((".dist-info", ".egg-info")) or entry.name.startswith("mljob_reconciler-"):
         return entry.name.endswith(".egg")
     try:
-        with open(f"{entry.path}/entry_points.txt", "rb") as told:  # noqa: PTH123  # of a hundred, at each start: a Path takes longer
-            return GROUP.encode() in told.read()
+        with open(f"{entry.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  # 100 files per start: Path is slower
+            return GROUP.encode() in file.read()
     except OSError:
         return False
 
 
 def engine_class(api_version: str) -> type[Engine]:
-    """The engine that runs manifests of `api_version`; raises UsageError where there is none."""
+    """Return the engine that runs manifests of `api_version`; raise UsageError if none is installed."""
     if api_version in _OWN:
         module, name = _OWN[api_version]
         own: type[Engine] = getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""The jobs of one environment, through the engines that run them."""
+"""Implementation of the port `JobApi` by engines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reconciler.model.ports import Answer, Bounds, Clock, Created, Credential, N
 
 
 class RunsSeen:
-    """The runs of looks that follow each other.
+    """Incremental listing of runs over several passes.
 
     Args:
-        memory: What the looks before have seen; its claims are those of this look.
-        clock: The process's own.
-        bounds: How late a job may appear.
+        memory: The runs of earlier passes and the claims of this pass.
+        clock: The process's clock.
+        bounds: The longest delays until listings contain a new job.
     """
 
     def __init__(self, memory: Memory, clock: Clock, bounds: Bounds) -> None:
@@ -30,8 +30,9 @@ class RunsSeen:
         self._margin = bounds.executes + bounds.visible
 
     def runs(self, versions: Sequence[str], lister: Lister) -> tuple[ActualJob, ...]:
-        """All runs of these apiVersions."""
+        """Return all runs of these apiVersions."""
         claims, runs = self._memory.claims, self._memory.runs
+        # The claims vouch for deleted runs: with claims missing, only a whole listing is right.
         if claims.vanished:
             runs.forget()
         now = self._clock.monotonic()
@@ -39,17 +40,17 @@ class RunsSeen:
 
 
 _OWN = (AIPLATFORM_V1, ML_V1)
-"""The apiVersions of our own engines, which can list only what was created since a moment."""
+"""The apiVersions of our engines, which can list only the runs created since a time."""
 
 
 class EngineJobs:
-    """The port `JobApi` over engines.
+    """Implementation of the port `JobApi` by engines.
 
     Args:
         source: The repository's id.
-        engine: Gives the engine of an apiVersion.
-        api_versions: Those whose services can be asked.
-        known: Lists the runs by what earlier looks saw; None where each look begins from nothing.
+        engine: Returns the engine of an apiVersion.
+        api_versions: The apiVersions with a running service.
+        known: The incremental listing; None to list all runs each time.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class EngineJobs:
         self._known = known
 
     def runs(self) -> tuple[ActualJob, ...]:
-        """All runs that carry this repository's source label, without their specs."""
+        """Return all runs with this repository's source label, without their specs."""
         labels = {SOURCE: self._source}
         own = [version for version in self._api_versions if version in _OWN]
         found: list[ActualJob] = []
@@ -77,28 +78,26 @@ class EngineJobs:
         return tuple(found)
 
     def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
-        # Engines of other packages know nothing of a time.
+        # The protocol `Engine` doesn't contain `listed`: engines of other packages don't have it.
         engine: Any = self._engine(api_version)
         found: Sequence[ActualJob] = engine.listed({SOURCE: self._source}, since)
         return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
-        """All jobs that carry this key label, whichever source they have, without their specs."""
+        """Return all jobs with this key label, of all sources, without their specs."""
         return tuple(self._of(api_version).with_key(kind, key))
 
     def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
-        """A job as it is now, with its spec; raises NotFoundError."""
+        """Read a job with its spec; raise NotFoundError."""
         return self._of(api_version).read(kind, resource)
 
     def named(self, api_version: str, kind: str, job_name: str) -> str | None:
-        """The resource name that a job of that name has; None where the service chooses it."""
+        """Return the resource name of a job of this name; None if the service chooses it."""
         return self._of(api_version).named(kind, job_name)
 
     def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
-        """Send one create, once, with this credential and no other.
-
-        Whatever goes wrong is an answer: only what certainly made no job is told as such.
-        """
+        """Send a create once, with this credential only; return every failure as an answer."""
+        # Only a failure that certainly created no job may be a refusal or NotSent. All others are Unknown.
         try:
             return Created(self._of(api_version).create(kind, body, credential.headers))
         except ApiError as error:
@@ -110,11 +109,11 @@ class EngineJobs:
             return Unknown(redacted(error.message, body))
 
     def cancel(self, job: ActualJob) -> None:
-        """Ask for the job's end."""
+        """Request the cancellation of a job."""
         self._of(job.api_version).cancel(job)
 
     def _of(self, api_version: str) -> Engine:
-        """The engine of an apiVersion, which a claim may name that no manifest names."""
+        # The apiVersion may come from a claim that a newer version wrote.
         try:
             return self._engine(api_version)
         except UsageError as error:

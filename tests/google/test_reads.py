@@ -239,12 +239,12 @@ def quickly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
 
 
 def slowly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
-    items, token = pages._odd_page(object_of(body))
-    return pages._leniently(json.loads(bytes(items))), token
+    items, token = pages._lenient_page(object_of(body))
+    return pages._lenient_items(json.loads(bytes(items))), token
 
 
 def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    for road in ("_odd_page", "_leniently"):
+    for road in ("_lenient_page", "_lenient_items"):
         monkeypatch.setattr(Pages, road, lambda *_: pytest.fail("the slow road"))
     job = {
         "name": "n",
