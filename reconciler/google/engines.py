@@ -39,7 +39,7 @@ def api_versions() -> list[str]:
 
 def _may_contain_engines(folder: Path) -> bool:
     """Return True if a distribution in the folder, other than ours, may name an engine."""
-    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. It is used only if
+    # `importlib.metadata` takes a tenth of the time of a small plan, and other engines are rare. Use it only if
     # one of its files contains our group, or if the folder can't be searched, such as a zip file.
     if not folder.is_dir():
         return folder.exists()
@@ -52,7 +52,7 @@ def _may_name_engine(entry: os.DirEntry[str]) -> bool:
     if not entry.name.endswith((".dist-info", ".egg-info")) or entry.name.startswith("mljob_reconciler-"):
         return entry.name.endswith(".egg")
     try:
-        with open(f"{entry.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  # 100 files per start: Path is slower
+        with open(f"{entry.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  # 100 files per run: Path is slow
             return GROUP.encode() in file.read()
     except OSError:
         return False

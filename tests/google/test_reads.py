@@ -25,7 +25,7 @@ from noted_locks import Meeting
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError
-from reconciler.google import ai_platform, claim_store, client, vertex_ai
+from reconciler.google import ai_platform, client, object_store, vertex_ai
 from reconciler.google.client import (
     ApiError,
     Connection,
@@ -213,7 +213,7 @@ LIKELY = st.fixed_dictionaries(
         "metadata": ANY | st.dictionaries(st.sampled_from(["claim", "genesis", "x"]), st.text(max_size=5)),
     },
 )
-PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, claim_store._PAGES]
+PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, object_store._PAGES]
 
 
 @settings(deadline=None)
@@ -261,7 +261,7 @@ def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytes
     assert quickly(ai_platform._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == client.typed_record(
         ai_platform._Job, {"jobId": "j"}
     )
-    assert quickly(claim_store._PAGES, b"{}") == ({}, "")
+    assert quickly(object_store._PAGES, b"{}") == ({}, "")
 
 
 def outcome(act: Callable[[], Any]) -> Any:
