@@ -70,7 +70,7 @@ class ObjectClaims:
         environment: str = "NAME",
         known: KnownClaims | None = None,
     ) -> None:
-        # Fresh listings: a claim that a cache hides would lead to a second job.
+        # Fresh: a cached listing may lack the claim of a job that was just submitted.
         self._store = ObjectStore(connection, bucket, _FIELDS, fresh=True)
         self._bucket = bucket
         self._source = source
@@ -124,7 +124,7 @@ class ObjectClaims:
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
-        # Listed first: a 404 of an object that was deleted since doesn't mean that the bucket is missing.
+        # Parse after the listing: the 404 of an object that was deleted since is no missing bucket.
         objects = self._list_objects()
         with self._explained():
             if self._known is not None:
