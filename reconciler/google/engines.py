@@ -1,4 +1,4 @@
-"""Registry of engines, by the apiVersion of the manifests that they run.
+"""Registry of engines by apiVersion, and the implementation of the port `JobApi` by engines.
 
 Other packages add engines by entry points in the group `reconciler.engines`, named for the apiVersion.
 """
@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from reconciler.base.errors import UsageError
+from reconciler.base.errors import ServiceError, UsageError
+from reconciler.base.http import NotSentError
+from reconciler.base.sanitize import redacted
+from reconciler.google.client import ApiError, Engine, unknown
+from reconciler.google.incremental import IncrementalRuns
 from reconciler.manifests import schemas
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-
-if TYPE_CHECKING:
-    from reconciler.google.client import Engine
+from reconciler.model.job import SOURCE, ActualJob
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
+from reconciler.model.ports import Answer, Created, Credential, NotSent, Unknown, refusal
 
 GROUP = schemas.ENGINES
 
@@ -39,8 +43,8 @@ def api_versions() -> list[str]:
 
 def _may_contain_engines(folder: Path) -> bool:
     """Return True if a distribution in the folder, other than ours, may name an engine."""
-    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. Use it only if one
-    # of its files contains our group, or if the folder can't be searched, such as a zip file.
+    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. Use it only if
+    # its files contain our group, or if the folder can't be searched, such as a zip file.
     if not folder.is_dir():
         return folder.exists()
     with suppress(OSError), os.scandir(folder) as entries:
@@ -72,3 +76,81 @@ def engine_class(api_version: str) -> type[Engine]:
     raise UsageError(
         f"no engine runs {api_version}", hint=f"install a package with an entry point in {GROUP}"
     )
+
+
+class EngineJobs:
+    """Implementation of the port `JobApi` by engines.
+
+    Args:
+        source: The repository's id.
+        engine: Returns the engine of an apiVersion.
+        api_versions: The apiVersions with a running service.
+        known: The incremental listing; None to list all runs each time.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        engine: Callable[[str], Engine],
+        api_versions: Iterable[str],
+        known: IncrementalRuns | None = None,
+    ) -> None:
+        self._source = source
+        self._engine = engine
+        self._api_versions = tuple(api_versions)
+        self._known = known
+
+    def runs(self) -> tuple[ActualJob, ...]:
+        """Return all runs with this repository's source label, without their specs."""
+        labels = {SOURCE: self._source}
+        # Only our engines can list the runs created since a time.
+        own = [version for version in self._api_versions if version in _OWN]
+        found: list[ActualJob] = []
+        if self._known:
+            found += self._known.runs(own, self._since)
+        for version in self._api_versions:
+            if not (self._known and version in own):
+                found += self._engine(version).jobs(labels)
+        return tuple(found)
+
+    def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
+        # The protocol `Engine` doesn't contain `listed`: engines of other packages don't have it.
+        engine: Any = self._engine(api_version)
+        found: Sequence[ActualJob] = engine.listed({SOURCE: self._source}, since)
+        return found
+
+    def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """Return all jobs with this key label, of all sources, without their specs."""
+        return tuple(self._of(api_version).with_key(kind, key))
+
+    def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
+        """Read a job with its spec; raise NotFoundError."""
+        return self._of(api_version).read(kind, resource)
+
+    def named(self, api_version: str, kind: str, job_name: str) -> str | None:
+        """Return the resource name of a job of this name; None if the service chooses it."""
+        return self._of(api_version).named(kind, job_name)
+
+    def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
+        """Send a create once, with this credential only; return every failure as an answer."""
+        # Only a failure that certainly created no job may be a refusal or NotSent. All others are Unknown.
+        try:
+            return Created(self._of(api_version).create(kind, body, credential.headers))
+        except ApiError as error:
+            message = redacted(error.message, body)
+            return refusal(error.status, error.reason, message, error.retry_after)
+        except NotSentError as error:
+            return NotSent(error.message)
+        except ServiceError as error:
+            return Unknown(redacted(error.message, body))
+
+    def cancel(self, job: ActualJob) -> None:
+        """Request the cancellation of a job."""
+        self._of(job.api_version).cancel(job)
+
+    def _of(self, api_version: str) -> Engine:
+        # The apiVersion may come from a claim that a newer version wrote.
+        try:
+            return self._engine(api_version)
+        except UsageError as error:
+            raise unknown(error.message) from None

@@ -29,7 +29,7 @@ from msgspec import Struct
 from reconciler.google.client import ApiError
 from reconciler.model.claim import ClaimState, checked
 from reconciler.model.job import ActualJob
-from reconciler.model.ports import Versioned
+from reconciler.model.ports import Bounds, Clock, Versioned
 
 LASTS = 3600.0
 """Seconds after which all runs are listed again."""
@@ -190,6 +190,30 @@ class Memory:
         if self._target != target:
             self.claims, self.runs, self._target = KnownClaims(), KnownRuns(), target
         return self
+
+
+class IncrementalRuns:
+    """Incremental listing of runs over several passes.
+
+    Args:
+        memory: The runs of earlier passes and the claims of this pass.
+        clock: The process's clock.
+        bounds: The longest delays until listings contain a new job.
+    """
+
+    def __init__(self, memory: Memory, clock: Clock, bounds: Bounds) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._margin = bounds.executes + bounds.visible
+
+    def runs(self, versions: Sequence[str], lister: Lister) -> tuple[ActualJob, ...]:
+        """Return all runs of these apiVersions."""
+        claims, runs = self._memory.claims, self._memory.runs
+        # The claims vouch for deleted runs: with claims missing, only a whole listing is right.
+        if claims.vanished:
+            runs.forget()
+        now = self._clock.monotonic()
+        return runs.look(versions, lister, now=now, margin=self._margin, named=claims.named)
 
 
 def _listed(version: str, lister: Lister, past: _Past | None) -> list[ActualJob]:

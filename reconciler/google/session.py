@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection, Engine, NotFoundAtServiceError
-from reconciler.google.engines import api_versions, engine_class
-from reconciler.google.incremental import Memory
-from reconciler.google.job_store import EngineJobs, RunsSeen
+from reconciler.google.engines import EngineJobs, api_versions, engine_class
+from reconciler.google.incremental import IncrementalRuns, Memory
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1
@@ -128,7 +127,7 @@ class Session:
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
         versions = (version for version in api_versions() if version not in gone)
-        known = RunsSeen(self._memory, _Clock(), self.bounds) if self._memory else None
+        known = IncrementalRuns(self._memory, _Clock(), self.bounds) if self._memory else None
         return EngineJobs(self.config.source, self.engine, versions, known)
 
     @cached_property
