@@ -41,7 +41,7 @@ _METHODS = "ml.projects.jobs"
 _KIND = "Job"
 _ROLES = ("master", "worker", "parameterServer", "evaluator")
 
-# The accelerators that a legacy machine name stands for: https://cloud.google.com/ml-engine/docs/machine-types.
+# Accelerators of legacy machine types: https://cloud.google.com/ml-engine/docs/machine-types.
 _LEGACY = {
     "standard_gpu": 1,
     "standard_p100": 1,
@@ -56,18 +56,18 @@ _LEGACY = {
 }
 
 
-# What the log calls the replicas of each role beside the master; how many the tiers have that aren't CUSTOM:
+# Names of the roles' replicas in the log, and their numbers in the scale tiers other than CUSTOM:
 # https://cloud.google.com/ai-platform/training/docs/machine-types#scale_tiers.
 _TASKS = {"worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
 _TIERS = {"STANDARD_1": {"worker": 4, "ps": 3}, "PREMIUM_1": {"worker": 19, "ps": 11}}
 _UNBEGUN = ("", "STATE_UNSPECIFIED", "QUEUED")
 
-# A word that isn't known counts as RUNNING: only an end that was seen may be told as an end.
+# Unknown states count as RUNNING: only a known end may be reported as an end.
 _STATES = {str(state): state for state in State}
 
 
 class _Job(Struct, frozen=True, rename="camel", gc=False):
-    """The fields `_LISTED` of a job."""
+    """Fields `_LISTED` of a job."""
 
     job_id: Annotated[str, Meta(min_length=1)]
     state: str = ""
@@ -89,17 +89,17 @@ class MlEngine:
 
     @staticmethod
     def manifest_schema(kind: str) -> JsonObject | None:
-        """The schema that ships with the reconciler."""
+        """Return the schema that ships with the reconciler."""
         return schemas.manifest_schema(ML_V1, kind)
 
     @staticmethod
     def module(kind: str, spec: JsonObject) -> str:
-        """`pythonModule`; a container has none."""
+        """Return `pythonModule`; "" for a container."""
         return str(spec["trainingInput"].get("pythonModule", ""))
 
     @staticmethod
     def accelerator_hours(kind: str, spec: JsonObject) -> float:
-        """The accelerators of all replicas, times `scheduling.maxRunningTime`, times `maxTrials`."""
+        """Return the accelerators of all replicas times `scheduling.maxRunningTime` times `maxTrials`."""
         training = spec["trainingInput"]
         trials = int(training.get("hyperparameters", {}).get("maxTrials", 1))
         timeout = training.get("scheduling", {}).get("maxRunningTime", DEFAULT_TIMEOUT)
@@ -107,7 +107,7 @@ class MlEngine:
 
     @staticmethod
     def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
-        """The defaults where the manifest has none; `baseOutputDirectory` is called `jobDir` here."""
+        """Fill in missing fields; `baseOutputDirectory` becomes `jobDir`."""
         training = spec["trainingInput"]
         filled: dict[str, Any] = {
             name: defaults[name] for name in ("serviceAccount", "network", "region") if name in defaults
@@ -121,7 +121,7 @@ class MlEngine:
 
     @staticmethod
     def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
-        """`uri` after the package URIs that the manifest gives."""
+        """Append `uri` to the manifest's package URIs."""
         training = spec["trainingInput"]
         return {
             **spec,
@@ -130,12 +130,12 @@ class MlEngine:
 
     @staticmethod
     def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
-        """A `Job` resource."""
+        """Return a `Job` resource."""
         return {"jobId": job_name, "trainingInput": spec["trainingInput"], "labels": dict(labels)}
 
     @staticmethod
     def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
-        """The replicas of each role; what a scale tier has is said in its documentation."""
+        """Return the replicas of each role, by the counts or by the scale tier."""
         training = part_of(spec, "trainingInput")
         counts = _TIERS.get(text_of(training, "scaleTier")) or {
             name: count_of(training, f"{role}Count") for role, name in _TASKS.items()
@@ -147,7 +147,7 @@ class MlEngine:
 
     @staticmethod
     def trials(job: ActualJob) -> Trials | None:
-        """The trials in the output of a tuning job."""
+        """Return the trials in the output of a tuning job."""
         tuning = part_of(part_of(job.body, "trainingInput"), "hyperparameters")
         if not tuning:
             return None
@@ -158,20 +158,20 @@ class MlEngine:
 
     @staticmethod
     def log_directory(kind: str, spec: JsonObject) -> str:
-        """`jobDir`, which has a folder of its own for each trial."""
+        """Return `jobDir`, which contains a folder for each trial."""
         return text_of(part_of(spec, "trainingInput"), "jobDir")
 
     @staticmethod
     def log_directory_field(kind: str) -> str:
-        """`jobDir`."""
+        """Return the path of `jobDir`."""
         return "spec.trainingInput.jobDir"
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """The jobs with these labels."""
+        """List the jobs with these labels."""
         return self.listed(labels)
 
     def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
+        """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
         ask = partial(
             self._connection.get,
             f"{_METHODS}.list",
@@ -185,33 +185,33 @@ class MlEngine:
             _PAGES,
             lambda job: self._actual(job, {}, {}),
         )
-        wanted = labels.items()
-        return tuple(job for job in found if wanted <= job.labels.items())
+        # A service that ignored the filter would return jobs of other repositories.
+        return tuple(job for job in found if labels.items() <= job.labels.items())
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
-        """The jobs with this key label."""
+        """List the jobs with this key label."""
         _check_kind(kind)
         return self.jobs({KEY: key})
 
     def read(self, kind: str, resource: str) -> ActualJob:
-        """The job as it is now, with its spec."""
+        """Read a job with its spec; raise NotFoundError."""
         _check_kind(kind)
-        answer = self._connection.get(f"{_METHODS}.get", name=_checked(resource))
+        answer = self._connection.get(f"{_METHODS}.get", name=_checked_name(resource))
         return self._read(about(object_of(answer.body), "jobId"))
 
     def named(self, kind: str, job_name: str) -> str:
-        """The name that the `jobId` gives."""
+        """Return the resource name of the job with this `jobId`."""
         return f"{self._parent}/jobs/{job_name}"
 
     def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
-        """One `create`; a jobId that is taken is refused with ALREADY_EXISTS."""
+        """Send one `create`; the service refuses an existing jobId with ALREADY_EXISTS."""
         request = self._jobs.create(parent=self._parent, body=body)
         answer = execute(request, with_headers(self._connection, headers))
         return self._read(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
 
     def cancel(self, job: ActualJob) -> None:
-        """One `cancel`."""
-        execute(self._jobs.cancel(name=_checked(job.resource), body={}))
+        """Send one `cancel`."""
+        execute(self._jobs.cancel(name=_checked_name(job.resource), body={}))
 
     @property
     def _jobs(self) -> Any:
@@ -249,8 +249,8 @@ def _check_kind(kind: str) -> None:
         raise unknown(f"AI Platform has no jobs of the kind {kind!r}")
 
 
-def _checked(resource: str) -> str:
-    """A job's name, if it is one: it comes from a claim or a listing, and becomes a part of an address."""
+def _checked_name(resource: str) -> str:
+    # The name comes from a claim or a listing and becomes a part of an address.
     if not re.fullmatch(r"projects/[\w.:-]+/jobs/[\w-]+", resource, re.ASCII):
         raise unknown(f"{resource!r} is no job of AI Platform")
     return resource

@@ -1,7 +1,7 @@
-"""What an engine is, and the connection that all engines share.
+"""Connection to Google's APIs, the protocol `Engine`, and readers of response fields.
 
-Writes are built and their answers parsed by the Google client; reads need no more than an address, and a
-small plan no more than reads. The transport under both sends each request once.
+Google's client builds writes and parses their responses. Reads do without it, because it takes long to import
+and a small plan only reads. The transport under both sends each request once.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from reconciler.model.job import ActualJob, Trials
 from reconciler.model.manifest import JsonObject
 
 Parameters = Mapping[str, str | int | None]
-"""What a method is asked with, by the names of its discovery document; None for what isn't given."""
+"""Parameters of a method, by their names in its discovery document; None for a missing parameter."""
 
 _DOCUMENTS = {"aiplatform": "aiplatform.v1", "ml": "ml.v1", "storage": "storage.v1"}
 _VARIABLE = re.compile(r"\{(\+?)(\w+)\}")
 
-# RFC 6570, section 3.2.3: what "{+name}" leaves as it is, beside what never needs an escape; but for "?", "#"
-# and escapes, as a name is to stay within the path and to be the name that it is.
+# RFC 6570, section 3.2.3: the reserved characters that "{+name}" doesn't escape, without "?", "#" and
+# "%": a resource name must not end the path, and must not be decoded to another name.
 _RESERVED = "!$&'()*+,/:;=@[]"
 
 
@@ -48,19 +48,19 @@ class _Resource(msgspec.Struct):
 
 
 class _Document(msgspec.Struct, rename="camel"):
-    """What of a discovery document the address of a read depends on."""
+    """Part of a discovery document that the addresses of reads depend on."""
 
     service_path: str
     resources: dict[str, _Resource]
 
 
 def address(roots: Mapping[str, str], method: str, parameters: Parameters) -> str:
-    """The whole address of a GET, percent-encoded.
+    """Return the address of a GET, percent-encoded.
 
     Args:
         roots: Base URL of each API, with a trailing slash.
-        method: Its id, such as "storage.objects.list"; a KeyError where its API's document has none of it.
-        parameters: What its path names, and what its query is to hold.
+        method: The method's id, such as "storage.objects.list"; KeyError if the API has no such method.
+        parameters: The variables of the path, and the parameters of the query.
     """
     given = {name: str(value) for name, value in parameters.items() if value is not None}
     template = _template(method)
@@ -75,7 +75,7 @@ def address(roots: Mapping[str, str], method: str, parameters: Parameters) -> st
 
 @cache
 def _template(method: str) -> str:
-    """A method's path below its API's root, with its variables."""
+    """Return the template of a method's path below its API's root."""
     api, *names, last = method.split(".")
     document = _document(api)
     resource = _Resource(resources=document.resources)
@@ -96,21 +96,21 @@ _ANY = re.compile(".+")
 _VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
 
 DEFAULT_TIMEOUT = "604800s"
-"""Both services' limit for a job that has none of its own: seven days."""
+"""Both services' limit for a job without a limit: seven days."""
 
 
 def hours(duration: str) -> float:
-    """A duration such as "3600s" in hours; 0 means no limit of its own."""
+    """Convert a duration such as "3600s" to hours; 0 stands for `DEFAULT_TIMEOUT`."""
     return (float(duration.removesuffix("s")) or hours(DEFAULT_TIMEOUT) * 3600) / 3600
 
 
 class ApiError(ServiceError):
-    """The service answered with an error.
+    """Error response of a service.
 
     Attributes:
         status: The HTTP status.
         reason: `error.status` of `google.rpc.Status`, such as "ALREADY_EXISTS"; "" for none.
-        retry_after: The seconds that the service asks to wait; None where it doesn't.
+        retry_after: The seconds that the service asks to wait; None for none.
     """
 
     def __init__(
@@ -124,16 +124,16 @@ class ApiError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """How an environment's services are reached.
+    """Addresses and authorization of an environment's services.
 
     Attributes:
         transport: Sends one request, once.
-        authorize: The headers that prove who asks; called for each request, by whichever thread sends it.
-        project, location: Whose jobs, and where.
+        authorize: Returns the authorization headers; each thread calls it for each request.
+        project, location: The project and location of the jobs.
         roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`, `iamcredentials`), with a
             trailing slash.
-        console: Whether people can look at the jobs in Google's console.
-        distant: Whether answers take so long to come that several reads are better under way at once.
+        console: True if Google's console shows the jobs.
+        distant: True if responses take so long that concurrent reads save time.
     """
 
     transport: Transport
@@ -146,10 +146,10 @@ class Endpoint:
 
 
 class Connection:
-    """The APIs of one environment; Google's clients of them are built when first used.
+    """APIs of one environment; Google's clients for them are built at first use.
 
-    Safe to use from several threads. So are Google's clients, whose requests share nothing but what sends
-    them, which is ours; but for being built, which writes into the document that they are built from.
+    Thread-safe. Google's clients are thread-safe too, because their requests share only our transport; only
+    building a client isn't, because it changes the document that it reads.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -158,12 +158,12 @@ class Connection:
         self._building = threading.RLock()
 
     def get(self, method: str, *, fresh: bool = False, **parameters: str | int | None) -> HttpResponse:
-        """The answer to a GET; raises ApiError for what is no success, or the transport's errors.
+        """Send a GET; raise ApiError for an error response, or the transport's errors.
 
         Args:
-            method: Its id in the discovery document, such as "storage.objects.list".
-            fresh: Whether no cache between may answer it.
-            parameters: What it is asked with; None for what isn't given.
+            method: The method's id in the discovery document, such as "storage.objects.list".
+            fresh: True if no cache on the way may respond.
+            parameters: The method's parameters; None for a missing parameter.
         """
         url = address(self.endpoint.roots, method, parameters)
         headers = {"accept": "application/json"}
@@ -175,11 +175,8 @@ class Connection:
         return response
 
     def client(self, name: str) -> Any:
-        """Google's client of an API or of a collection within, such as "storage.objects".
-
-        A collection makes all its methods anew each time that its API's client is asked for it: here each is
-        made once.
-        """
+        """Return Google's client of an API or of a collection in it, such as "storage.objects"."""
+        # An API's client builds a collection with all its methods at every access: keep the first.
         with self._building:
             if name not in self._clients:
                 within, _, last = name.rpartition(".")
@@ -189,8 +186,8 @@ class Connection:
     def _built(self, api: str) -> Any:
         from googleapiclient.discovery import build_from_document
 
-        # The document's own rootUrl is changed rather than api_endpoint given: with the latter the client
-        # loses storage's `/storage/v1/` and sends media uploads to https.
+        # Change the document's rootUrl instead of passing api_endpoint: with api_endpoint, the client drops
+        # storage's `/storage/v1/` and sends media uploads to https.
         document = schemas.discovery(f"{api}.{_VERSIONS[api]}")
         document["rootUrl"] = self.endpoint.roots[api]
         document.pop("mtlsRootUrl", None)
@@ -200,28 +197,28 @@ class Connection:
 
 
 def execute(request: Any, http: ClientHttp | None = None) -> Any:
-    """The answer to a request that the Google client built; raises ApiError or the transport's errors.
+    """Send a request of Google's client; raise ApiError, NoAnswerError or the transport's errors.
 
     Args:
-        request: What the client built.
-        http: Sends it; by default as all requests of its client are sent.
+        request: The client's request.
+        http: The sender; by default that of the request's client.
     """
-    return _object(_answer(request, http))
+    return _checked_object(_send(request, http))
 
 
 def object_of(body: bytes) -> JsonObject:
-    """The JSON object that an answer to a read is; raises NoAnswerError where it is none."""
+    """Return the JSON object in the response to a read; raise NoAnswerError for anything else."""
     try:
         answer = json.loads(body.decode())
     except (ValueError, RecursionError):
-        # No JSON, no UTF-8, a number of thousands of digits, or nested too deep.
+        # No JSON, no UTF-8, a number with thousands of digits, or nested too deep.
         answer = None
-    return _object(answer)
+    return _checked_object(answer)
 
 
-def _object(answer: Any) -> JsonObject:
-    # The client returns what it can't parse as text: a proxy's page with status 200, say. What became of the
-    # request is unknown then, as without any answer.
+def _checked_object(answer: Any) -> JsonObject:
+    # The client returns a body that it can't parse as text, such as a proxy's page with status 200. The
+    # outcome of the request is then unknown, as without a response.
     if not isinstance(answer, dict):
         raise NoAnswerError(
             "the service's answer is not a JSON object", hint="check the endpoint and any proxy between"
@@ -230,48 +227,48 @@ def _object(answer: Any) -> JsonObject:
 
 
 def delete(request: Any) -> None:
-    """Send a deletion, whose answer is empty; raises ApiError or the transport's errors."""
-    _answer(request, None)
+    """Send a deletion, with an empty response; raise ApiError or the transport's errors."""
+    _send(request, None)
 
 
-def _answer(request: Any, http: ClientHttp | None) -> Any:
-    """The answer as the client gives it, None where it can't read it."""
+def _send(request: Any, http: ClientHttp | None) -> Any:
+    """Return the response as the client parses it; None if the client can't parse it."""
     try:
-        return request.execute(http=_Good(http or request.http), num_retries=0)
+        # No retries: a second create could make a second job.
+        return request.execute(http=_CheckingHttp(http or request.http), num_retries=0)
     except (ValueError, RecursionError):
-        # No UTF-8, a number of thousands of digits, or nested too deep: the client lets these through.
+        # No UTF-8, a number with thousands of digits, or nested too deep: the client doesn't catch these.
         return None
 
 
-class _Good(Struct, frozen=True):
-    """What a request is sent by; of an error the client itself learns nothing.
+class _CheckingHttp(Struct, frozen=True):
+    """HTTP adapter that raises ApiError before Google's client sees an error response.
 
-    It makes an exception of its own of each, and stumbles over what some of them hold: over a message that is
-    no text, for one. What the status was would be lost then.
+    The client fails over some error responses, such as a message that is no text. It then loses the status,
+    which decides if a request had an effect.
     """
 
     http: ClientHttp
 
     def request(self, *args: Any, **named: Any) -> tuple[Any, bytes]:
-        """Send as `ClientHttp.request` does; raises ApiError for what is no success."""
+        """Send as `ClientHttp.request` does; raise ApiError for an error response."""
         response, body = self.http.request(*args, **named)
         _check_status(int(response.status), dict(response), body)
         return response, body
 
 
 def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Raise ApiError for what is no success."""
     if status >= 300:
         raise api_error(status, body, retry_after(HttpResponse(status, headers, b"")))
 
 
 def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:
-    """The answer, if its field `name` says which job it is about; raises NoAnswerError.
+    """Return the response if its field `name` contains the name of a job; raise NoAnswerError.
 
     Args:
-        resource: The answer.
+        resource: The response.
         name: The field.
-        pattern: What the field's whole text must look like.
+        pattern: The pattern of the field's whole text.
     """
     if not pattern.fullmatch(text_of(resource, name)):
         raise NoAnswerError("the service's answer names no job of ours")
@@ -279,37 +276,37 @@ def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> J
 
 
 def with_headers(connection: Connection, headers: Mapping[str, str]) -> ClientHttp:
-    """Sends a request with these headers, and none of those that prove who asks otherwise."""
+    """Return a sender that authorizes by these headers alone."""
     return ClientHttp(connection.endpoint.transport, authorize=lambda: headers)
 
 
 def unknown(what: str) -> ServiceError:
-    """The exception for a kind of job, or a job's name, that nothing of this version leads to."""
+    """Return the exception for a kind or a name of a job that this version doesn't support."""
     return ServiceError(
         what, hint="a newer version may have written the claim that names it: update the reconciler"
     )
 
 
 def text_of(resource: JsonObject, name: str) -> str:
-    """A text of an answer; "" where the field isn't there or is no text."""
+    """Return a text field; "" if it is missing or no text."""
     value = resource.get(name)
     return value if isinstance(value, str) else ""
 
 
 def part_of(resource: JsonObject, name: str) -> JsonObject:
-    """An object within an answer; an empty one where the field isn't there or is something else."""
+    """Return an object field; an empty object if it is missing or no object."""
     value = resource.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def parts_of(resource: JsonObject, name: str) -> list[JsonObject]:
-    """The objects in a list within an answer, an empty object in the place of anything else."""
+    """Return the objects of a list field, with an empty object in the place of any other item."""
     value = resource.get(name)
     return [part if isinstance(part, dict) else {} for part in value] if isinstance(value, list) else []
 
 
 def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
-    """A count of an answer, which writes long ones as text; the default where it is none."""
+    """Return a number field, which APIs write as text if it is an int64; the default if it is no number."""
     value = resource.get(name, default)
     try:
         return int(value) if isinstance(value, int | str) else default
@@ -343,31 +340,31 @@ def _reader(type_: Any) -> Callable[[JsonObject, str], Any]:
 
 
 def _texts_of(resource: JsonObject, name: str) -> Mapping[str, str]:
-    """The texts by name in an object within an answer."""
+    """Return the text fields of an object field."""
     return {key: value for key, value in part_of(resource, name).items() if isinstance(value, str)}
 
 
-def api_error(status: int, content: bytes, asked: float | None = None) -> ApiError:
-    """The exception that an error answer stands for; its text holds nothing of the request.
+def api_error(status: int, content: bytes, delay: float | None = None) -> ApiError:
+    """Return the exception for an error response; its text contains nothing of the request.
 
     Args:
         status: The HTTP status.
-        content: The answer's body.
-        asked: The seconds that the answer asks to wait.
+        content: The response's body.
+        delay: The seconds that the response asks to wait.
     """
     try:
-        told = json.loads(content)["error"]
-        reason, message = text_of(told, "status"), text_of(told, "message")
+        error = json.loads(content)["error"]
+        reason, message = text_of(error, "status"), text_of(error, "message")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # Not even a 404 says that something isn't there, if it isn't the service that speaks.
+        # A 404 means a missing resource only if it comes from the service, not from a proxy.
         message = f"HTTP {status} without a readable error; a proxy may have answered"
         hint = _HINTS.get(status, "check the endpoint and any proxy between")
-        return ApiError(message, status=status, reason="", hint=hint, retry_after=asked)
+        return ApiError(message, status=status, reason="", hint=hint, retry_after=delay)
     text = one_line(message or f"HTTP {status}")
     if status == 404:
         return NotFoundAtServiceError(text, status=status, reason=reason, hint=_NOT_FOUND)
     hint = _NO_SCOPE if status == 403 and "scope" in text.lower() else _HINTS.get(status, "")
-    return ApiError(text, status=status, reason=reason, hint=hint, retry_after=asked)
+    return ApiError(text, status=status, reason=reason, hint=hint, retry_after=delay)
 
 
 _NOT_FOUND = 'check "project" and "location" in reconciler.yaml'
@@ -388,73 +385,75 @@ class NotFoundAtServiceError(ApiError, NotFoundError):
 
 
 class Engine(Protocol):
-    """Where the jobs of one apiVersion run."""
+    """Service that runs the jobs of one apiVersion."""
 
     def __init__(self, connection: Connection) -> None: ...
 
     @staticmethod
     def manifest_schema(kind: str) -> JsonObject | None:
-        """The JSON Schema of a manifest of this kind, with `properties.spec`; None for no such kind."""
+        """Return the JSON Schema of a kind of manifests, with `properties.spec`; None for no such kind."""
 
     @staticmethod
     def module(kind: str, spec: JsonObject) -> str:
-        """The Python module that the first replica runs; "" where it runs none."""
+        """Return the Python module that the first replica runs; "" for none."""
 
     @staticmethod
     def accelerator_hours(kind: str, spec: JsonObject) -> float:
-        """The most that one run can use: accelerators of all replicas, times timeout, times trials."""
+        """Return the most that a run can use: accelerators of all replicas, times timeout, times trials."""
 
     @staticmethod
     def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
-        """`spec` with what the manifest leaves out filled from the environment's defaults."""
+        """Return `spec` with missing fields filled from the environment's defaults."""
 
     @staticmethod
     def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
-        """`spec` with the staged package added to its package URIs."""
+        """Return `spec` with the staged package added to its package URIs."""
 
     @staticmethod
     def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
-        """The request body of a create."""
+        """Return the request body of a create."""
 
     @staticmethod
     def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
-        """How many replicas a run has, by what their names in its log begin with: {"workerpool0-": 1}."""
+        """Return the numbers of a run's replicas, by the beginning of their names: {"workerpool0-": 1}."""
 
     @staticmethod
     def trials(job: ActualJob) -> Trials | None:
-        """The trials of a job as it was read; None for one that has none."""
+        """Return the trials in a job's resource; None for a job without trials."""
 
     @staticmethod
     def log_directory(kind: str, spec: JsonObject) -> str:
-        """The folder (gs://…) that TensorBoard shows all runs of the job from; "" where it names none."""
+        """Return the folder (gs://…) from which TensorBoard shows all runs of the job; "" for none."""
 
     @staticmethod
     def log_directory_field(kind: str) -> str:
-        """The field of a manifest that names that folder: "spec.…"."""
+        """Return the field of a manifest that names that folder: "spec.…"."""
 
     def jobs(self, labels: Mapping[str, str]) -> Sequence[ActualJob]:
-        """All jobs of all kinds that carry these labels, without their specs; complete, or ServiceError."""
+        """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError."""
 
     def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:
-        """All jobs of this kind that carry this key label, without their specs; complete, or ServiceError."""
+        """Return all jobs of a kind with this key label, without their specs; complete, or ServiceError."""
 
     def read(self, kind: str, resource: str) -> ActualJob:
-        """The job as it is now, with its spec; raises NotFoundError."""
+        """Read a job with its spec; raise NotFoundError."""
 
     def named(self, kind: str, job_name: str) -> str | None:
-        """The resource name that a job of this name has; None where the service chooses it."""
+        """Return the resource name of a job of this name; None if the service chooses it."""
 
     def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
         """Send the create, once.
 
         Args:
-            kind: The manifest's.
-            body: Sent as it is.
-            headers: Prove who asks, in place of what other requests carry; sent as they are.
+            kind: The manifest's kind.
+            body: The request body, sent unchanged.
+            headers: The authorization headers, in place of those of other requests.
 
-        Raises ApiError where the service refused, NotSentError where it certainly got nothing, and
-        NoAnswerError where the job may exist all the same: also where the answer names no job of ours.
+        Raises:
+            ApiError: The service refused.
+            NotSentError: The service certainly received nothing.
+            NoAnswerError: The job may exist; also raised if the response names no job of this target.
         """
 
     def cancel(self, job: ActualJob) -> None:
-        """Ask for the job's end; that it was asked says nothing of how it ends."""
+        """Request the cancellation of a job, which may still succeed or fail."""

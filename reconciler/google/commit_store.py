@@ -1,56 +1,31 @@
-"""What is owed to commits, in Cloud Storage, beside the claims and under the same permissions.
+"""Commit records in Cloud Storage, next to the claims and under the same permissions.
 
     reconciler/claims/SOURCE/_commits/PROJECT/LOCATION/ENVIRONMENT/SHA
 
-No project's id has a "_", so that no claim is ever called like this.
+Project ids contain no "_", so that no claim has such a name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
-from typing import Annotated, Any
-
-from msgspec import Meta, Struct
 
 from reconciler.base.errors import ServiceError
-from reconciler.base.http import HttpResponse
-from reconciler.google.claim_store import PREFIX, answered_at
-from reconciler.google.client import (
-    ApiError,
-    Connection,
-    NotFoundAtServiceError,
-    delete,
-    execute,
-    object_of,
-    typed_record,
-)
-from reconciler.google.listing import Pages, listing
+from reconciler.google.claim_store import PREFIX
+from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
+from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.commit_record import CommitRecord, record_json, record_of
 from reconciler.model.ports import VersionedRecord
 
-_CHANGED = (404, 412)
-_PAGE_SIZE = 1000
-_LIST = "storage.objects.list"
-
-
-class _Object(Struct, frozen=True, gc=False):
-    name: Annotated[str, Meta(min_length=1)]
-    generation: str = ""
-
-
-_PAGES = Pages("items", _Object, ("name", "name"), partial(typed_record, _Object))
-
 
 class ObjectCommits:
-    """The port `CommitStore` over one bucket, for one repository in one environment.
+    """Implementation of the port `CommitStore` by a bucket, for a repository in an environment.
 
     Args:
-        connection: How Cloud Storage is reached.
-        bucket: Without `gs://`.
+        connection: The connection to Cloud Storage.
+        bucket: The bucket's name, without `gs://`.
         source: The repository's id.
         project, location, environment: The target.
     """
@@ -64,87 +39,49 @@ class ObjectCommits:
         location: str,
         environment: str,
     ) -> None:
-        self._connection = connection
+        # 404: without a bucket there are no records to replace, and statuses are posted without records too.
+        self._store = ObjectStore(connection, bucket, "name,generation", not_done=(404, 412))
         self._bucket = bucket
         self._known: dict[str, VersionedRecord] = {}
         self._prefix = f"{PREFIX}{source}/_commits/{project}/{location}/{environment}/"
 
     def all(self) -> Mapping[str, VersionedRecord]:
-        """The records by commit; one that can't be read is an error, as something is owed to its commit."""
-        with self._told():
+        """Return the records by commit; raise ServiceError for an unreadable record."""
+        with self._explained():
             try:
-                found = [self._read(item) for item in self._listed()]
+                found = [self._read(item) for item in self._store.list_objects(self._prefix)]
             except NotFoundAtServiceError:
                 return {}
         return {versioned.record.sha: versioned for versioned in found if versioned}
 
     def write(self, record: CommitRecord, generation: int) -> bool:
-        """Replace the record of this generation, 0 for none; False where that isn't what is there."""
-        from googleapiclient.http import MediaInMemoryUpload
-
-        said = json.dumps(record_json(record)).encode()
-        request = self._objects.insert(
-            bucket=self._bucket,
-            ifGenerationMatch=str(generation),
-            fields="generation",
-            body={"name": self._prefix + record.sha, "cacheControl": "no-store"},
-            media_body=MediaInMemoryUpload(said, mimetype="application/json"),
-        )
-        with self._told():
-            return _is_done(lambda: execute(request))
+        """Replace the record of this generation, 0 for none; return False if the store has another one."""
+        content = json.dumps(record_json(record)).encode()
+        with self._explained():
+            return self._store.write(self._prefix + record.sha, content, generation) is not None
 
     def remove(self, sha: str, generation: int) -> None:
-        """Remove the record of this generation; nothing where that isn't what is there."""
-        request = self._objects.delete(
-            bucket=self._bucket, object=self._prefix + sha, ifGenerationMatch=str(generation)
-        )
-        with self._told():
-            _is_done(lambda: delete(request))
+        """Remove the record of this generation; do nothing if the store has another generation."""
+        with self._explained():
+            self._store.delete(self._prefix + sha, generation)
 
     def now(self) -> datetime:
-        """The store's own time, to the second."""
-        with self._told():
-            response = self._connection.get(
-                _LIST, bucket=self._bucket, prefix=self._prefix, maxResults=1, fields="kind,items(name)"
-            )
-            object_of(response.body)
-            return answered_at(response)
+        """Return the store's time in whole seconds."""
+        with self._explained():
+            return answered_at(self._store.find(self._prefix)[1])
 
-    @property
-    def _objects(self) -> Any:
-        return self._connection.client("storage.objects")
-
-    def _listed(self) -> Sequence[_Object]:
-        def ask(token: str | None) -> HttpResponse:
-            return self._connection.get(
-                _LIST,
-                bucket=self._bucket,
-                prefix=self._prefix,
-                maxResults=_PAGE_SIZE,
-                fields="items(name,generation),nextPageToken",
-                pageToken=token,
-            )
-
-        return listing(ask, _PAGES, lambda item: item)
-
-    def _read(self, item: _Object) -> VersionedRecord | None:
-        """A record; None where it was changed since it was listed: who changed it tells its commit."""
+    def _read(self, item: StoredObject) -> VersionedRecord | None:
         name, generation = item.name, item.generation
         known = self._known.get(name)
         if known and str(known.generation) == generation:
             return known
         try:
-            media = self._connection.get(
-                "storage.objects.get",
-                alt="media",
-                bucket=self._bucket,
-                object=name,
-                generation=generation or None,
-            )
+            content = self._store.read(item)
         except NotFoundAtServiceError:
+            # Changed since it was listed: the process that changed it posts the statuses.
             return None
         try:
-            record = record_of(json.loads(media.body))
+            record = record_of(json.loads(content))
             if self._prefix + record.sha != name:
                 raise ValueError(f"it is the record of {record.sha}")
             self._known[name] = VersionedRecord(record, int(generation))
@@ -157,8 +94,8 @@ class ObjectCommits:
             ) from None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Says of every failure what it was about."""
+    def _explained(self) -> Iterator[None]:
+        """Add the bucket and a remedy to every failure."""
         try:
             yield
         except NotFoundAtServiceError:
@@ -168,14 +105,3 @@ class ObjectCommits:
                 f"what is owed to commits can't be read or written in gs://{self._bucket}: {error.message}",
                 hint=error.hint or "the next pass posts what is missing",
             ) from None
-
-
-def _is_done(send: Callable[[], object]) -> bool:
-    """Whether a change took place; not, where what is there isn't what it was made for."""
-    try:
-        send()
-    except ApiError as error:
-        if error.status in _CHANGED:
-            return False
-        raise
-    return True

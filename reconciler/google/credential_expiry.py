@@ -1,7 +1,7 @@
-"""Credentials for one create that end at a known time, and that nothing renews.
+"""Credentials for a single create, with a known expiry and without renewal.
 
-A process that stood still between its claim and its request is refused by the service when it goes on, as its
-credential has ended: that is what bounds the time in which a request can still make a job.
+If a process is suspended between its claim and its request, its credential expires meanwhile and the service
+refuses the request. The expiry thus bounds the time in which a request can still create a job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reconciler.google.credentials import Token
 
 LOCAL_SUBMITTER = "submitter@local.iam.gserviceaccount.com"
-"""Who submits to the embedded service, which has no service accounts and takes any name."""
+"""Submitter at the embedded service, which has no service accounts and accepts any name."""
 
 _CLOCK_TICK = timedelta(seconds=1)
 _LONGEST = timedelta(hours=12)
@@ -27,12 +27,12 @@ _CREATOR = "roles/iam.serviceAccountTokenCreator"
 
 
 class GeneratedTokens:
-    """The port `Fence` by tokens that IAM makes for a service account, with an end by Google's own clock.
+    """Implementation of the port `Fence` by IAM tokens of a service account; they expire by Google's clock.
 
     Args:
-        connection: How IAM is reached.
+        connection: The connection to IAM.
         submitter: The service account's e-mail address.
-        lifetime: How long a token lasts, in whole seconds.
+        lifetime: The lifetime of a token, in whole seconds.
     """
 
     def __init__(self, connection: Connection, submitter: str, lifetime: timedelta) -> None:
@@ -41,7 +41,7 @@ class GeneratedTokens:
         self._lifetime = lifetime
 
     def mint(self) -> Credential:
-        """A new credential for one create; raises ServiceError."""
+        """Return a new credential for one create; raise ServiceError."""
         from reconciler.google.credentials import SCOPE
 
         accounts = self._connection.client("iamcredentials.projects.serviceAccounts")
@@ -74,24 +74,18 @@ class GeneratedTokens:
 
 
 class TokenSource(Protocol):
-    """Whoever has a token and knows how long it is good for."""
+    """Source of a token with a known expiry."""
 
     def token(self) -> Token:
-        """The present token, a new one where it is about to end; raises ServiceError."""
+        """Return the present token, renewed if it is about to expire; raise ServiceError."""
 
 
 class OwnToken:
-    """The port `Fence` by the token that all requests carry: an hour, mostly, where no other can be made.
-
-    Its end by the service's clock is the service's time, read after the token was looked at, plus what was
-    left of it then; and a second, as that time is told in whole ones. This machine's clock doesn't matter
-    where it also made the token's end. Some credentials note an end by their issuer's clock instead; that one
-    is right as it is, so that the later of the two is never too early. By a clock that is fast it may be much
-    too late, but no token lasts longer than twelve hours from the service's time on.
+    """Implementation of the port `Fence` by the token of all requests, which mostly lasts an hour.
 
     Args:
-        source: Has the token.
-        now: Asks the service for its time.
+        source: Returns the token.
+        now: Reads the service's time.
     """
 
     def __init__(self, source: TokenSource, now: Callable[[], datetime]) -> None:
@@ -99,7 +93,12 @@ class OwnToken:
         self._now = now
 
     def mint(self) -> Credential:
-        """The present token as a credential for one create; raises ServiceError."""
+        """Return the present token as a credential for one create; raise ServiceError."""
+        # The expiry must never be too early. By the service's clock it is the service's time, read after the
+        # token's remaining lifetime was computed, plus that lifetime, plus a second, because the service
+        # reports whole seconds. This machine's clock cancels out if it also noted the token's expiry.
+        # Some credentials note the expiry by their issuer's clock instead, which is right: take the later of
+        # the two. A fast clock may make it much too late, but no token lasts longer than twelve hours.
         token = self._source.token()
         now = self._now() + _CLOCK_TICK
         expires = min(max(now + token.left, token.expiry), now + _LONGEST)

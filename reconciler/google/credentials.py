@@ -1,4 +1,4 @@
-"""Google Cloud's endpoints and the credentials that requests to them carry."""
+"""Endpoints of Google Cloud and the credentials for them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from reconciler.manifests.token_hosts import token_hosts
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
-_MAX_SAID = 500
+_MAX_QUOTED = 500
 
 
 def google_endpoint(
     root: Path, environment: Environment, credentials: DefaultCredentials, environ: Mapping[str, str]
 ) -> Endpoint:
-    """Return the way to Google's services, each on a host that may get Google's token.
+    """Return the endpoint of Google's services; each host in it may get Google's token.
 
     Args:
         root: The repository's root.
-        environment: Where the jobs run.
-        credentials: What requests carry.
-        environ: The environment variables, which may allow further hosts.
+        environment: The environment of the jobs.
+        credentials: The credentials for all requests.
+        environ: The environment variables, which may allow more hosts.
 
     Raises:
-        InvalidError: `endpoints` or `location` leads to a host that may not get Google's token.
+        InvalidError: `endpoints` or `location` names a host that may not get Google's token.
     """
     import random
 
@@ -63,12 +63,12 @@ def google_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is, and what is known of its end.
+    """Token with its expiry.
 
     Attributes:
-        headers: What a request carries.
-        left: How long it is good for from now on, never too short.
-        expiry: When it ends, as its issuer or this machine's clock has it.
+        headers: The authorization headers of a request.
+        left: The remaining lifetime, never too short.
+        expiry: The expiry by the clock of its issuer or of this machine.
     """
 
     headers: Mapping[str, str] = field(repr=False)
@@ -77,14 +77,14 @@ class Token:
 
 
 class DefaultCredentials:
-    """Application Default Credentials, found when first needed and refreshed when expired.
+    """Application Default Credentials, loaded at first use and refreshed after expiry.
 
-    Safe to use from several threads: google-auth sets a new token and its end one after the other, so that
-    one thread at a time has to do with them.
+    Thread-safe. google-auth sets a new token and its expiry one after the other, so that a lock must keep
+    other threads from a new token with the old expiry.
 
     Args:
-        wall: This machine's time in UTC, as google-auth takes it.
-        monotonic: Seconds since some moment.
+        wall: This machine's time in UTC, which google-auth uses too.
+        monotonic: Seconds of a monotonic clock.
     """
 
     def __init__(
@@ -99,21 +99,17 @@ class DefaultCredentials:
         self._measured: tuple[object, timedelta, float] | None = None
 
     def headers(self) -> Mapping[str, str]:
-        """`Authorization`, and the quota project if one is set; raises ServiceError without credentials."""
-        with self._lock, _told():
+        """Return `Authorization` and any quota project; raise ServiceError without credentials."""
+        with self._lock, _explained():
             return self._headers()
 
     def token(self) -> Token:
-        """The present token; google-auth has one that ends within some minutes refreshed first.
-
-        How long it is good for is the difference of two times of the same clock, the end that google-auth
-        noted and now, so that a clock that is wrong does no harm; and not less than what was left of it when
-        it was first seen, less what has gone by since, so that neither does a clock that is set.
+        """Return the present token; google-auth refreshes a token that expires within some minutes.
 
         Raises:
-            ServiceError: There are no credentials, or they don't say when they end.
+            ServiceError: The credentials are missing, or have no expiry.
         """
-        with self._lock, _told():
+        with self._lock, _explained():
             headers = self._headers()
             return Token(headers, self._left(), self._expiry())
 
@@ -121,7 +117,8 @@ class DefaultCredentials:
         headers: dict[str, str] = {}
         self._credentials().apply(headers)
         if self._found.expiry is not None:
-            self._left()  # measured as soon as it is there
+            # Measure the lifetime of a new token at once, before the clock may be set.
+            self._left()
         return headers
 
     def _expiry(self) -> datetime:
@@ -134,6 +131,9 @@ class DefaultCredentials:
         return expiry.replace(tzinfo=UTC)
 
     def _left(self) -> timedelta:
+        # The expiry that google-auth noted and the present time are times of the same clock, so that a wrong
+        # clock cancels out. A clock that is set later does no harm either: the result is at least the
+        # lifetime at the first measurement less the monotonic time since.
         left, now = self._expiry() - self._wall(), self._monotonic()
         if self._measured is None or self._measured[0] != self._found.token:
             self._measured = (self._found.token, left, now)
@@ -144,17 +144,17 @@ class DefaultCredentials:
         import google.auth
 
         if self._found is None:
-            self._found, _ = google.auth.default(scopes=[SCOPE], request=_refreshing())
+            self._found, _ = google.auth.default(scopes=[SCOPE], request=_refresh_request())
         if not self._found.valid:
-            self._found.refresh(_refreshing())
+            self._found.refresh(_refresh_request())
         return self._found
 
 
-def _refreshing() -> Any:
-    """Return the sender of google-auth's own requests: to the addresses that the user's credentials name.
+def _refresh_request() -> Any:
+    """Return the sender of google-auth's requests to the addresses in the user's credentials.
 
-    It follows no redirect, which would take a signed assertion or a refresh token along. By plain http it
-    sends only what carries no secret, such as a question to the metadata server.
+    It follows no redirect, which would forward a signed assertion or a refresh token. By plain http it sends
+    only requests without a secret, such as a request to the metadata server.
     """
     import urllib3
     from google.auth.exceptions import TransportError
@@ -181,19 +181,19 @@ def _refreshing() -> Any:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _explained() -> Iterator[None]:
     from google.auth.exceptions import GoogleAuthError
 
     try:
         yield
     except (GoogleAuthError, OSError) as error:
-        said = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+        text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
         raise ServiceError(
-            f"no usable Google credentials: {one_line(without_credentials(said)[:_MAX_SAID])}",
+            f"no usable Google credentials: {one_line(without_credentials(text)[:_MAX_QUOTED])}",
             hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
         ) from None
     except (AttributeError, KeyError, TypeError, ValueError):
-        # google-auth takes a proxy's page with status 200 for a token.
+        # google-auth parses any response with status 200 as a token, even a proxy's page.
         raise ServiceError(
             "no usable Google credentials: the answer of the server that gives tokens can't be read",
             hint="check any proxy between, and the token_uri of the credentials",

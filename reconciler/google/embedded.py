@@ -1,6 +1,6 @@
-"""The embedded training service: found, started, looked at while it is stopped, ended.
+"""Client of the embedded training service: finds, starts and stops it, and reads the state of a stopped one.
 
-The only module that knows the service's package; everything else reaches it through its APIs.
+Only this module imports the service's package; all other modules use its APIs.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from reconciler.training_service.contents import Contents as Contents
 
 ROOT = "http://embedded.invalid/"
-"""The root of every API's URLs; replaced by where the service really listens when a request is sent."""
+"""Placeholder root of every API's URLs, replaced by the service's present address for each request."""
 
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 10.0
-_STATE = (ADDRESS, "state.db", "state.db-wal")  # another one of these: a service is there, or was
+_STATE = (ADDRESS, "state.db", "state.db-wal")  # a running service changes at least one of these files
 
 
 def contents_of(home: Path) -> Contents:
-    """Return a description of a home that may be another person's."""
+    """Return a description of a home that may belong to another user."""
     from reconciler.training_service import contents
 
     return contents.contents_of(home)
 
 
 def folder_of(home: Path, uri: str) -> Path | None:
-    """The folder of this machine that gs://BUCKET/… stands for; None where there can be none."""
+    """Return the local folder of gs://BUCKET/…; None for an invalid name."""
     from reconciler.training_service.http.message import ApiError
     from reconciler.training_service.storage.files import is_bucket_name, parts_of
 
@@ -83,15 +83,15 @@ def folder_of(home: Path, uri: str) -> Path | None:
 
 
 class EmbeddedService:
-    """The service of one home, as a transport: a request finds it, or starts it, or sees it stopped.
+    """Transport to the service of a home, which finds or starts it or reads its state while it is stopped.
 
-    Safe to use from several threads: one of them finds the service, or starts it, for all.
+    Thread-safe: a single thread finds or starts the service for all.
 
     Args:
         home: The service's folder.
-        start: Whether it is started where it doesn't run. Without, a stopped service is asked in process,
-            over a private copy of its state: nothing is started or written.
-        checkout: The checkout that the home lies in, as in `reconciler.base.state_dir.Home`.
+        start: True to start a stopped service. If false, reads are answered in this process from a private
+            copy of its state: no process is started, no file is written.
+        checkout: The checkout that contains the home, as in `reconciler.base.state_dir.Home`.
     """
 
     def __init__(self, home: Path, *, start: bool, checkout: Path | None) -> None:
@@ -112,7 +112,7 @@ class EmbeddedService:
         self._http.close()
 
     def endpoint(self, environment: Environment) -> Endpoint:
-        """How the service's APIs are reached."""
+        """Return the endpoint of the service's APIs."""
         return Endpoint(
             transport=self,
             authorize=dict,
@@ -122,10 +122,10 @@ class EmbeddedService:
         )
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send a request to where the service is now.
+        """Send a request to the service's present address.
 
-        A service that ended since it was last asked is found or started again: a request that never left is
-        sent there, and so is a read whose answer was lost.
+        If the service ended since the last request, find or start it again and repeat a request that never
+        left this machine, or a read without a response.
         """
         reached = self._reach()
         try:
@@ -133,20 +133,21 @@ class EmbeddedService:
         except NotSentError:
             pass
         except NoAnswerError:
+            # The service may have carried out a write before it ended.
             if request.method not in READ_METHODS:
                 raise
         return self._reach(lost=reached).send(request)
 
     def put_images(self, images: JsonObject) -> None:
-        """Tell the service which images `reconciler.yaml` overrides."""
+        """Set the images that `reconciler.yaml` overrides."""
         self._put("images", images)
 
     def reserve(self, places: Collection[str]) -> None:
-        """Keep `bucket` or `bucket/beginning of names` out of the reach of all jobs, and nothing else."""
+        """Hide `bucket` or `bucket/beginning of names` from all jobs, in place of earlier settings."""
         self._put("claims", {"reserved": sorted(places)})
 
     def stop(self) -> bool:
-        """End the service; whether one ran. Its jobs go on, and the next service takes them over."""
+        """Stop the service, but not its jobs, which the next service takes over; return True if it ran."""
         with self._reaching:
             self._reached = self._find()
             if self._reached is None:
@@ -160,7 +161,8 @@ class EmbeddedService:
         return True
 
     def _has_ended(self) -> bool:
-        """Whether no service is there any more that may still write to the home."""
+        """Return True if no service may write to the home any more."""
+        # A service whose address file is gone may still write until it releases its lock.
         if self._address() is not None:
             return False
         try:
@@ -180,23 +182,23 @@ class EmbeddedService:
             raise api_error(response.status, response.body)
 
     def _reach(self, lost: Transport | None = None) -> Transport:
-        """What to send to: a service that runs, or what a stopped one left.
+        """Return the transport to a running service, or to the state of a stopped service.
 
         Args:
-            lost: What was reached before, and is there no more; another thread may have noticed already.
+            lost: The transport that failed; another thread may have replaced it already.
         """
         with self._reaching:
             reached = self._reached
             if reached is None or reached is lost or not reached.is_current:
-                self._reached = reached = None  # first, as a copy may be large
-                self._reached = reached = self._found()
+                # Release the old copy first: two copies of a large state may need too much memory.
+                self._reached = reached = None
+                self._reached = reached = self._find_or_start()
             return reached
 
-    def _found(self) -> _Running | _Stopped:
-        """The service, found or started, or what a stopped one left."""
+    def _find_or_start(self) -> _Running | _Stopped:
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
-            # The state is looked at first: what changes from here on is seen by it.
+            # Note the state first, so that any later change makes a copy out of date.
             state = _state_of(self._home)
             if running := self._find():
                 return running
@@ -205,16 +207,17 @@ class EmbeddedService:
             try:
                 return _Stopped(self._home, state)
             except ServiceRunningError:
-                # It is just starting, and not listening yet; or just ending, and its state not at rest yet.
+                # It is starting and doesn't listen yet, or it is ending and may still write its state.
                 if time.monotonic() > deadline:
                     raise ServiceError("the embedded service doesn't answer", hint=self._see_log()) from None
                 time.sleep(_PAUSE)
 
     def _find(self) -> _Running | None:
-        """The service that runs; it is asked, as a killed one leaves its file behind."""
+        """Return the running service; None if no service responds."""
         address = self._address()
         if address is None:
             return None
+        # A killed service leaves its address file behind: only a response proves that it runs.
         running = _Running(self._http, address)
         try:
             alive = running.send(HttpRequest("GET", f"{ROOT}_service/health", timeout=10)).status == 200
@@ -231,7 +234,7 @@ class EmbeddedService:
             raise ServiceError(f"{file} isn't used: {error}", hint=hint) from None
 
     def _spawn(self) -> _Running:
-        """Start the service in a session of its own; where several start at once, one of them stays."""
+        """Start the service in a new session; of several that start at once, all but one end."""
         import subprocess
 
         prepare_home(Home(self._home, self._checkout), os.environ)
@@ -247,6 +250,7 @@ class EmbeddedService:
             )
         deadline = time.monotonic() + _STARTS_WITHIN
         while not (running := self._find()):
+            # Exit code 0: another service runs already.
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 raise ServiceError("the embedded service didn't start", hint=self._see_log())
             time.sleep(_PAUSE)
@@ -257,7 +261,7 @@ class EmbeddedService:
 
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for the service, which outlives this process; jobs can read those of every process."""
+    # The service outlives this process, and jobs of the same user can read the variables of its processes.
     return {name: value for name, value in environ.items() if not _secret_name().search(name)}
 
 
@@ -267,7 +271,7 @@ def _secret_name() -> re.Pattern[str]:
 
 
 class _Running(Struct, frozen=True):
-    """A transport to a service that runs; that it has ended is seen by who asks it."""
+    """Transport to a running service; it doesn't notice the service's end until a request fails."""
 
     http: Transport
     address: Address
@@ -276,7 +280,7 @@ class _Running(Struct, frozen=True):
     def send(self, request: HttpRequest) -> HttpResponse:
         target = self.address.url + request.url.removeprefix(ROOT.rstrip("/"))
         headers = dict(request.headers)
-        # A request that brings a credential of its own is sent with that one and no other.
+        # A create brings its own credential, which must not be replaced by one without its expiry.
         if "authorization" not in {name.lower() for name in headers}:
             headers["Authorization"] = f"Bearer {self.address.token}"
         return self.http.send(replace(request, url=target, headers=headers))
@@ -287,9 +291,9 @@ def _state_of(home: Path) -> object:
 
 
 class _Stopped:
-    """A transport to a stopped service's own handlers, in process, over a copy of its state.
+    """Transport to the service's handlers in this process, over a copy of a stopped service's state.
 
-    The copy is in memory alone, and ends with the last reference to this: who waits for an answer keeps it.
+    The copy exists only in memory, until the last reference to this object.
 
     Raises:
         ServiceRunningError: The service runs.
@@ -311,29 +315,30 @@ class _Stopped:
 
     @property
     def is_current(self) -> bool:
-        """Whether no service was there since, and it is young: runs may end without one."""
+        """True for a young copy, if no service has run since."""
+        # Runs go on without a service and may end, hence the age.
         return time.monotonic() < self._made + _COPY_LASTS and self._state == _state_of(self._home)
 
     def send(self, request: HttpRequest) -> HttpResponse:
         from reconciler.training_service.http.message import Request
 
-        asked = Request.of(request.method, request.url, request.headers, request.body or b"")
-        answer = self._application.handle(asked)
+        translated = Request.of(request.method, request.url, request.headers, request.body or b"")
+        answer = self._application.handle(translated)
         headers = {name.lower(): value for name, value in answer.headers}
         return HttpResponse(answer.status, headers, answer.read())
 
 
 def _signature(file: Path) -> object:
     try:
-        told = file.stat()
+        status = file.stat()
     except OSError:
         return ()
-    return told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def service_command(home: Home, *, stay: bool) -> list[str]:
-    """The command that runs the service; with `stay` it doesn't end when there is nothing to do."""
-    # -P: nothing that lies in the working directory is ever imported.
+    """Return the command that runs the service; `stay` keeps it running while it is idle."""
+    # -P: don't import modules from the working directory.
     command = [sys.executable, "-P", "-m", "reconciler.training_service", "--home", str(home.path)]
     if home.checkout is not None:
         command += ["--checkout", str(home.checkout)]

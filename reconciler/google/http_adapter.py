@@ -1,4 +1,4 @@
-"""google-api-python-client on top of a transport of ours."""
+"""Adapter of google-api-python-client to our transport."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class ClientHttp:
-    """What google-api-python-client takes for an `httplib2.Http`: the client builds and parses, we send.
+    """Replacement of `httplib2.Http` for google-api-python-client, which sends by our transport.
 
     Args:
-        transport: What sends.
-        authorize: Gives the headers to add to a request, asked for each one, as a token expires.
+        transport: Sends the requests.
+        authorize: Returns the headers to add; called for each request, because tokens expire.
         timeout: Seconds for one exchange.
     """
 
@@ -40,10 +40,10 @@ class ClientHttp:
         redirections: int = 0,
         connection_type: object = None,
     ) -> tuple[httplib2.Response, bytes]:
-        """Send as `httplib2.Http.request` does; `redirections` and `connection_type` mean nothing here.
+        """Send as `httplib2.Http.request` does, but ignore `redirections` and `connection_type`.
 
         Raises:
-            NotSentError, NoAnswerError: As the transport does.
+            NotSentError, NoAnswerError: The transport failed.
         """
         all_headers = {name: str(value) for name, value in (headers or {}).items()}
         if self._authorize is not None:
@@ -53,11 +53,11 @@ class ClientHttp:
         return _client_response(response), response.body
 
     def close(self) -> None:
-        """Do nothing: the transport belongs to whoever made it."""
+        """Do nothing: the transport's creator closes it."""
 
 
 def _bytes(body: Any) -> bytes | None:
-    """A body as the client gives it: text, bytes, or for an upload in parts something to read."""
+    # The client passes text, bytes, or for an upload in parts a file object.
     if body is None or isinstance(body, bytes):
         return body
     return body.encode() if isinstance(body, str) else bytes(body.read())

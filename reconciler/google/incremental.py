@@ -1,23 +1,22 @@
-"""What a process that goes on for long remembers of a target from one look to the next: in memory alone.
+"""Memory of a long-running process for the claims and runs of a target, to list less in each pass.
 
-Claims are listed each time, as each may change at any moment; only what is the same to the letter isn't read
-again.
+Claims are listed in each pass, because any claim may change at any moment; only unchanged claims aren't
+parsed again.
 
-Of runs, only those are listed again that may have changed, or be new: all that were created since a moment
-before which every run that was seen had ended. What an ended run can still do is to be deleted, or, on AI
-Platform, to be given other labels. Such a change is seen an hour later at most. It makes no job where none
-would be made:
+Only runs that may be new or changed are listed again: all runs created since a time before which every listed
+run had ended. An ended run can only be deleted or, on AI Platform, get other labels. The process notices such
+a change within an hour. The delay causes no additional job:
 
-- How an attempt ended counts, and not whether its run is still there: of a run that was deleted, its end was
-  seen all the same, as its claim says too.
-- Labels say whose a run is, and a submission looks for the runs of its key and attempt itself, in a listing
-  of its own, before it sends anything.
-- What is cancelled is live, and every live run is listed each time.
+- The end of an attempt counts, not the existence of its run. The end of a deleted run is recorded here and in
+  its claim.
+- Labels identify the owner of a run, and a submission lists the runs of its key and attempt separately before
+  it sends a create.
+- Only live runs are cancelled, and every live run is listed in each pass.
 
-No run stays out of sight: one that a listing may still have lacked was created less than `executes + visible`
-before it, and the next one begins earlier than that. Times are the service's own.
+No run stays unlisted: a run that was missing in a listing was created less than `executes + visible` before
+the listing, and the next listing begins earlier than that. All times are the service's.
 
-Whenever something doesn't fit, everything is listed again.
+After any inconsistency, all runs are listed again.
 """
 
 from __future__ import annotations
@@ -30,34 +29,33 @@ from msgspec import Struct
 from reconciler.google.client import ApiError
 from reconciler.model.claim import ClaimState, checked
 from reconciler.model.job import ActualJob
-from reconciler.model.ports import Versioned
+from reconciler.model.ports import Bounds, Clock, Versioned
 
 LASTS = 3600.0
-"""Seconds for which runs that have ended are taken to be what they were."""
+"""Seconds after which all runs are listed again."""
 LEAST_MARGIN = timedelta(minutes=10)
-"""How far before the newest run a listing begins at the latest."""
+"""Smallest time between the beginning of a listing and the newest run."""
 
 _REFUSED = 400  # of a filter
 
 Lister = Callable[[str, str], Iterable[ActualJob]]
-"""Lists the runs of an apiVersion: all, or those created at a time (RFC 3339) or later."""
+"""Lister of the runs of an apiVersion: all, or those created at a time (RFC 3339) or later."""
 
 
 class KnownClaim(Struct, frozen=True, gc=False):
-    """A claim's object: what was read of it, which is its generation and text, and what that says."""
+    """Parsed claim with its source: the generation and the text of the object."""
 
-    told: tuple[str, str]
+    source: tuple[str, str]
     versioned: Versioned
 
 
 class KnownClaims(Struct):
-    """The claims of the last look.
+    """Claims of the last pass.
 
     Attributes:
-        found: Each by its object's name.
-        named: apiVersion and resource of the jobs that bound claims name, where neither their end nor that
-            they are gone is recorded.
-        vanished: Whether one is there no more, as none may: they are kept for ever.
+        found: The claims by their objects' names.
+        named: apiVersion and resource of the jobs of bound claims without a recorded end or deletion.
+        vanished: True if a claim is missing. Claims are kept for ever: the bucket was emptied or replaced.
     """
 
     found: Mapping[str, KnownClaim] = {}
@@ -65,7 +63,7 @@ class KnownClaims(Struct):
     vanished: bool = False
 
     def replace(self, found: Mapping[str, KnownClaim]) -> None:
-        """Remember what a look saw."""
+        """Replace the claims by those of the present pass."""
         self.vanished = not self.found.keys() <= found.keys()
         self.found = found
         claims = (known.versioned.claim for known in found.values())
@@ -77,12 +75,12 @@ class KnownClaims(Struct):
 
 
 class _Past(Struct):
-    """The runs of one apiVersion that aren't listed again.
+    """Runs of one apiVersion that aren't listed again.
 
     Attributes:
-        ended: Those created before `until`, by resource, oldest first; all have ended.
-        until: Where the next listing begins.
-        newest: When the newest run was created that was ever seen.
+        ended: The runs created before `until`, by resource, oldest first; all have ended.
+        until: The time from which the next listing begins.
+        newest: The creation time of the newest run of all passes.
     """
 
     ended: dict[str, ActualJob]
@@ -90,19 +88,19 @@ class _Past(Struct):
     newest: datetime
 
 
-class _OddError(Exception):
-    """What is listed doesn't fit to what is known."""
+class _InconsistentError(Exception):
+    """Inconsistency between a listing and the runs of earlier listings."""
 
 
 class KnownRuns:
-    """The runs of the last look, as far as they needn't be listed in the next."""
+    """Runs of the last pass that the next pass needn't list."""
 
     def __init__(self) -> None:
         self._past: dict[str, _Past] = {}
         self._whole: float | None = None
 
     def forget(self) -> None:
-        """List everything in the next look."""
+        """List all runs in the next pass."""
         self._past = {}
         self._whole = None
 
@@ -115,18 +113,19 @@ class KnownRuns:
         margin: timedelta,
         named: Collection[tuple[str, str]] = (),
     ) -> tuple[ActualJob, ...]:
-        """All runs of these apiVersions, each by their age.
+        """Return all runs of these apiVersions, oldest first within each.
 
         Args:
             versions: The apiVersions.
-            lister: Lists the runs of one.
-            now: Seconds since some moment, by the process's own clock.
-            margin: How long after a run's creation a listing may still lack it, at most.
-            named: apiVersion and resource of runs that must be there: where one isn't, all are listed.
+            lister: Lists the runs of an apiVersion.
+            now: Seconds of the process's monotonic clock.
+            margin: The longest time for which listings may lack a new run.
+            named: apiVersion and resource of runs that must exist: if any is missing, all runs are listed.
 
         Raises:
-            ServiceError: A listing isn't to be had; the next one is whole.
+            ServiceError: A listing failed; the next pass lists all runs.
         """
+        # Forget first: after an error, the next pass begins with a whole listing.
         past, whole = self._past, self._whole
         self.forget()
         margin = max(margin, LEAST_MARGIN)
@@ -134,7 +133,7 @@ class KnownRuns:
             try:
                 runs = self._runs(versions, lister, past, margin)
                 _check_named(runs, {job for job in named if job[0] in versions})
-            except _OddError:
+            except _InconsistentError:
                 self.forget()
             else:
                 self._whole = whole
@@ -152,17 +151,19 @@ class KnownRuns:
         return tuple(found)
 
     def _of(self, version: str, lister: Lister, past: _Past | None, margin: timedelta) -> list[ActualJob]:
-        """The runs of one apiVersion; what needn't be listed again of them is remembered."""
+        """Return the runs of one apiVersion, and remember those that needn't be listed again."""
         listed = _listed(version, lister, past)
         dated = [(moment, run) for run in listed if (moment := _created(run))]
         dated.sort(key=lambda made: (made[0], made[1].resource))
-        strange = len(dated) < len(listed) or bool(past and dated and dated[0][0] < past.until)
-        if past and strange:
-            raise _OddError
-        if strange or not (past or dated):
+        # The next listing can't begin later after a run without a creation time, or before the requested one.
+        is_odd = len(dated) < len(listed) or bool(past and dated and dated[0][0] < past.until)
+        if past and is_odd:
+            raise _InconsistentError
+        if is_odd or not (past or dated):
             return listed
         moments = [moment for moment, _ in dated[-1:]]
         newest = max([*moments, past.newest] if past else moments)
+        # The next listing begins before the oldest live run, and before any run that this one may still lack.
         live = (moment for moment, run in dated if not run.state.ended)
         until = min(newest - margin, next(live, newest))
         before = past.ended if past else {}
@@ -173,10 +174,10 @@ class KnownRuns:
 
 
 class Memory:
-    """What is remembered of one target; for one look at a time.
+    """Memory of one target, for one pass at a time.
 
     Attributes:
-        claims, runs: Of the last look.
+        claims, runs: The claims and runs of the last pass.
     """
 
     def __init__(self) -> None:
@@ -185,10 +186,34 @@ class Memory:
         self._target: object = None
 
     def of(self, target: object) -> Memory:
-        """What is remembered, if it is of this target: else nothing is."""
+        """Return this memory, emptied if it belongs to another target."""
         if self._target != target:
             self.claims, self.runs, self._target = KnownClaims(), KnownRuns(), target
         return self
+
+
+class IncrementalRuns:
+    """Incremental listing of runs over several passes.
+
+    Args:
+        memory: The runs of earlier passes and the claims of this pass.
+        clock: The process's clock.
+        bounds: The longest delays until listings contain a new job.
+    """
+
+    def __init__(self, memory: Memory, clock: Clock, bounds: Bounds) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._margin = bounds.executes + bounds.visible
+
+    def runs(self, versions: Sequence[str], lister: Lister) -> tuple[ActualJob, ...]:
+        """Return all runs of these apiVersions."""
+        claims, runs = self._memory.claims, self._memory.runs
+        # The claims vouch for deleted runs: with claims missing, only a whole listing is right.
+        if claims.vanished:
+            runs.forget()
+        now = self._clock.monotonic()
+        return runs.look(versions, lister, now=now, margin=self._margin, named=claims.named)
 
 
 def _listed(version: str, lister: Lister, past: _Past | None) -> list[ActualJob]:
@@ -198,12 +223,12 @@ def _listed(version: str, lister: Lister, past: _Past | None) -> list[ActualJob]
         return list(lister(version, past.until.isoformat().replace("+00:00", "Z")))
     except ApiError as error:
         if error.status == _REFUSED:
-            raise _OddError from None
+            raise _InconsistentError from None
         raise
 
 
 def _created(run: ActualJob) -> datetime | None:
-    """When a run was created, in UTC; None where it doesn't say."""
+    """Return the creation time in UTC; None if it is missing or unreadable."""
     try:
         return checked(datetime.fromisoformat(run.create_time))
     except (ValueError, OverflowError):
@@ -212,4 +237,4 @@ def _created(run: ActualJob) -> datetime | None:
 
 def _check_named(runs: Sequence[ActualJob], named: Set[tuple[str, str]]) -> None:
     if named and not named <= {(run.api_version, run.resource) for run in runs}:
-        raise _OddError
+        raise _InconsistentError

@@ -1,4 +1,4 @@
-"""Whole listings: every page of one and the same pass, or an error; never a part that passes for all."""
+"""Complete listings: all pages of a single pass, or an error; never a part of the items."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from reconciler.google.client import ApiError, object_of, text_of
 from reconciler.model.manifest import JsonObject
 
 RESTARTS = 3
-"""How often a listing begins again before it counts as impossible."""
+"""Number of times that a listing starts again before it fails."""
 
-# What a service may say of a page token that it gave out and doesn't know any more.
+# Statuses by which a service may refuse a page token that has expired.
 _REFUSALS = frozenset({400, 404, 410, 412})
 
 Item = TypeVar("Item", bound=msgspec.Struct)
@@ -28,13 +28,13 @@ Made = TypeVar("Made")
 
 
 class Pages(Generic[Item]):
-    """How the pages of a listing are read.
+    """Reader of a listing's pages.
 
     Args:
-        items: The field of the answers that holds a page's items.
-        item: What each of them is; its field `identity` must not be empty.
-        identity: The field that tells items apart, both as the service and as `item` calls it.
-        lenient: Makes an `item` of one that has fields which aren't as they should be.
+        items: The field of the responses that contains a page's items.
+        item: The type of an item; its field `identity` must not be empty.
+        identity: The name of the identifying field, at the service and in `item`.
+        lenient: Converts an item with fields of unexpected types.
     """
 
     def __init__(
@@ -50,43 +50,42 @@ class Pages(Generic[Item]):
         self._lenient = lenient
 
     def page(self, body: bytes) -> tuple[Raw, str]:
-        """A page's items as they are written, and the next page's token; NoAnswerError for no page."""
+        """Return a page's undecoded items and the next page's token; raise NoAnswerError for no page."""
         try:
             page = self._page.decode(body)
         except (ValueError, RecursionError):
-            # What has another form than is known: how far it can be read all the same is said below.
-            return self._odd_page(object_of(body))
+            return self._lenient_page(object_of(body))
         return page.items, page.token
 
     def read(self, written: Raw) -> dict[str, Item]:
-        """The items of a page by what tells them apart; NoAnswerError where they have nothing that does."""
+        """Return a page's items by their identity; raise NoAnswerError for items without identity."""
         try:
             items = self._decoder.decode(written)
         except (ValueError, RecursionError):
-            return self._leniently(object_of(b'{"items":' + bytes(written) + b"}")["items"])
-        return dict(zip(map(self._name, items), items, strict=True))
+            return self._lenient_items(object_of(b'{"items":' + bytes(written) + b"}")["items"])
+        return dict(zip(map(self._identity_of, items), items, strict=True))
 
-    def _odd_page(self, answer: JsonObject) -> tuple[Raw, str]:
+    def _lenient_page(self, answer: JsonObject) -> tuple[Raw, str]:
         token = answer.get("nextPageToken") or ""
         if not isinstance(token, str) or not _encodable(token):
             raise NoAnswerError("the service's answer has a page token that is no text")
         return Raw(json.dumps(answer.get(self.items, [])).encode()), token
 
-    def _leniently(self, page: Any) -> dict[str, Item]:
-        whole = isinstance(page, list) and all(
+    def _lenient_items(self, page: Any) -> dict[str, Item]:
+        is_complete = isinstance(page, list) and all(
             isinstance(item, dict) and text_of(item, self._identity) for item in page
         )
-        if not whole:
+        if not is_complete:
             raise NoAnswerError(f"the service's answer has {self.items} without {self._identity}")
         return {item[self._identity]: self._lenient(item) for item in page}
 
     @cached_property
-    def _name(self) -> Callable[[Item], str]:
+    def _identity_of(self) -> Callable[[Item], str]:
         return attrgetter(self._attribute)
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[list[Item]]:
-        # A type that is known only here can't be checked: hence the "ignore".
+        # mypy can't check a type that is computed at run time.
         return msgspec.json.Decoder(list[self._item])  # type: ignore[name-defined]
 
     @cached_property
@@ -96,25 +95,24 @@ class Pages(Generic[Item]):
         return msgspec.json.Decoder(msgspec.defstruct("Page", fields, rename=names))
 
 
-class _LostError(Exception):
-    """The listing can't go on from where it is."""
+class _BrokenOffError(Exception):
+    """Listing that can't be continued."""
 
 
 def listing(
     ask: Callable[[str | None], HttpResponse], pages: Pages[Item], made: Callable[[Item], Made]
 ) -> list[Made]:
-    """Return what `made` makes of every item of a listing.
+    """Return every item of a listing, converted by `made`.
 
-    A page token that the service refuses, or gives a second time, begins the listing anew: to go on without
-    it would leave items out. An item that moves to a later page meanwhile is listed once.
+    An item that moves to a later page during the listing is returned once.
 
     Args:
-        ask: Asks for the page of a token, for the first one with None.
-        pages: How its answers are read.
+        ask: Requests the page of a token; None stands for the first page.
+        pages: The reader of its pages.
         made: Converts an item.
 
     Raises:
-        ServiceError: There is no complete listing to be had, or it can't be read.
+        ServiceError: No complete listing can be read.
     """
     found: dict[str, Made] = {}
     for written in _listed(ask, pages):
@@ -124,9 +122,8 @@ def listing(
 
 
 def _listed(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list[Raw]:
-    """The items of every page."""
     for _ in range(1 + RESTARTS):
-        with suppress(_LostError):
+        with suppress(_BrokenOffError):
             return _pass(ask, pages)
     raise ServiceError(
         f"the listing of {pages.items} broke off {1 + RESTARTS} times: "
@@ -145,7 +142,8 @@ def _pass(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list
         if not token:
             return listed
         if token in tokens:
-            raise _LostError
+            # The service returned a token twice: the listing would never end.
+            raise _BrokenOffError
         tokens.add(token)
         body = _next(ask, token)
 
@@ -156,9 +154,10 @@ def _next(ask: Callable[[str | None], HttpResponse], token: str) -> bytes:
     except ApiError as error:
         if error.status not in _REFUSALS:
             raise
-        raise _LostError from None
+        # Without the token, the rest of the items would be left out.
+        raise _BrokenOffError from None
 
 
 def _encodable(text: str) -> bool:
-    """Whether it can be sent back: JSON's escapes can hold half of a surrogate pair."""
+    # JSON's escapes can contain half of a surrogate pair, which UTF-8 can't encode.
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,4 +1,4 @@
-"""A job's log, read through Cloud Logging's `entries.list` (`logging` v2)."""
+"""Reader of jobs' logs through Cloud Logging's `entries.list` (`logging` v2)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ _TRIAL = "ml.googleapis.com/trial_id"
 
 
 class JobLog:
-    """The log of one job, or of a part of it.
+    """Log of a job, a replica or a trial.
 
-    Both training services write their replicas' output under the resource type `ml_job`, whose label `job_id`
-    is the last part of the job's resource name, and `task_name` the replica; the trial is a label of each
-    entry.
+    Both training services write the output of replicas to the resource type `ml_job`. Its label `job_id` is
+    the last part of the job's resource name, and `task_name` is the replica. The trial is a label of entries.
 
     Args:
-        connection: Reaches Cloud Logging.
+        connection: The connection to Cloud Logging.
         job: The job.
-        replica: The one replica whose lines are wanted, by its task name; "" for all.
-        trial: The one trial whose lines are wanted, by its id; "" for all.
+        replica: The task name of a replica; "" for all.
+        trial: The id of a trial; "" for all.
     """
 
     def __init__(self, connection: Connection, job: ActualJob, replica: str = "", trial: str = "") -> None:
         self._connection = connection
-        asked = [
+        terms = [
             'resource.type="ml_job"',
             f"resource.labels.job_id={_quoted(job.resource.rpartition('/')[2])}",
             f"resource.labels.task_name={_quoted(replica)}" if replica else "",
             f"labels.{_quoted(_TRIAL)}={_quoted(trial)}" if trial else "",
         ]
-        self._filter = " AND ".join(filter(None, asked))
+        self._filter = " AND ".join(filter(None, terms))
 
     def entries(self, since: str = "") -> Iterator[LogEntry]:
-        """All entries from the time `since` on (RFC 3339), oldest first."""
+        """Yield all entries from `since` (RFC 3339) on, oldest first."""
         body = self._query("timestamp asc", _PAGE_SIZE, since)
         while True:
             answer = execute(self._connection.client("logging.entries").list(body=body))
@@ -47,7 +46,7 @@ class JobLog:
             body = {**body, "pageToken": answer["nextPageToken"]}
 
     def last(self) -> LogEntry | None:
-        """The newest entry, None where there is none."""
+        """Return the newest entry; None for an empty log."""
         answer = execute(
             self._connection.client("logging.entries").list(body=self._query("timestamp desc", 1, ""))
         )
@@ -63,7 +62,7 @@ class JobLog:
 
 
 def _quoted(text: str) -> str:
-    """The text as a filter has it."""
+    """Return the text as a string literal of the filter language."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

@@ -1,4 +1,4 @@
-"""One environment, opened: its engines, its runs, its claims, its staging bucket."""
+"""Session of an environment: its engines, jobs, claims and staging bucket."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection, Engine, NotFoundAtServiceError
-from reconciler.google.engines import api_versions, engine_class
-from reconciler.google.incremental import Memory
-from reconciler.google.job_store import EngineJobs, RunsSeen
+from reconciler.google.engines import EngineJobs, api_versions, engine_class
+from reconciler.google.incremental import IncrementalRuns, Memory
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, CommitStore, Fence, Ports
 
-# What only some commands need is loaded where it is made.
+# Modules that only some commands need are imported at first use.
 if TYPE_CHECKING:
     from reconciler.google.credential_expiry import TokenSource
     from reconciler.google.staging import Staging
@@ -31,12 +30,12 @@ _GOOGLE_PAUSE = 15.0
 
 
 class Session:
-    """What commands ask a service through; nothing is made before it is first used.
+    """Access to an environment's services; each part is created at first use.
 
     Attributes:
         config: The repository's settings.
-        environment: Where the jobs run.
-        connection: How its services are reached.
+        environment: The environment of the jobs.
+        connection: The connection to its services.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Session:
         self._engines: dict[str, Engine] = {}
 
     def engine(self, api_version: str) -> Engine:
-        """The engine of an apiVersion, made when first asked for."""
+        """Return the engine of an apiVersion."""
         if api_version not in self._engines:
             self._engines[api_version] = engine_class(api_version)(self.connection)
         return self._engines[api_version]
@@ -66,27 +65,27 @@ class Session:
         return tuple(run for run in self.jobs.runs() if not is_of_other_instance(run, source, instance))
 
     def read(self, job: ActualJob) -> ActualJob:
-        """The job as it is now, with its spec."""
+        """Read a job again, with its spec."""
         return self.jobs.read(job.api_version, job.kind, job.resource)
 
     @property
     def is_local(self) -> bool:
-        """Whether the embedded service runs the jobs."""
+        """True if the embedded service runs the jobs."""
         return self.environment.engine == "local"
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks at what changes by itself."""
+        """Seconds between two polls."""
         return _LOCAL_PAUSE if self.is_local else _GOOGLE_PAUSE
 
     @property
     def bounds(self) -> Bounds:
-        """What the environment's services promise of their own delays."""
+        """The longest delays of the environment's services."""
         return EMBEDDED_BOUNDS if self.is_local else GOOGLE_BOUNDS
 
     @cached_property
     def staging(self) -> Staging:
-        """Where packages go."""
+        """The store of staged packages."""
         from reconciler.google.staging import Staging
 
         return Staging(self.connection, self.environment.staging_bucket)
@@ -109,7 +108,7 @@ class Session:
 
     @cached_property
     def commits(self) -> CommitStore:
-        """What is owed to commits in this environment."""
+        """The commit records of this environment."""
         from reconciler.google.commit_store import ObjectCommits
 
         environment = self.environment
@@ -125,15 +124,15 @@ class Session:
     @cached_property
     def jobs(self) -> EngineJobs:
         """The jobs of all engines."""
-        # Google's ml service is gone: asking it would fail every plan.
+        # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
-        asked = (version for version in api_versions() if version not in gone)
-        known = RunsSeen(self._memory, _Clock(), self.bounds) if self._memory else None
-        return EngineJobs(self.config.source, self.engine, asked, known)
+        versions = (version for version in api_versions() if version not in gone)
+        known = IncrementalRuns(self._memory, _Clock(), self.bounds) if self._memory else None
+        return EngineJobs(self.config.source, self.engine, versions, known)
 
     @cached_property
     def fence(self) -> Fence:
-        """Makes the credentials of creates."""
+        """The source of credentials for creates."""
         from reconciler.google.credential_expiry import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
 
         submitter = self.environment.submitter
@@ -143,7 +142,7 @@ class Session:
 
     @cached_property
     def ports(self) -> Ports:
-        """All that the deciding core asks of the outside."""
+        """The ports of planning and submission."""
         return Ports(
             source=self.config.source,
             claims=self.claims,
@@ -159,8 +158,6 @@ class Session:
 
 
 class _Clock:
-    """The process's own time."""
-
     def monotonic(self) -> float:
         return time.monotonic()
 
@@ -177,17 +174,17 @@ def open_session(
     start: bool,
     memory: Memory | None = None,
 ) -> Iterator[Session]:
-    """A session; no service is asked, and no credentials are read, before the first request.
+    """Open a session; it sends no request and reads no credentials before the first use.
 
     Args:
         config: The repository's settings.
-        environment: Where the jobs run.
+        environment: The environment of the jobs.
         environ: The environment variables.
-        start: Whether the embedded service is started where it doesn't run.
-        memory: What sessions before have seen, and this one sees; None where each begins from nothing.
+        start: True to start the embedded service if it doesn't run.
+        memory: The memory of earlier sessions, updated by this session; None for none.
 
     Raises:
-        InvalidError: The settings lead Google's token to a host that may not get it.
+        InvalidError: The settings name a host that may not get Google's token.
     """
     if environment.engine == "google":
         from reconciler.google.credentials import DefaultCredentials, google_endpoint
@@ -195,17 +192,17 @@ def open_session(
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
         connection = Connection(replace(endpoint, distant=True))
-        seen = memory and memory.of((config.source, environment))
-        yield Session(config, environment, connection, credentials, seen)
+        memory = memory and memory.of((config.source, environment))
+        yield Session(config, environment, connection, credentials, memory)
         return
     from reconciler.base.state_dir_trust import home_of
     from reconciler.google.embedded import EmbeddedService
 
     home = home_of(config.root, environ)
     with EmbeddedService(home.path, start=start, checkout=home.checkout) as service:
-        seen = memory and memory.of((config.source, environment, home))
+        memory = memory and memory.of((config.source, environment, home))
         connection = Connection(service.endpoint(environment))
-        session = Session(config, environment, connection, memory=seen)
+        session = Session(config, environment, connection, memory=memory)
         if start:
             service.put_images(config.images)
             service.reserve(_reserved(config))
@@ -215,7 +212,7 @@ def open_session(
 
 
 def _ensure_bucket(connection: Connection, bucket: str) -> None:
-    """Create a bucket of the embedded service where it isn't there."""
+    # Most often the bucket exists, and this read needs no import of Google's client.
     try:
         connection.get("storage.buckets.get", bucket=bucket, fields="name")
     except NotFoundAtServiceError:
@@ -225,6 +222,6 @@ def _ensure_bucket(connection: Connection, bucket: str) -> None:
 
 
 def _reserved(config: Config) -> set[str]:
-    """Where the embedded service keeps claims, in all of its environments: out of the reach of jobs."""
+    """Return the folders of claims in all environments of the embedded service."""
     local = (environment for environment in config.environments.values() if environment.engine == "local")
     return {f"{environment.claims_bucket}/{PREFIX}" for environment in local}

@@ -1,4 +1,4 @@
-"""Packages staged in Cloud Storage: an object's place says what it holds."""
+"""Packages staged in Cloud Storage, under names that contain their hashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEDIA_TYPE = "application/gzip"
 
 
 def ensure_bucket(connection: Connection, bucket: str) -> None:
-    """Create a bucket where it isn't there: nobody else makes those of the embedded service."""
+    """Create a bucket of the embedded service if it is missing."""
     buckets = connection.client("storage.buckets")
     try:
         execute(buckets.insert(project=connection.endpoint.project, body={"name": bucket}))
@@ -25,17 +25,17 @@ def ensure_bucket(connection: Connection, bucket: str) -> None:
 
 
 class Staging:
-    """The staging bucket of one environment."""
+    """Staging bucket of an environment."""
 
     def __init__(self, connection: Connection, bucket: str) -> None:
         self._connection = connection
         self._bucket = bucket
 
     def put(self, archive: Sdist) -> str:
-        """Upload the archive where it isn't there yet; its `gs://` URI.
+        """Upload the archive if it is missing; return its `gs://` URI.
 
-        What is there already is used only if its size and MD5 are the archive's; anything else raises
-        ServiceError, because running it would run code that nobody reviewed.
+        An existing object is used only if it has the archive's size and MD5. Any other object raises
+        ServiceError, because it would run unreviewed code.
         """
         import base64
 
@@ -77,7 +77,7 @@ class Staging:
                 hint='create it, or name another under "stagingBucket" in reconciler.yaml',
             ) from None
         except ApiError as error:
-            # 412: somebody staged the same archive a moment ago.
+            # 412: another process has just staged the same archive.
             found = self._find(archive) if error.status == 412 else None
             if found is None:
                 raise

@@ -37,13 +37,13 @@ from reconciler.packaging.staging_name import without_staged
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
 _LISTED = "name,displayName,state,labels,createTime,startTime,endTime,error"
-# The service says of no size that it is too large; what it doesn't take, it makes smaller (AIP-158).
+# The service reduces a page size that is too large (AIP-158).
 _PAGE_SIZE = 1000
 _METHODS = "aiplatform.projects.locations"
 _TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
 
-# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState. A word that is not here, PAUSED and
-# UPDATING count as RUNNING: nothing but an end that was seen may be told as an end.
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState. PAUSED, UPDATING and unknown states
+# count as RUNNING: only a known end may be reported as an end.
 _STATES = {
     "JOB_STATE_QUEUED": State.QUEUED,
     "JOB_STATE_PENDING": State.PREPARING,
@@ -57,7 +57,7 @@ _STATES = {
 }
 
 
-# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: chosen, but not run yet.
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: states before the start of a trial.
 _UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
 
 
@@ -66,7 +66,7 @@ class _Error(Struct, frozen=True, gc=False):
 
 
 class _Job(Struct, frozen=True, rename="camel", gc=False):
-    """The fields that jobs of both kinds have, `_LISTED`."""
+    """Fields `_LISTED` of a job of either kind."""
 
     name: Annotated[str, Meta(min_length=1)]
     display_name: str = ""
@@ -92,18 +92,18 @@ class AiPlatformEngine:
 
     @staticmethod
     def manifest_schema(kind: str) -> JsonObject | None:
-        """The schema that ships with the reconciler."""
+        """Return the schema that ships with the reconciler."""
         return schemas.manifest_schema(AIPLATFORM_V1, kind)
 
     @staticmethod
     def module(kind: str, spec: JsonObject) -> str:
-        """The first pool's module that there is."""
+        """Return the first pool's Python module; "" if all pools run containers."""
         packages = (pool.get("pythonPackageSpec") for pool in _job_spec(kind, spec)["workerPoolSpecs"])
         return next((str(package["pythonModule"]) for package in packages if package), "")
 
     @staticmethod
     def accelerator_hours(kind: str, spec: JsonObject) -> float:
-        """The accelerators of all replicas, times `scheduling.timeout`, times `maxTrialCount`."""
+        """Return the accelerators of all replicas times `scheduling.timeout` times `maxTrialCount`."""
         job_spec = _job_spec(kind, spec)
         pools = sum(_accelerators(pool) for pool in job_spec["workerPoolSpecs"])
         timeout = job_spec.get("scheduling", {}).get("timeout", DEFAULT_TIMEOUT)
@@ -111,17 +111,17 @@ class AiPlatformEngine:
 
     @staticmethod
     def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
-        """`serviceAccount`, `network`, `timeout` and `baseOutputDirectory` where the manifest has none."""
+        """Fill in missing `serviceAccount`, `network`, `timeout` and `baseOutputDirectory`."""
         return _job_spec_changed(kind, spec, lambda job_spec: _filled(job_spec, defaults, job_name))
 
     @staticmethod
     def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
-        """`uri` after the package URIs of every pool that runs a Python package."""
+        """Append `uri` to the package URIs of every pool that runs a Python package."""
         return _pools_changed(kind, spec, lambda pool: _pool_with(pool, uri))
 
     @staticmethod
     def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
-        """A `CustomJob` or `HyperparameterTuningJob` resource."""
+        """Return a `CustomJob` or `HyperparameterTuningJob` resource."""
         head: dict[str, Any] = {"displayName": job_name, "labels": dict(labels)}
         if kind != "CustomJob":
             return {**head, **spec}
@@ -131,15 +131,15 @@ class AiPlatformEngine:
 
     @staticmethod
     def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
-        """The replicas of each worker pool."""
+        """Return the replicas of each worker pool."""
         pools = parts_of(spec if kind == "CustomJob" else part_of(spec, "trialJobSpec"), "workerPoolSpecs")
-        # An empty pool keeps the place of one that isn't there; else one replica is the default.
+        # An empty pool only keeps the numbers of the pools behind it. Other pools default to one replica.
         counts = (count_of(pool, "replicaCount", 1) if pool else 0 for pool in pools)
         return {f"workerpool{number}-": count for number, count in enumerate(counts) if count}
 
     @staticmethod
     def trials(job: ActualJob) -> Trials | None:
-        """The trials in the resource of a tuning job."""
+        """Return the trials in the resource of a tuning job."""
         if job.kind == "CustomJob":
             return None
         trials = parts_of(job.body, "trials")
@@ -148,49 +148,50 @@ class AiPlatformEngine:
 
     @staticmethod
     def log_directory(kind: str, spec: JsonObject) -> str:
-        """What AIP_TENSORBOARD_LOG_DIR says; for tuning, the folder that each trial's one is in."""
+        """Return AIP_TENSORBOARD_LOG_DIR; for a tuning job, the parent of all trials' folders."""
         job_spec = spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
         base = text_of(part_of(job_spec, "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
         return f"{base}/logs" if base and kind == "CustomJob" else base
 
     @staticmethod
     def log_directory_field(kind: str) -> str:
-        """`outputUriPrefix`."""
+        """Return the path of `outputUriPrefix`."""
         below = "" if kind == "CustomJob" else "trialJobSpec."
         return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
     def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """The jobs of both kinds with these labels."""
+        """List the jobs of both kinds with these labels."""
         return self.listed(labels)
 
     def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """Return the same, but only jobs created at `since` (RFC 3339) or later."""
+        """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
         found = call_all(listings, threads=self._connection.endpoint.distant)
         return tuple(job for jobs in found for job in jobs)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
-        """The jobs of this kind with this key label."""
+        """List the jobs of a kind with this key label."""
         return tuple(self._listed(kind, {KEY: key}))
 
     def read(self, kind: str, resource: str) -> ActualJob:
-        """The job as it is now, with its spec."""
-        answer = self._connection.get(f"{_METHODS}.{_items(kind)}.get", name=_checked(kind, resource))
+        """Read a job with its spec; raise NotFoundError."""
+        answer = self._connection.get(f"{_METHODS}.{_items(kind)}.get", name=_checked_name(kind, resource))
         return self._read(kind, about(object_of(answer.body), "name"))
 
     @staticmethod
     def named(kind: str, job_name: str) -> None:
-        """None: Vertex AI chooses the name of a job's resource."""
+        """Return None: Vertex AI chooses the resource names of jobs."""
 
     def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
-        """One `create`; Vertex AI takes no id from the caller, so that a second one would be a second job."""
+        """Send one `create`."""
+        # Vertex AI accepts no id from the caller: a second request would create a second job.
         request = self._collection(kind).create(parent=self._parent, body=body)
         answer = execute(request, with_headers(self._connection, headers))
         return self._read(kind, about(answer, "name", self._names(kind)))
 
     def cancel(self, job: ActualJob) -> None:
-        """One `cancel`: best effort, says the service."""
-        execute(self._collection(job.kind).cancel(name=_checked(job.kind, job.resource), body={}))
+        """Send one `cancel`, which the service carries out by best effort."""
+        execute(self._collection(job.kind).cancel(name=_checked_name(job.kind, job.resource), body={}))
 
     @property
     def _parent(self) -> str:
@@ -198,8 +199,9 @@ class AiPlatformEngine:
         return f"projects/{endpoint.project}/locations/{endpoint.location}"
 
     def _names(self, kind: str) -> re.Pattern[str]:
-        """What jobs of ours are called; Vertex AI writes a project as its number."""
+        """Return the pattern of the resource names of this target's jobs."""
         endpoint = self._connection.endpoint
+        # Vertex AI writes a project as its number.
         project, location = re.escape(endpoint.project), re.escape(endpoint.location)
         return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
 
@@ -218,8 +220,8 @@ class AiPlatformEngine:
             _PAGES[kind],
             lambda job: self._actual(kind, job, {}, {}),
         )
-        wanted = labels.items()
-        return [job for job in found if wanted <= job.labels.items()]
+        # A service that ignored the filter would return jobs of other repositories.
+        return [job for job in found if labels.items() <= job.labels.items()]
 
     def _collection(self, kind: str) -> Any:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")
@@ -255,14 +257,14 @@ class AiPlatformEngine:
 
 
 def _items(kind: str) -> str:
-    """The collection of a kind, as the API calls it."""
+    """Return the API's name for the collection of a kind."""
     if kind not in _COLLECTIONS:
         raise unknown(f"Vertex AI has no jobs of the kind {kind!r}")
     return _COLLECTIONS[kind]
 
 
-def _checked(kind: str, resource: str) -> str:
-    """A job's name, if it is one: it comes from a claim or a listing, and becomes a part of an address."""
+def _checked_name(kind: str, resource: str) -> str:
+    # The name comes from a claim or a listing and becomes a part of an address.
     pattern = rf"projects/[\w.:-]+/locations/[\w-]+/{_items(kind)}/[\w-]+"
     if not re.fullmatch(pattern, resource, re.ASCII):
         raise unknown(f"{resource!r} is no {kind} of Vertex AI")
@@ -270,7 +272,7 @@ def _checked(kind: str, resource: str) -> str:
 
 
 def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
-    """The `CustomJobSpec`: all of a custom job's spec, a tuning job's `trialJobSpec`."""
+    """Return the `CustomJobSpec`: a custom job's whole spec, or a tuning job's `trialJobSpec`."""
     part: JsonObject = spec if kind == "CustomJob" else spec["trialJobSpec"]
     return part
 
@@ -278,19 +280,16 @@ def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
 def _accelerators(pool: JsonObject) -> int:
     machine, replicas = pool.get("machineSpec", {}), int(pool.get("replicaCount", 1))
     name, given = machine.get("machineType", ""), int(machine.get("acceleratorCount", 0))
+    # A slice may be a whole pool: its topology then determines the machines, whatever `replicaCount` is.
     return max(replicas * (given or accelerators_of(name)), _chips(machine.get("tpuTopology", "")))
 
 
 def _chips(topology: str) -> int:
-    """The TPU chips of a topology such as "4x4"; 0 for none.
-
-    A slice may be all of a pool: then the number of its machines follows from it, whatever `replicaCount` is.
-    """
+    """Return the TPU chips of a topology such as "4x4"; 0 for none."""
     return prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else 0
 
 
 def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
-    """`spec` with its `CustomJobSpec` changed."""
     if kind == "CustomJob":
         return change(spec)
     return {**spec, "trialJobSpec": change(spec["trialJobSpec"])}
@@ -318,17 +317,17 @@ def _pool_with(pool: JsonObject, uri: str) -> JsonObject:
 
 
 def _spec_of(kind: str, resource: JsonObject) -> JsonObject:
-    """The part of a resource that a manifest's `spec` stands for; empty where the listing left it out."""
+    """Return the part of a resource that corresponds to a manifest's `spec`; empty for a listed resource."""
     names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
-    own = part_of(resource, "jobSpec") if kind == "CustomJob" else _of_names(names, resource)
-    spec = {**own, **_of_names(("encryptionSpec",), resource)}
+    own = part_of(resource, "jobSpec") if kind == "CustomJob" else _selected(names, resource)
+    spec = {**own, **_selected(("encryptionSpec",), resource)}
     pools = (spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")).get("workerPoolSpecs")
     if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
         return spec
     return _pools_changed(kind, spec, _pool_without_staged)
 
 
-def _of_names(names: Iterable[str], resource: JsonObject) -> JsonObject:
+def _selected(names: Iterable[str], resource: JsonObject) -> JsonObject:
     return {name: resource[name] for name in names if name in resource}
 
 

@@ -1,4 +1,4 @@
-"""A job's state as GitHub's commit status, and which of two statuses is to stand."""
+"""Conversion of a job's state to GitHub's commit status, and the comparison of two statuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reconciler.model.job import ActualJob, State
 
 StatusState = Literal["pending", "success", "failure", "error"]
 
-# Total, and by member: a state that is added later has no entry, rather than a green one.
+# An entry for every state and no default: a state that is added later fails a test instead of showing green.
 STATES: dict[State, StatusState] = {
     State.QUEUED: "pending",
     State.PREPARING: "pending",
@@ -29,28 +29,28 @@ _RUN_MARK = re.compile(r" · run ([0-9a-f]{16})(?:_([0-9]{1,9}))?\Z")
 
 
 class Over(Enum):
-    """What a status may be posted over."""
+    """The existing statuses that a new status may replace."""
 
     ANYTHING = auto()
     NOTHING = auto()
-    """Only where its context has none: whoever posted one knew more."""
+    """Post only if the context has no status: an existing status comes from a better informed process."""
     SOMETHING = auto()
-    """Only where its context has one: no further one is wanted, and this one must not stay as it is."""
+    """Post only if the context has a status, which is out of date."""
     NO_END = auto()
-    """Not over an end: whoever posted it saw more of it."""
+    """Don't replace the status of an ended job, which has more detail."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
-    """One commit status.
+    """Commit status.
 
     Attributes:
-        state: As GitHub names it.
-        context: GitHub ignores its case.
-        description: One line, 1 to 140 characters; about a run, it ends with ` · run <hash>[_<attempt>]`, and
-            about several jobs with ` · update <number>`: a number that never falls.
+        state: The state in GitHub's terms.
+        context: The context; GitHub ignores its case.
+        description: A line of 1 to 140 characters. The status of a run ends with ` · run <hash>[_<attempt>]`,
+            the status of several jobs with ` · update <number>`: a number that never falls.
         target_url: An http or https address about the job; "" for none.
-        over: When it is posted at all.
+        over: The existing statuses that it may replace.
     """
 
     state: StatusState
@@ -61,115 +61,113 @@ class CommitStatus:
 
 
 def status_of(context: str, job: ActualJob | None, *, problem: str = "", aside: str = "") -> CommitStatus:
-    """The status that says how a wanted job stands.
+    """Return the status of a desired job.
 
     Args:
-        context: The job's.
-        job: The newest run; None where nothing was submitted yet.
-        problem: Why it goes no further, such as an unknown outcome or a blocked change; goes before the run.
-        aside: A word or two to say beside how the run stands.
+        context: The job's context.
+        job: The newest run; None if no run was submitted yet.
+        problem: The obstacle, such as an unknown outcome or a blocked change; replaces the run's state.
+        aside: A word or two before the run's state.
     """
     if problem:
         return plain_status("error", context, problem)
     if job is None:
         return CommitStatus("pending", context, "not submitted yet")
-    said = f"{aside}, {_said(job)}" if aside else _said(job)
-    status = run_status(STATES[job.state], context, said, job.job_name)
+    text = f"{aside}, {_state_text(job)}" if aside else _state_text(job)
+    status = run_status(STATES[job.state], context, text, job.job_name)
     return replace(status, target_url=_address(job.url))
 
 
-def plain_status(state: StatusState, context: str, said: str) -> CommitStatus:
-    """A status that is about no run."""
-    return CommitStatus(state, context, status_description(said) or "no reason given")
+def plain_status(state: StatusState, context: str, text: str) -> CommitStatus:
+    """Return a status without a mark of a run."""
+    return CommitStatus(state, context, status_description(text) or "no reason given")
 
 
-def run_status(state: StatusState, context: str, said: str, job_name: str) -> CommitStatus:
-    """A status that is about the run of this name, which need not be there."""
-    return _marked(state, context, said, _mark(job_name))
+def run_status(state: StatusState, context: str, text: str, job_name: str) -> CommitStatus:
+    """Return the status of the run of this name, which may be missing."""
+    return _marked(state, context, text, _run_mark(job_name))
 
 
-def update_status(state: StatusState, context: str, said: str, number: int) -> CommitStatus:
-    """A status about several jobs; `number` never falls, and is 0 as long as there is nothing to tell."""
-    return _marked(state, context, said, f" · update {number}" if number else "")
+def update_status(state: StatusState, context: str, text: str, number: int) -> CommitStatus:
+    """Return a status of several jobs; `number` never falls, and is 0 before the first submission."""
+    return _marked(state, context, text, f" · update {number}" if number else "")
 
 
-def _marked(state: StatusState, context: str, said: str, mark: str) -> CommitStatus:
-    return CommitStatus(state, context, status_description(said, MAX_DESCRIPTION - len(mark)) + mark)
+def _marked(state: StatusState, context: str, text: str, mark: str) -> CommitStatus:
+    # The mark is never cut off: without it, a later report couldn't tell the older of two statuses.
+    return CommitStatus(state, context, status_description(text, MAX_DESCRIPTION - len(mark)) + mark)
 
 
 def unknown_of(context: str, job_name: str) -> CommitStatus:
-    """The status of a submission that may have become a job of this name, or may not."""
+    """Return the status of a submission with an unknown outcome, which may have created this job."""
     return run_status("pending", context, "whether a job was created is not known yet", job_name)
 
 
 class News(Enum):
-    """What a status says beside the one that is there."""
+    """Result of the comparison of a new status with the existing status."""
 
     NEW = auto()
     KNOWN = auto()
     OLD = auto()
-    """Another one knew more."""
+    """The existing status is ahead."""
 
 
-def news(wanted: CommitStatus, there: CommitStatus | None) -> News:
-    """Whether `wanted` is to be posted over `there`, the newest status of the same context.
+def news(status: CommitStatus, existing: CommitStatus | None) -> News:
+    """Compare a status with `existing`, the newest status of the same context; NEW is to be posted.
 
-    A run only goes forward: its end is never replaced by an earlier state of it, nor a later attempt by an
-    earlier one, as could happen where two report at once and the slower one has the older news. The same
-    holds for the updates of a status over several jobs.
+    A run only goes forward: an earlier state never replaces its end, and an earlier attempt never replaces a
+    later one. Two reporters at once could cause this if the slower one has the older state. The same holds
+    for the numbers of a status over several jobs.
     """
-    if there is None:
-        return News.KNOWN if wanted.over is Over.SOMETHING else News.NEW
-    if (wanted.state, wanted.description, wanted.target_url) == (
-        there.state,
-        there.description,
-        there.target_url,
-    ):
+    if existing is None:
+        return News.KNOWN if status.over is Over.SOMETHING else News.NEW
+    # Contexts are equal but for their case, and `over` isn't a part of the posted status.
+    if replace(status, context=existing.context, over=existing.over) == existing:
         return News.KNOWN
-    if wanted.over is Over.NOTHING or (wanted.over is Over.NO_END and there.state != "pending"):
+    if status.over is Over.NOTHING or (status.over is Over.NO_END and existing.state != "pending"):
         return News.KNOWN
-    return News.NEW if _is_forward(wanted, there) else News.OLD
+    return News.NEW if _is_forward(status, existing) else News.OLD
 
 
-def _is_forward(wanted: CommitStatus, there: CommitStatus) -> bool:
-    if (number := _update(there)) is not None:
-        update = _update(wanted)
+def _is_forward(status: CommitStatus, existing: CommitStatus) -> bool:
+    if (number := _update_number(existing)) is not None:
+        update = _update_number(status)
         return update is not None and update >= number
-    new, old = _run(wanted), _run(there)
+    new, old = _run_of(status), _run_of(existing)
     if new is None or old is None or new[0] != old[0]:
         return True
     if new[1] != old[1]:
         return new[1] > old[1]
-    return not (wanted.state == "pending" and there.state != "pending")
+    return not (status.state == "pending" and existing.state != "pending")
 
 
-def _said(job: ActualJob) -> str:
+def _state_text(job: ActualJob) -> str:
     match job.state:
         case State.QUEUED:
-            return f"waiting in the queue{_own_word(job)}"
+            return f"waiting in the queue{_service_word(job)}"
         case State.PREPARING:
-            return f"getting ready{_own_word(job)}"
+            return f"getting ready{_service_word(job)}"
         case State.RUNNING:
-            return f"running{_since(job)}{_own_word(job)}"
+            return f"running{_since(job)}{_service_word(job)}"
         case State.CANCELLING:
-            return f"being cancelled{_own_word(job)}"
+            return f"being cancelled{_service_word(job)}"
         case State.SUCCEEDED:
-            return f"succeeded{_duration(job)}{_own_word(job)}"
+            return f"succeeded{_duration(job)}{_service_word(job)}"
         case State.FAILED:
-            return f"failed{_duration(job)}{_own_word(job)}{_reason(job)}"
+            return f"failed{_duration(job)}{_service_word(job)}{_reason(job)}"
         case State.CANCELLED:
-            return f"cancelled{_own_word(job)}"
+            return f"cancelled{_service_word(job)}"
 
 
-def _own_word(job: ActualJob) -> str:
-    """The service's word for the state where it says more than ours."""
+def _service_word(job: ActualJob) -> str:
+    """Return the service's word for the state if it differs from ours."""
     word = job.service_state.removeprefix("JOB_STATE_")
     usual = {str(job.state), "PENDING"} if job.state is State.PREPARING else {str(job.state)}
     return f" ({word})" if word and word not in usual else ""
 
 
 def _reason(job: ActualJob) -> str:
-    """The error's first line: a traceback follows, which may quote what only the log's readers may see."""
+    # A traceback follows the first line. It may quote values that only readers of the log may see.
     first = job.error.strip().split("\n")[0]
     return f": {first}" if first else ""
 
@@ -198,23 +196,23 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def _mark(job_name: str) -> str:
+def _run_mark(job_name: str) -> str:
     end = _JOB_NAME_END.search(job_name)
     return f" · run {end[1]}" if end else ""
 
 
-def _run(status: CommitStatus) -> tuple[str, int] | None:
-    """The hash and the attempt of the run that a status is about; None where it is about none."""
+def _run_of(status: CommitStatus) -> tuple[str, int] | None:
+    """Return the hash and the attempt of a status of a run; None for any other status."""
     mark = _RUN_MARK.search(status.description)
     return (mark[1], int(mark[2] or 1)) if mark else None
 
 
-def _update(status: CommitStatus) -> int | None:
-    """The number of a status over several jobs; None where it has none."""
+def _update_number(status: CommitStatus) -> int | None:
+    """Return the number of a status of several jobs; None if it has none."""
     mark = _UPDATE_MARK.search(status.description)
     return int(mark[1]) if mark else None
 
 
 def _address(url: str) -> str:
-    # GitHub refuses the whole status for any other: "Target url must use http(s) scheme".
+    # GitHub refuses the whole status for any other address: "Target url must use http(s) scheme".
     return url if url.startswith(("https://", "http://")) else ""

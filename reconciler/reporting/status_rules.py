@@ -1,4 +1,4 @@
-"""What commits are told of their jobs: a status for each, one over all of them, and one of the drift."""
+"""Rules for commit statuses: one status per job, one roll-up over all jobs, one for drift."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from reconciler.reporting.status import (
 from reconciler.submission.observe import Observed
 
 MANY = 20
-"""Jobs of one commit, above which it gets no status for each, unless the settings say so."""
+"""Largest number of jobs of a commit with a status per job, unless the settings choose otherwise."""
 
-# What is left of a description beside its mark and what joins its parts.
+# The update mark and the separators between the parts need up to 25 characters of a description.
 _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"
@@ -39,15 +39,15 @@ _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 
 @dataclass(frozen=True)
 class View:
-    """What there is to tell of, at one look.
+    """Input of all rules: the claims, runs and plan of one pass.
 
     Attributes:
-        contexts: What the statuses are called.
-        commit: The commit whose jobs are exactly the wanted ones, "" for none.
-        observed: The claims and the runs; only a run that a claim is bound to says anything of a job.
-        plan: What would be done now, about which wanted jobs.
-        problems: By base name, why this apply didn't submit a job.
-        each: Whether each job has a status of its own; None leaves it to how many they are.
+        contexts: The contexts of the statuses.
+        commit: The commit whose jobs are exactly the desired jobs, "" for none.
+        observed: The claims and the runs; a run counts for a job only if a claim is bound to it.
+        plan: The present plan for the desired jobs.
+        problems: The reason why this apply didn't submit a job, by base name.
+        each: True for a status per job, False for the roll-up only, None to decide by the number of jobs.
     """
 
     contexts: Contexts
@@ -59,39 +59,39 @@ class View:
 
     @cached_property
     def attempts(self) -> dict[str, list[Attempt]]:
-        """By key: every attempt that has a claim or a run."""
+        """All attempts that have a claim or a run, by key."""
         found = defaultdict(list)
         desired = [change.desired for change in self.changes.values() if change.desired]
-        for of_base in attempts_by_base(desired, self.observed.runs, self.observed.known).values():
-            for attempt in of_base:
+        for attempts in attempts_by_base(desired, self.observed.runs, self.observed.known).values():
+            for attempt in attempts:
                 found[attempt.id.key].append(attempt)
         return found
 
     @cached_property
     def changes(self) -> dict[str, Change]:
-        """By base name as the manifest writes it: what would be done about a wanted job."""
+        """The planned changes of desired jobs, by the base name that the manifest writes."""
         return changes_of(self.plan)
 
     def change(self, name: str, keys: Collection[str]) -> Change | None:
-        """What would be done about a job; None where other content is wanted by now, or nothing."""
+        """Return the planned change of a job; None if the manifest is gone or has other content now."""
         change = self.changes.get(name)
-        wanted = change.desired if change else None
-        return change if wanted and not set(keys_of(wanted)).isdisjoint(keys) else None
+        desired = change.desired if change else None
+        return change if desired and not set(keys_of(desired)).isdisjoint(keys) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one job of a commit stands.
+    """State of one job of a commit.
 
     Attributes:
-        name: Its base name.
-        word: How it stands in a word or two, for the status over all jobs.
-        state: The same as GitHub names it.
-        final: Whether it stays so unless somebody does something.
-        sha: The commit that asked for it first, "" for none.
-        status: What that commit is told; None where there is nothing to say.
-        guess: Whether an apply may have known better why it wasn't submitted.
-        step: How far it has come, a number that never falls.
+        name: The job's base name.
+        word: The state in a word or two, for the roll-up.
+        state: The state in GitHub's terms.
+        final: True if the state stays unless a person intervenes.
+        sha: The commit of the first submission, "" for none.
+        status: The status for that commit; None for no status.
+        guess: True if an earlier apply may have posted a better reason why the job wasn't submitted.
+        step: The job's progress, a number that never falls.
     """
 
     name: str
@@ -106,11 +106,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What is owed for one commit's record.
+    """Statuses to be posted for one commit's record.
 
     Attributes:
-        by_commit: The statuses of each commit: also of earlier ones that asked for the same jobs first.
-        final: Whether all of it stays so.
+        by_commit: The statuses of each commit, including earlier commits that submitted the same jobs first.
+        final: True if no status will change any more.
     """
 
     by_commit: Mapping[str, Sequence[CommitStatus]]
@@ -118,32 +118,33 @@ class Telling:
 
     @property
     def digest(self) -> str:
-        """Changes with what is told."""
-        said = [
+        """A hash of all statuses, which changes with any of them."""
+        content = [
             (sha, status.context, status.state, status.description, status.target_url)
             for sha, statuses in sorted(self.by_commit.items())
             for status in statuses
         ]
-        return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
-    """The record of the commit that was applied last; None where none was."""
+    """Return the record of the commit that was applied last; None if no commit was applied."""
     return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)
 
 
 def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
-    """What the commit of a record is told, and for its jobs the commits that asked for them first.
+    """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
     Args:
-        view: What there is.
-        record: The commit's.
-        newest: That of the commit that was applied last: what it doesn't want is superseded.
+        view: The claims, runs and plan of this pass.
+        record: The commit's record.
+        newest: The record of the last applied commit: a job that it doesn't contain is superseded.
     """
     if record.superseded_by:
-        said = f"superseded by {record.superseded_by[:7]} before it was applied"
-        status = plain_status("error", view.contexts.roll_up, said)
-        # One that has a verdict was applied at some time, by somebody whose records are gone.
+        text = f"superseded by {record.superseded_by[:7]} before it was applied"
+        status = plain_status("error", view.contexts.roll_up, text)
+        # An existing roll-up means that another reconciler applied the commit and that its record is gone:
+        # "superseded before it was applied" must not replace that result.
         return Telling({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
     verdicts = [
@@ -153,9 +154,10 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
     each = view.each if view.each is not None else len(verdicts) <= MANY
     for verdict in verdicts:
-        settled = record.jobs[verdict.name].settled and verdict.final and verdict.sha != record.sha
-        if verdict.status and verdict.sha and not settled:
-            # Above the limit no status is begun, and one that was begun is brought to its end.
+        # A job that had ended before this commit needs no new status at the commit that submitted it.
+        is_settled = record.jobs[verdict.name].settled and verdict.final and verdict.sha != record.sha
+        if verdict.status and verdict.sha and not is_settled:
+            # Without a status per job, only update statuses that exist: a pending one must not stay for ever.
             over = verdict.status.over if each else Over.SOMETHING
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
@@ -164,7 +166,10 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
 
 
 def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
-    """By commit: the jobs of which an attempt has several runs, also those that nothing was owed for."""
+    """Return an error status for each job with several runs of one attempt, by commit.
+
+    This includes jobs of closed records.
+    """
     found: dict[str, list[CommitStatus]] = defaultdict(list)
     for attempts in view.attempts.values():
         for attempt in attempts:
@@ -176,18 +181,18 @@ def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
 
 
 def reopened(view: View, record: CommitRecord) -> CommitRecord:
-    """A record whose jobs were all told of, and of which one turns out to have been submitted twice."""
+    """Return the record, open again if one of its jobs turns out to have been submitted twice."""
     twice = {key for key, attempts in view.attempts.items() if any(attempt.others for attempt in attempts)}
     jobs = {
         name: replace(job, settled=job.settled and twice.isdisjoint(job.keys))
         for name, job in record.jobs.items()
     }
-    is_owed = any(not twice.isdisjoint(job.keys) for job in jobs.values())
-    return replace(record, jobs=jobs, closed=record.closed and not is_owed)
+    has_duplicate = any(not twice.isdisjoint(job.keys) for job in jobs.values())
+    return replace(record, jobs=jobs, closed=record.closed and not has_duplicate)
 
 
 def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
-    """What the branch's head is told of what there is and isn't wanted."""
+    """Return the drift status for the branch's head."""
     if not drift:
         return plain_status("success", contexts.drift, "no drift")
     first = "; ".join(f"{finding.kind} {finding.job_name}" for finding in drift)
@@ -196,27 +201,30 @@ def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
 
 
 def changes_of(plan: Plan) -> dict[str, Change]:
-    """By base name as the manifest writes it: what is to be done about each wanted job."""
+    """Return the planned changes of desired jobs, by the base name that the manifest writes."""
     return {change.desired.manifest.name: change for change in plan.changes if change.desired}
 
 
 def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) -> CommitRecord:
-    """The record of a commit whose plan is about to be carried out.
+    """Return the record of a commit whose plan is about to be executed.
 
     Args:
         plan: The plan.
-        blank: A record without jobs, which says of what commit it is and since when.
-        earlier: The commit's record from an earlier apply; None where there is none.
+        blank: A record without jobs that names the commit and its time.
+        earlier: The commit's record from an earlier apply; None if there is none.
     """
     before = earlier or replace(blank, whole=False)
     number = max(before.number, blank.number)
-    jobs = {name: _wanted(change) for name, change in changes_of(plan).items() if not _is_suspended(change)}
+    jobs = {name: _recorded(change) for name, change in changes_of(plan).items() if not _is_suspended(change)}
     is_known = before.number == number and _keys(before.jobs) == _keys(jobs)
     if before.closed and is_known and all(job.settled for job in jobs.values()):
         return before
     known = {} if before.closed else before.jobs
-    # What an open record still owes isn't settled by having ended meanwhile.
-    jobs = {name: known[name] if _same(job, known.get(name)) else job for name, job in jobs.items()}
+    # A job that ended since the earlier apply still needs its status: keep the open record's entry.
+    jobs = {
+        name: known[name] if name in known and known[name].keys == job.keys else job
+        for name, job in jobs.items()
+    }
     if not plan.whole:
         jobs = {**before.jobs, **jobs}
     whole = plan.whole or before.whole
@@ -238,31 +246,29 @@ def _keys(jobs: Mapping[str, WantedJob]) -> dict[str, tuple[str, ...]]:
     return {name: job.keys for name, job in jobs.items()}
 
 
-def _same(job: WantedJob, known: WantedJob | None) -> bool:
-    return known is not None and known.keys == job.keys
-
-
-def _wanted(change: Change) -> WantedJob:
+def _recorded(change: Change) -> WantedJob:
     assert change.desired is not None, "only wanted jobs are recorded"
     is_live = change.actual is not None and not change.actual.state.ended
     return WantedJob(keys_of(change.desired), settled=change.action is Action.NONE and not is_live)
 
 
 def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
-    """Whether the newest commit is known to want other content, or nothing, under a job's name."""
-    there = newest.jobs.get(name)
-    return newest.whole if there is None else set(there.keys).isdisjoint(job.keys)
+    """Return True if the newest commit is known to have other content, or no job, under this name."""
+    newer = newest.jobs.get(name)
+    # A record of a part of the jobs doesn't tell that a job is missing.
+    return newest.whole if newer is None else set(newer.keys).isdisjoint(job.keys)
 
 
 def _verdict(view: View, sha: str, name: str, job: WantedJob, *, superseded: bool) -> Verdict:
     claimed = _claimed(job.keys, view.attempts)
-    verdict = _standing(view, sha, name, job, _called_for(claimed), superseded=superseded)
+    verdict = _judge(view, sha, name, job, _without_idle_refusal(claimed), superseded=superseded)
     attempts = claimed[-1][1].id.attempt if claimed else 0
-    # Runs of which one is too many were seen to end, or never will.
+    # "submitted twice" counts as an end although it isn't final: it may be found out after the end of the
+    # first run, and the number must not fall then.
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word == _SUBMITTED_TWICE))
 
 
-def _standing(
+def _judge(
     view: View,
     sha: str,
     name: str,
@@ -271,49 +277,49 @@ def _standing(
     *,
     superseded: bool,
 ) -> Verdict:
-    # The commit of the first submission asked for the job; a later one only found it there.
-    asked = claimed[0][0].commit if claimed else sha
+    # The commit of the first submission gets the status; later commits only found the job.
+    first = claimed[0][0].commit if claimed else sha
     context, change = view.contexts.of_job(name), view.change(name, job.keys)
     twice = next((_twice(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
-        return _problem(name, asked, context, _SUBMITTED_TWICE, twice)
-    # What the newest commit wants isn't suspended, whatever an older checkout says.
+        return _problem(name, first, context, _SUBMITTED_TWICE, twice)
+    # A job that the newest commit contains isn't suspended, even if an older checkout suspends it.
     if superseded and (not claimed or claimed[-1][0].state is ClaimState.REJECTED):
         word = "suspended" if _is_suspended(change) else "superseded"
-        return _end(name, asked, context, word, f"{word} before it was submitted", claimed)
+        return _end(name, first, context, word, f"{word} before it was submitted", claimed)
     problem = view.problems.get(name) or _blocked(change) if change else ""
     if not claimed:
-        return _unclaimed(name, asked, context, problem)
+        return _unclaimed(name, first, context, problem)
     claim, attempt = claimed[-1]
     match claim.state:
         case ClaimState.PENDING:
             status = unknown_of(context, claim.job_name)
-            return Verdict(name, "unknown", "pending", final=False, sha=asked, status=status)
+            return Verdict(name, "unknown", "pending", final=False, sha=first, status=status)
         case ClaimState.REJECTED:
-            said = f"refused: {claim.error or 'no reason given'}"
-            return _problem(name, asked, context, "refused", said)
+            text = f"refused: {claim.error or 'no reason given'}"
+            return _problem(name, first, context, "refused", text)
         case ClaimState.HELD if claim.given_up:
-            said = 'given up; change "rerun" to run it again'
-            return _end(name, asked, context, "given up", said, claimed)
+            text = 'given up; change "rerun" to run it again'
+            return _end(name, first, context, "given up", text, claimed)
         case ClaimState.HELD:
             reason = claim.error or "no reason given"
-            said = f"held, see `reconciler resolve {claim.base_name}`: {reason}"
-            return _problem(name, asked, context, "held", said)
+            text = f"held, see `reconciler resolve {claim.base_name}`: {reason}"
+            return _problem(name, first, context, "held", text)
         case ClaimState.BOUND if attempt.state is None:
-            said = "deleted outside: the service has it no more, and its end was not seen"
-            return _end(name, asked, context, "deleted", said, claimed)
+            text = "deleted outside: the service has it no more, and its end was not seen"
+            return _end(name, first, context, "deleted", text, claimed)
         case ClaimState.BOUND if attempt.failed and change and change.action in _TO_BE_RETRIED:
-            return _failed(name, asked, context, problem, claim, attempt)
+            return _failed(name, first, context, problem, claim, attempt)
         case ClaimState.BOUND:
             aside = "superseded" if superseded and not _is_suspended(change) else ""
-            verdict = _bound(name, asked, context, claim, attempt, aside)
-            # Whether a failed job has attempts left isn't known where it wasn't looked at.
+            verdict = _bound(name, first, context, claim, attempt, aside)
+            # A plan of selected jobs doesn't show if a failed job outside the selection has attempts left.
             is_open = attempt.failed and change is None and not superseded and not view.plan.whole
             return replace(verdict, final=verdict.final and not is_open)
 
 
 def _unclaimed(name: str, sha: str, context: str, problem: str) -> Verdict:
-    """A job that nothing was submitted for."""
+    """Return the verdict of a job without a claim."""
     if problem:
         return _problem(name, sha, context, "not submitted", problem)
     status = replace(status_of(context, None), over=Over.NOTHING)
@@ -321,33 +327,32 @@ def _unclaimed(name: str, sha: str, context: str, problem: str) -> Verdict:
 
 
 def _failed(name: str, sha: str, context: str, problem: str, claim: Claim, attempt: Attempt) -> Verdict:
-    """A job that failed and has attempts left."""
     if problem:
         return _problem(name, sha, context, "not retried", problem)
-    status = _told(context, claim, attempt, "")
+    status = _bound_status(context, claim, attempt, "")
     return Verdict(name, "to be retried", "pending", final=False, sha=sha, status=status)
 
 
 def _bound(name: str, sha: str, context: str, claim: Claim, attempt: Attempt, aside: str) -> Verdict:
-    """A job that the service has, or whose end was seen while it had it."""
-    assert attempt.state is not None, "how it stands is known"
-    status = _told(context, claim, attempt, aside)
+    """Return the verdict of a job with a run at the service or with a recorded end."""
+    assert attempt.state is not None, "the caller handles deleted jobs"
+    status = _bound_status(context, claim, attempt, aside)
     word = str(attempt.state).lower()
     return Verdict(name, word, STATES[attempt.state], attempt.state.ended, sha, status)
 
 
-def _told(context: str, claim: Claim, attempt: Attempt, aside: str) -> CommitStatus:
-    """What the run says, or what is known of it where the service has forgotten it."""
+def _bound_status(context: str, claim: Claim, attempt: Attempt, aside: str) -> CommitStatus:
     if attempt.run and attempt.run.resource == claim.resource:
         return status_of(context, attempt.run, aside=aside)
-    assert attempt.state is not None, "how it stands is known"
-    said = f"{str(attempt.state).lower()}; the service has its record no more"
-    status = run_status(STATES[attempt.state], context, said, claim.job_name)
+    assert attempt.state is not None, "the caller handles deleted jobs"
+    # The service no longer lists the run: an end that was posted from the run itself has more detail.
+    text = f"{str(attempt.state).lower()}; the service has its record no more"
+    status = run_status(STATES[attempt.state], context, text, claim.job_name)
     return replace(status, over=Over.NO_END)
 
 
 def _is_suspended(change: Change | None) -> bool:
-    """Whether a job is still in the repository, with nothing wanted of it."""
+    """Return True if the job's manifest exists and suspends it."""
     return bool(change and change.desired and change.desired.manifest.reconcile.suspend)
 
 
@@ -355,31 +360,32 @@ def _blocked(change: Change) -> str:
     return change.reason if change.action is Action.BLOCKED else ""
 
 
-def _problem(name: str, sha: str, context: str, word: str, said: str) -> Verdict:
-    """What somebody or something may still put right."""
-    return Verdict(name, word, "error", final=False, sha=sha, status=plain_status("error", context, said))
+def _problem(name: str, sha: str, context: str, word: str, text: str) -> Verdict:
+    """Return the verdict of a job with a problem that may still be solved."""
+    return Verdict(name, word, "error", final=False, sha=sha, status=plain_status("error", context, text))
 
 
 def _end(
-    name: str, sha: str, context: str, word: str, said: str, claimed: Sequence[tuple[Claim, Attempt]]
+    name: str, sha: str, context: str, word: str, text: str, claimed: Sequence[tuple[Claim, Attempt]]
 ) -> Verdict:
-    """What is over without a run that ended."""
+    """Return the final verdict of a job without the end of a run."""
     job_name = claimed[-1][0].job_name if claimed else ""
-    return Verdict(name, word, "error", True, sha, run_status("error", context, said, job_name))
+    return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
 def _roll_up(context: str, verdicts: Sequence[Verdict]) -> CommitStatus:
-    """The verdict over all jobs: red as soon as one is, green only when all succeeded."""
+    """Return the status over all jobs: red if any job is red, green only if all jobs succeeded."""
     states = {verdict.state for verdict in verdicts}
     state: StatusState = next((s for s in ("failure", "error", "pending") if s in states), "success")
-    status = update_status(state, context, _said_of(verdicts), sum(verdict.step for verdict in verdicts))
-    # A job that isn't begun says nothing over what is there, and hides nothing that is known of another.
+    status = update_status(state, context, _summary(verdicts), sum(verdict.step for verdict in verdicts))
+    # The process that posted the present status may have known more than "not submitted yet", so that this
+    # goes over no status. The failure of another job is posted all the same: `state` isn't pending then.
     guess = state == "pending" and any(verdict.guess for verdict in verdicts)
     return replace(status, over=Over.NOTHING) if guess else status
 
 
-def _said_of(verdicts: Sequence[Verdict]) -> str:
-    """What isn't well by name, then the others in numbers."""
+def _summary(verdicts: Sequence[Verdict]) -> str:
+    """Return the names of red jobs, then the numbers of the others."""
     if not verdicts:
         return "no jobs"
     bad: dict[str, list[str]] = defaultdict(list)
@@ -404,19 +410,19 @@ def _count(jobs: int) -> str:
 
 
 def _claimed(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> list[tuple[Claim, Attempt]]:
-    """The attempts at just this content that have claims, the newest last."""
+    """Return the attempts at exactly this content that have claims, newest last."""
     mine = [(a.claim, a) for key in keys for a in attempts.get(key, ()) if a.claim]
     return sorted(mine, key=lambda pair: (pair[1].id.attempt, -keys.index(pair[1].id.key)))
 
 
-def _called_for(claimed: Sequence[tuple[Claim, Attempt]]) -> Sequence[tuple[Claim, Attempt]]:
-    """Without a last attempt that made no job, and that nothing calls for any more."""
+def _without_idle_refusal(claimed: Sequence[tuple[Claim, Attempt]]) -> Sequence[tuple[Claim, Attempt]]:
+    """Return the attempts without a last attempt that was refused and is no longer needed."""
     is_refused = len(claimed) > 1 and claimed[-1][0].state is ClaimState.REJECTED
     return claimed[:-1] if is_refused and not claimed[-2][1].failed else claimed
 
 
 def _twice(attempt: Attempt) -> str:
-    """Said as long as more than one job of an attempt is to be seen, however each of them stands."""
+    # Ended runs count too: the problem stays reported as long as the service lists several runs.
     runs = [run for run in (attempt.run, *attempt.others) if run]
     numbers = sorted(run.resource.rpartition("/")[2] for run in runs)
     return f"attempt {attempt.id.attempt} has {len(runs)} jobs: {', '.join(numbers)}"

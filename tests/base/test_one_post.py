@@ -14,8 +14,7 @@ from tls import Loopback
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, RetryingReads
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.engines import engine_class
-from reconciler.google.job_store import EngineJobs
+from reconciler.google.engines import EngineJobs, engine_class
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.model.ports import Answer, Created, Credential, NotSent, Refused, Taken, Unknown
 

@@ -219,7 +219,7 @@ def test_no_cache_may_answer_a_read() -> None:
 
 @pytest.mark.fault(14)
 def test_all_claims_are_listed_through_all_pages(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reconciler.google.claim_store._PAGE_SIZE", 2)
+    monkeypatch.setattr("reconciler.google.object_store._PAGE_SIZE", 2)
     written = [session.claims.write(replace(CLAIM, id=ClaimId(KEY, attempt)), 0) for attempt in range(1, 6)]
     assert list(session.claims.listed().values()) == written
 

@@ -23,8 +23,8 @@ from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.client import ApiError, Connection, Endpoint
-from reconciler.google.incremental import LASTS, LEAST_MARGIN, KnownRuns, Memory
-from reconciler.google.job_store import EngineJobs, RunsSeen
+from reconciler.google.engines import EngineJobs
+from reconciler.google.incremental import LASTS, LEAST_MARGIN, IncrementalRuns, KnownRuns, Memory
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
@@ -355,7 +355,7 @@ def test_both_services_list_by_time(held: HeldService, monkeypatch: pytest.Monke
     monkeypatch.setattr(Connection, "get", noting)
     with opened(held) as session:
         memory = Memory()
-        seen = RunsSeen(memory, Clock(), session.bounds)
+        seen = IncrementalRuns(memory, Clock(), session.bounds)
         jobs = EngineJobs("acme-jobs", session.engine, [AIPLATFORM_V1, ML_V1], seen)
         labels = {SOURCE: "acme-jobs", KEY: "k"}
         _create(session, labels)
@@ -417,7 +417,7 @@ class Other:
 
 
 def jobs_of(engine: Any, version: str, bounds: Bounds = GOOGLE_BOUNDS) -> EngineJobs:
-    return EngineJobs("acme-jobs", lambda _: engine, [version], RunsSeen(Memory(), Clock(), bounds))
+    return EngineJobs("acme-jobs", lambda _: engine, [version], IncrementalRuns(Memory(), Clock(), bounds))
 
 
 def test_an_engine_of_another_package_lists_all_each_time() -> None:

@@ -25,7 +25,7 @@ from noted_locks import Meeting
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError
-from reconciler.google import ai_platform, claim_store, client, vertex_ai
+from reconciler.google import ai_platform, client, object_store, vertex_ai
 from reconciler.google.client import (
     ApiError,
     Connection,
@@ -213,7 +213,7 @@ LIKELY = st.fixed_dictionaries(
         "metadata": ANY | st.dictionaries(st.sampled_from(["claim", "genesis", "x"]), st.text(max_size=5)),
     },
 )
-PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, claim_store._PAGES]
+PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, object_store._PAGES]
 
 
 @settings(deadline=None)
@@ -239,12 +239,12 @@ def quickly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
 
 
 def slowly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
-    items, token = pages._odd_page(object_of(body))
-    return pages._leniently(json.loads(bytes(items))), token
+    items, token = pages._lenient_page(object_of(body))
+    return pages._lenient_items(json.loads(bytes(items))), token
 
 
 def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    for road in ("_odd_page", "_leniently"):
+    for road in ("_lenient_page", "_lenient_items"):
         monkeypatch.setattr(Pages, road, lambda *_: pytest.fail("the slow road"))
     job = {
         "name": "n",
@@ -261,7 +261,7 @@ def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytes
     assert quickly(ai_platform._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == client.typed_record(
         ai_platform._Job, {"jobId": "j"}
     )
-    assert quickly(claim_store._PAGES, b"{}") == ({}, "")
+    assert quickly(object_store._PAGES, b"{}") == ({}, "")
 
 
 def outcome(act: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""GitHub's REST API, one request at a time: reads are repeated, writes wait once where a limit asks."""
+"""Client of GitHub's REST API: repeats reads, and waits once if a limit refuses a write."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LONGEST_WAIT = 120.0
 
 
 class GitHubApi:
-    """The API of one repository; what it raises is RefusedError.
+    """API of a repository; all failures are RefusedError.
 
     Args:
-        transport: What sends.
-        settings: Where to, and with what token.
-        purpose: What it is for.
+        transport: Sends the requests.
+        settings: The repository and the token.
+        purpose: The kind of reports, for messages.
         sleep: Waits for a number of seconds.
-        chance: Gives a number from 0 to below 1.
+        chance: Returns a random number from 0 to below 1.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GitHubApi:
         self.sleep = sleep
 
     def items(self, path: str) -> Iterator[Any]:
-        """The items of all pages of a listing, as they are read; more than 100 pages are refused."""
+        """Yield the items of all pages of a listing; raise RefusedError after 100 pages."""
         for number in range(1, MAX_PAGES + 1):
             page, more = self._page(path, number)
             yield from page
@@ -56,14 +56,15 @@ class GitHubApi:
         raise RefusedError(f"{path}: there are more than {MAX_PAGES * PER_PAGE}, more than are read")
 
     def read(self, path: str) -> Any:
-        """One resource; a path that begins with "/" is not the repository's, but below the API's address."""
+        """Return a resource of the repository, or of the API if the path begins with "/"."""
         return _json(self._read(path).body)
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
-        """Create or change a resource; sent a second time only where a limit refused the first."""
+        """Create or change a resource; return the response's JSON."""
         request = self._request(method, path, json.dumps(body).encode())
         try:
             response = self._transport.send(request)
+            # A request that a limit refused had no effect, so that a second one duplicates nothing.
             if self._waited_for(response):
                 response = self._transport.send(request)
         except ServiceError as error:
@@ -73,13 +74,13 @@ class GitHubApi:
         return _json(response.body)
 
     def _page(self, path: str, number: int) -> tuple[list[Any], bool]:
-        """One page, and whether another one follows."""
+        """Return a page's items, and True if a page follows."""
         response = self._read(f"{path}?per_page={PER_PAGE}&page={number}")
         page = _json(response.body)
         if not isinstance(page, list):
             raise refusal_of(response, self._settings, self._purpose)
         link = response.headers.get("link", "")
-        # A proxy may drop the header: then a full page means that there may be more.
+        # A proxy may drop the header: then a page may follow any full page.
         return page, 'rel="next"' in link if link else len(page) == PER_PAGE
 
     def _read(self, path: str) -> HttpResponse:
@@ -93,7 +94,8 @@ class GitHubApi:
         return response
 
     def _waited_for(self, response: HttpResponse) -> bool:
-        """Whether the answer asked to come back later, and it is later now: once, and not for long."""
+        """Wait if the response asks for it; return True after waiting."""
+        # Once per report: a job that waits for hours costs more than a status that the next report posts.
         seconds = seconds_to_wait(response)
         if seconds is None or seconds > LONGEST_WAIT or self._waited:
             return False

@@ -1,10 +1,10 @@
-"""One comment on a pull request, kept up to date.
+"""Comment on a pull request, kept up to date.
 
-It is found again by what it begins with and by who wrote it; neither alone will do. Anybody can write a
-comment that begins alike, and a token that may comment may also edit what others wrote. Who the token is,
-GitHub tells where it is a user's. A workflow's own token is refused that, and writes as
-`github-actions[bot]`: no user can have that name, as brackets aren't allowed in theirs. A comment that begins
-alike and is somebody else's is left alone, and doesn't keep ours from being written.
+The marker at its beginning and its author identify the comment; both are needed. Any user can write a comment
+with the marker, and a token that may comment may also edit the comments of other users. GitHub returns the
+user of a user's token. It refuses this to a workflow's token, which writes as `github-actions[bot]`: no user
+can have that name, because user names contain no brackets. A comment with the marker by another author stays
+unchanged, and doesn't prevent ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reconciler.reporting.github.api import GitHubApi
 from reconciler.reporting.github.refusals import Purpose, RefusedError
 
 MAX_COMMENT = 65_536
-"""Characters of a comment, counted here as UTF-16 does, which never counts fewer than GitHub."""
+"""Longest comment in UTF-16 code units, of which a text never has fewer than GitHub counts characters."""
 
 COMMENTS = Purpose(
     "comments on pull requests",
@@ -32,7 +32,7 @@ _REPLACED = "*Replaced by a newer comment.*"
 
 
 class Kept(StrEnum):
-    """What was done to keep the comment up to date."""
+    """Result of an update of the comment."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -41,12 +41,12 @@ class Kept(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who a token writes as: the number of a user, or None for a workflow's token."""
+    """Author of a token's comments: the number of a user, or None for a workflow's token."""
 
     number: int | None
 
     def wrote(self, comment: dict[str, Any]) -> bool:
-        """Whether it is the author of a comment."""
+        """Return True for a comment of this author."""
         match comment.get("user"):
             case {"id": int(number)} if self.number is not None:
                 return number == self.number
@@ -55,46 +55,47 @@ class Author:
         return False
 
 
-def comment_body(environment: str, said: str) -> str:
-    """The comment's whole text, for which there is one comment of each environment."""
-    return f"{_marker(environment)}\n{_plain(said)}"
+def comment_body(environment: str, text: str) -> str:
+    """Return the comment's text with the marker of its environment."""
+    return f"{_marker(environment)}\n{_normalized(text)}"
 
 
 def fits(body: str) -> bool:
-    """Whether GitHub takes a comment so long."""
+    """Return True if the text isn't too long for a comment."""
     return len(body.encode("utf-16-le")) // 2 <= MAX_COMMENT
 
 
-def keep_comment(api: GitHubApi, number: int, environment: str, said: str) -> Kept:
-    """Make the pull request's comment of an environment say `said`.
+def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Kept:
+    """Create or update the pull request's comment of an environment.
 
-    Where there are several, as two runs at once may make them, the newest is kept up to date, and the others
-    are cut down to a line that says so.
+    Two runs at once may create two comments. The newest is kept up to date, the others are reduced to a line
+    that refers to it.
 
     Args:
-        api: Of the repository, for the purpose `COMMENTS`.
-        number: The pull request's.
+        api: The repository's API, for the purpose `COMMENTS`.
+        number: The pull request's number.
         environment: The environment's name.
-        said: The text, of which `comment_body` fits.
+        text: The text; its `comment_body` fits.
 
     Raises:
-        RefusedError: GitHub refused something, or couldn't be asked.
+        RefusedError: GitHub refused a request, or the request failed.
     """
-    body = comment_body(environment, said)
+    body = comment_body(environment, text)
     author = _author(api)
-    alike = [found for found in map(_comment, api.items(f"issues/{number}/comments")) if found]
-    alike = [found for found in alike if _plain(found["body"]).startswith(_marker(environment) + "\n")]
-    mine = sorted((found for found in alike if author.wrote(found)), key=_number)
+    listed = [found for found in map(_comment, api.items(f"issues/{number}/comments")) if found]
+    marked = [found for found in listed if _normalized(found["body"]).startswith(_marker(environment) + "\n")]
+    mine = sorted((found for found in marked if author.wrote(found)), key=_number)
     if mine:
         newest = mine.pop()
-        same = _plain(newest["body"]) == body
-        if not same:
+        is_current = _normalized(newest["body"]) == body
+        if not is_current:
             api.write("PATCH", _path(newest), {"body": body})
         _retire(api, mine)
-        return Kept.UNCHANGED if same else Kept.UPDATED
-    made = api.write("POST", f"issues/{number}/comments", {"body": body})
-    # Another App's token writes under another name, which only this answer tells.
-    _retire(api, [found for found in alike if _writer(made) is not None and _writer(found) == _writer(made)])
+        return Kept.UNCHANGED if is_current else Kept.UPDATED
+    created = api.write("POST", f"issues/{number}/comments", {"body": body})
+    # The token of another App writes under a name that only this response contains.
+    writer = _writer(created)
+    _retire(api, [found for found in marked if writer is not None and _writer(found) == writer])
     return Kept.CREATED
 
 
@@ -104,6 +105,7 @@ def _author(api: GitHubApi) -> Author:
             case {"id": int(number)}:
                 return Author(number)
     except RefusedError as refusal:
+        # GitHub refuses this request to a workflow's token, and only to such a token.
         if not refusal.read_only:
             raise
     return Author(None)
@@ -118,13 +120,13 @@ def _marker(environment: str) -> str:
     return f"<!-- reconciler plan of {environment} -->"
 
 
-def _plain(body: str) -> str:
-    # GitHub's own editor ends lines with both.
+def _normalized(body: str) -> str:
+    # GitHub's editor ends lines with \r\n.
     return body.replace("\r\n", "\n").strip()
 
 
 def _comment(item: Any) -> dict[str, Any] | None:
-    """A comment as GitHub lists it; None for one that can't be ours."""
+    """Return the comment in an item of GitHub's listing; None for an item of another form."""
     match item:
         case {"id": int(), "body": str()}:
             return dict(item)
@@ -140,7 +142,7 @@ def _path(comment: dict[str, Any]) -> str:
 
 
 def _writer(comment: Any) -> int | None:
-    """The number of who wrote a comment."""
+    """Return the user number of a comment's author."""
     match comment:
         case {"user": {"id": int(number)}}:
             return number

@@ -1,4 +1,4 @@
-"""What GitHub means when it doesn't do what it was asked, and what the user can do about it."""
+"""Translation of GitHub's error responses into messages with a remedy."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from reconciler.base.http import HttpResponse, retry_after
 from reconciler.base.sanitize import one_line
 from reconciler.reporting.github.settings import GitHubSettings
 
-# GitHub's documentation: a secondary limit that names no time lasts a minute.
+# GitHub's documentation: after a secondary limit without `retry-after`, wait at least a minute.
 SECONDARY_LIMIT_WAIT = 60.0
 _READ_ONLY = "Resource not accessible by integration"
 
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What is written to GitHub, in the words of its refusals.
+    """Kind of reports, in the words of the messages.
 
     Attributes:
-        things: What the token may not write.
-        permission: What a workflow has to grant; any other token needs it by the name `named`.
-        place: What else there may not be where there is no such repository.
-        one: What GitHub refused.
+        things: The reports, in the plural.
+        permission: The permission that a workflow grants.
+        named: The same permission in the settings of any other token.
+        place: The commit or pull request that may be missing if GitHub doesn't find the repository.
+        item: A single report.
     """
 
     things: str
     permission: str
     named: str
     place: str
-    one: str
+    item: str
 
 
 STATUSES = Purpose(
@@ -41,13 +42,13 @@ STATUSES = Purpose(
 
 
 class RefusedError(Exception):
-    """GitHub didn't do it.
+    """Refused or failed request to GitHub.
 
     Attributes:
-        message: One inert sentence without the token.
-        concerns_all: Whether every further status of the same report would be refused too.
-        unknown_commit: Whether it has no such commit.
-        read_only: Whether the token is a workflow's that may not do this, as no fork's may.
+        message: A sanitized sentence without the token.
+        concerns_all: True if GitHub would refuse every further status of the report too.
+        unknown_commit: True if GitHub has no such commit.
+        read_only: True if the token is a workflow's without the permission, like those of forks.
     """
 
     def __init__(
@@ -66,29 +67,31 @@ class RefusedError(Exception):
 
 
 def refusal_of(response: HttpResponse, settings: GitHubSettings, purpose: Purpose = STATUSES) -> RefusedError:
-    """What an answer that isn't the wanted one says."""
-    status, told = response.status, _told(response)
-    if status == 422 and not told.startswith("No commit found"):
-        return RefusedError(_quoting(_rejected(told, purpose), told, settings), concerns_all=False)
-    said = _quoting(f"{_meaning(response, told, settings, purpose)} (HTTP {status})", told, settings)
-    read_only = status == 403 and told.startswith(_READ_ONLY)
-    return RefusedError(said, unknown_commit=status == 422, read_only=read_only)
+    """Return the error for an unsuccessful response."""
+    status, text = response.status, _error_text(response)
+    # Any other validation error concerns only this status, such as its address or its number.
+    if status == 422 and not text.startswith("No commit found"):
+        return RefusedError(_quoting(_rejected(text, purpose), text, settings), concerns_all=False)
+    message = _quoting(f"{_meaning(response, settings, purpose)} (HTTP {status})", text, settings)
+    read_only = status == 403 and text.startswith(_READ_ONLY)
+    return RefusedError(message, unknown_commit=status == 422, read_only=read_only)
 
 
 def seconds_to_wait(response: HttpResponse) -> float | None:
-    """How long GitHub's limits ask to wait before the same request again; None where waiting doesn't help.
+    """Return the seconds to wait before the same request again; None if waiting doesn't help.
 
-    Only for a 403 or 429: the request had no effect. A used-up hourly limit names no `retry-after`.
+    The result is a number only for a 403 or 429, by which the request had no effect. A response for a used-up
+    hourly limit has no `retry-after`.
     """
     if response.status not in (403, 429):
         return None
-    asked = retry_after(response)
-    if asked is None and "secondary rate limit" in _told(response):
+    seconds = retry_after(response)
+    if seconds is None and "secondary rate limit" in _error_text(response):
         return SECONDARY_LIMIT_WAIT
-    return asked
+    return seconds
 
 
-def _meaning(response: HttpResponse, told: str, settings: GitHubSettings, purpose: Purpose) -> str:
+def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> str:
     match response.status:
         case 401:
             return "GitHub doesn't know the token in GITHUB_TOKEN: it is wrong, or has expired"
@@ -114,10 +117,10 @@ def _meaning(response: HttpResponse, told: str, settings: GitHubSettings, purpos
     return f"what answers at {settings.api_url} doesn't answer as GitHub does"
 
 
-def _rejected(told: str, purpose: Purpose) -> str:
-    if "maximum number of statuses" in told:
+def _rejected(text: str, purpose: Purpose) -> str:
+    if "maximum number of statuses" in text:
         return "GitHub takes no more than 1,000 statuses for one commit and context (HTTP 422)"
-    return f"GitHub refused {purpose.one} (HTTP 422)"
+    return f"GitHub refused {purpose.item} (HTTP 422)"
 
 
 def _is_limited(response: HttpResponse) -> bool:
@@ -126,9 +129,9 @@ def _is_limited(response: HttpResponse) -> bool:
 
 
 def _until(response: HttpResponse) -> str:
-    asked = seconds_to_wait(response)
-    if asked is not None:
-        return f" for {asked:g} s"
+    seconds = seconds_to_wait(response)
+    if seconds is not None:
+        return f" for {seconds:g} s"
     try:
         reset = datetime.fromtimestamp(int(response.headers.get("x-ratelimit-reset", "")), UTC)
     except (ValueError, OverflowError, OSError):
@@ -136,16 +139,16 @@ def _until(response: HttpResponse) -> str:
     return f" until {reset:%H:%M} UTC"
 
 
-def _quoting(meaning: str, told: str, settings: GitHubSettings) -> str:
-    # Some servers repeat the request in their errors.
-    safe = told.replace(settings.token, "***") if settings.token else told
+def _quoting(meaning: str, text: str, settings: GitHubSettings) -> str:
+    # Some servers repeat the request, with the token in it, in their errors.
+    safe = text.replace(settings.token, "***") if settings.token else text
     return one_line(f"{meaning}; GitHub says: {safe[:MAX_QUOTED]}" if safe else meaning)
 
 
-def _told(response: HttpResponse) -> str:
-    """GitHub's own words; "" where the answer isn't GitHub's JSON.
+def _error_text(response: HttpResponse) -> str:
+    """Return GitHub's message and details; "" if the response isn't GitHub's JSON.
 
-    `errors` is a list of objects (as GitHub's description of the API has it) or, for statuses, one text.
+    `errors` is a list of objects (in GitHub's description of the API) or, for statuses, a text.
     """
     try:
         answer = json.loads(response.body)
@@ -153,12 +156,9 @@ def _told(response: HttpResponse) -> str:
         return ""
     if not isinstance(answer, dict) or not isinstance(answer.get("message"), str):
         return ""
-    details = [text for text in map(_detail, _listed(answer.get("errors"))) if text]
+    errors = answer.get("errors")
+    details = filter(None, map(_detail, errors if isinstance(errors, list) else [errors]))
     return ": ".join([answer["message"], *details])
-
-
-def _listed(errors: Any) -> list[Any]:
-    return errors if isinstance(errors, list) else [errors]
 
 
 def _detail(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""Where commit statuses are posted, and with what token."""
+"""Settings of GitHub reports: repository, API address, token, contexts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _EACH = {"jobs": True, "summary": False}
 
 @dataclass(frozen=True, slots=True)
 class GitHubSettings:
-    """Where commit statuses go.
+    """Repository and token for commit statuses.
 
     Attributes:
         repository: `owner/name`.
-        api_url: Without a slash at its end.
-        token: "" where there is none; left out of the text form.
-        each: Whether each job has a status of its own; None leaves it to how many they are.
-        recipients: The rule of the token.
+        api_url: The API's address, without a slash at its end.
+        token: The token, "" for none; left out of the text form.
+        each: True for a status per job, False for the roll-up only, None to decide by the number of jobs.
+        recipients: The hosts that may get the token.
     """
 
     repository: str
@@ -48,20 +48,20 @@ class GitHubSettings:
 def github_settings(
     config: Mapping[str, Any] | None, environ: Mapping[str, str], root: Path
 ) -> GitHubSettings | None:
-    """Return where statuses go, by `reconciler.yaml` and the environment; None where nothing is posted.
+    """Return the settings from `reconciler.yaml` and the environment; None to post no statuses.
 
-    Statuses are posted where `github` exists, even empty, or inside GitHub Actions. GITHUB_API_URL, which
-    Actions sets, goes before `apiUrl` and is the user's word: its host may get the token. The host that the
-    file names may get it only if it is GitHub's or the user allowed it.
+    Statuses are posted if `github` exists, even empty, or inside GitHub Actions. GITHUB_API_URL, which
+    Actions sets, has precedence over `apiUrl`, and its host may get the token, because the user's
+    environment names it. A host in the file may get the token only if it is GitHub's or the user allowed it.
 
     Args:
-        config: `github`; None where the file has none.
+        config: `github` of the file; None if the file doesn't contain it.
         environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, and those
             that allow further hosts.
         root: The repository's root.
 
     Raises:
-        InvalidError: There is no repository, or an address that the token may not be sent to.
+        InvalidError: The repository is missing, or the token may not be sent to the address.
     """
     in_actions = environ.get("GITHUB_ACTIONS") == "true"
     if config is None and not in_actions:
@@ -109,27 +109,28 @@ ROLL_UP = "reconciler"
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The contexts of one environment.
+    """Contexts of an environment's commit statuses.
 
     Attributes:
-        environment: Its name.
-        roll_up: The verdict over all of a commit's jobs.
+        environment: The environment's name.
+        roll_up: The context of the status over all jobs.
     """
 
     environment: str
     roll_up: str = ROLL_UP
 
     def of_job(self, base_name: str) -> str:
-        """The status of one job."""
+        """Return the context of a job's status."""
         return f"{ROLL_UP}/{self.environment}/{base_name}"
 
     @property
     def drift(self) -> str:
-        """What there is and isn't wanted; no job's context has a blank."""
+        """The context of the drift status."""
+        # No job's context contains a blank, so that this is never the context of a job.
         return f"{self.roll_up} drift"
 
 
 def contexts_of(config: Config, environment: str) -> Contexts:
-    """The roll-up is `reconciler`, and `reconciler/<environment>` where there are several environments."""
+    """Return the contexts; with several environments, the roll-up's context names the environment."""
     others = set(config.environments) - {environment, LOCAL}
     return Contexts(environment, f"{ROLL_UP}/{environment}" if others else ROLL_UP)

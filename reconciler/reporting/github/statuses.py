@@ -1,4 +1,4 @@
-"""Commit statuses on GitHub: what is there is read, what changed is posted, what goes wrong is told."""
+"""Reporter of commit statuses on GitHub: reads the existing statuses and posts only changes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from reconciler.reporting.github.refusals import RefusedError
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.status import CommitStatus, News, StatusState, news
 
-# GitHub asks for a second between writes where there are many of them.
+# GitHub asks for a second between the writes of a longer series.
 FEW = 20
 PAUSE = 1.0
-# GitHub takes so many of one context on one commit, and the last of them are kept for how jobs end.
+# GitHub accepts 1,000 statuses of a context and commit. The last ten are reserved for the ends of jobs.
 MAX_STATUSES = 1000
 KEPT_FOR_ENDS = 10
 
@@ -37,26 +37,26 @@ _TWICE = "another job has this context, as GitHub takes capital and small letter
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A status that GitHub took."""
+    """A status that GitHub accepted."""
 
     status: CommitStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """A status that wasn't posted, as the one that is there knew more."""
+    """A status that wasn't posted because the existing status is ahead."""
 
     status: CommitStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A status that GitHub didn't take.
+    """A status that GitHub refused.
 
     Attributes:
-        message: A sentence that says why, and what to do.
+        message: A sentence with the reason and the remedy.
         sha: The commit.
-        unknown_commit: Whether GitHub has no such commit: not pushed yet, or pushed away.
+        unknown_commit: True if GitHub has no such commit: not pushed yet, or removed by a forced push.
     """
 
     status: CommitStatus
@@ -66,13 +66,13 @@ class Failed:
 
 
 class GitHubReporter:
-    """Posts commit statuses, one request at a time.
+    """Poster of commit statuses, with a single request at a time.
 
     Args:
-        transport: What sends.
-        settings: Where to, and with what token.
+        transport: Sends the requests.
+        settings: The repository and the token.
         sleep: Waits for a number of seconds.
-        chance: Gives a number from 0 to below 1.
+        chance: Returns a random number from 0 to below 1.
     """
 
     def __init__(
@@ -90,31 +90,32 @@ class GitHubReporter:
         self._refusal: RefusedError | None = None
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
-        """Post those of `statuses` that say something new about the commit; no outcome for the others.
+        """Post new or changed statuses of a commit; return no outcome for unchanged statuses.
 
-        Nothing that GitHub, the network or the token does raises. After a refusal that concerns all statuses,
-        neither the rest nor another commit is tried any more: it comes with the same message, and the next
-        reporter posts it.
+        Failures of GitHub, the network or the token raise no exception. After a refusal that concerns all
+        statuses, this reporter sends no further request: each further status fails with the same message.
 
         Args:
             sha: The commit, 40 hex digits.
         """
-        wanted = sorted(statuses, key=lambda status: status.context)
-        if not wanted:
+        ordered = sorted(statuses, key=lambda status: status.context)
+        if not ordered:
             return []
         if not self._has_token:
-            return [Failed(status, _UNAUTHORIZED, sha) for status in wanted]
+            return [Failed(status, _UNAUTHORIZED, sha) for status in ordered]
         if self._refusal:
-            return [_failed(status, sha, self._refusal) for status in wanted]
-        distinct = {_key(status.context): status for status in reversed(wanted)}
-        twice = [Failed(s, _TWICE, sha) for s in wanted if distinct[_key(s.context)] is not s]
+            return [_failed(status, sha, self._refusal) for status in ordered]
+        # Reversed, so that the first of two contexts that differ only in case is posted.
+        distinct = {_key(status.context): status for status in reversed(ordered)}
+        twice = [Failed(s, _TWICE, sha) for s in ordered if distinct[_key(s.context)] is not s]
         try:
-            there = _there(self._api, sha)
+            existing = _existing(self._api, sha)
         except RefusedError as refusal:
             self._remember(refusal)
-            return [_failed(status, sha, refusal) for status in wanted]
-        changed = [status for _, status in sorted(distinct.items()) if there.lacks(status)]
-        outdated = [Outdated(status) for _, status in sorted(distinct.items()) if there.knows_more(status)]
+            return [_failed(status, sha, refusal) for status in ordered]
+        unique = [status for _, status in sorted(distinct.items())]
+        changed = [status for status in unique if existing.lacks(status)]
+        outdated = [Outdated(status) for status in unique if existing.is_ahead_of(status)]
         return [*self._post_all(sha, changed), *outdated, *twice]
 
     def _post_all(self, sha: str, statuses: Sequence[CommitStatus]) -> Iterator[Posted | Failed]:
@@ -136,43 +137,44 @@ class GitHubReporter:
         return None
 
     def _remember(self, refusal: RefusedError) -> None:
+        # A commit that GitHub doesn't have says nothing about other commits.
         if refusal.concerns_all and not refusal.unknown_commit:
             self._refusal = refusal
 
 
 @dataclass(slots=True)
-class _There:
-    """The statuses that a commit has.
+class _Existing:
+    """Statuses that a commit has on GitHub.
 
     Attributes:
-        newest: By context in small letters.
-        number: How many there are of each context.
+        newest: The newest status of each context in small letters.
+        number: The number of statuses of each context.
     """
 
     newest: dict[str, CommitStatus] = field(default_factory=dict)
     number: Counter[str] = field(default_factory=Counter)
 
-    def lacks(self, wanted: CommitStatus) -> bool:
-        """Whether a status is to be posted; near GitHub's limit only what isn't pending."""
-        key = _key(wanted.context)
-        has_room = wanted.state != "pending" or self.number[key] < MAX_STATUSES - KEPT_FOR_ENDS
-        return has_room and news(wanted, self.newest.get(key)) is News.NEW
+    def lacks(self, status: CommitStatus) -> bool:
+        """Return True if a status is to be posted; near GitHub's limit, no pending status is posted."""
+        key = _key(status.context)
+        has_room = status.state != "pending" or self.number[key] < MAX_STATUSES - KEPT_FOR_ENDS
+        return has_room and news(status, self.newest.get(key)) is News.NEW
 
-    def knows_more(self, wanted: CommitStatus) -> bool:
-        """Whether what is there is ahead of a status."""
-        return news(wanted, self.newest.get(_key(wanted.context))) is News.OLD
+    def is_ahead_of(self, status: CommitStatus) -> bool:
+        """Return True if the existing status comes from a better informed report."""
+        return news(status, self.newest.get(_key(status.context))) is News.OLD
 
 
-def _there(api: GitHubApi, sha: str) -> _There:
-    """All of a commit's statuses; GitHub lists the newest first."""
-    there = _There()
+def _existing(api: GitHubApi, sha: str) -> _Existing:
+    existing = _Existing()
     for item in api.items(f"commits/{sha}/statuses"):
         status = _status(item)
         if status:
             key = _key(status.context)
-            there.newest.setdefault(key, status)
-            there.number[key] += 1
-    return there
+            # GitHub lists the newest first.
+            existing.newest.setdefault(key, status)
+            existing.number[key] += 1
+    return existing
 
 
 def _failed(status: CommitStatus, sha: str, refusal: RefusedError) -> Failed:
@@ -191,7 +193,7 @@ def _body(status: CommitStatus) -> dict[str, str]:
 
 
 def _status(item: Any) -> CommitStatus | None:
-    """A status as GitHub lists it; None for one that can't be ours."""
+    """Return the status in an item of GitHub's listing; None for an item of another form."""
     match item:
         case {"state": str(state), "context": str(context)} if state in _STATES:
             description, url = item.get("description"), item.get("target_url")

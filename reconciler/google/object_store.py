@@ -1,0 +1,174 @@
+"""Small JSON objects in Cloud Storage, which are written and deleted only by their generation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from reconciler.base.errors import ServiceError
+from reconciler.base.http import HttpResponse
+from reconciler.google.client import ApiError, Connection, delete, execute, object_of, text_of, typed_record
+from reconciler.google.listing import Pages, listing
+from reconciler.model.claim import checked
+from reconciler.model.manifest import JsonObject
+
+_PAGE_SIZE = 1000
+_LIST = "storage.objects.list"
+_PRECONDITION_FAILED = 412
+
+
+class StoredObject(Struct, frozen=True, gc=False):
+    """Object as it is listed; fields that the store doesn't request are empty."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    generation: str = ""
+    metadata: Mapping[str, str] = {}
+
+
+_PAGES = Pages("items", StoredObject, ("name", "name"), partial(typed_record, StoredObject))
+
+
+class ObjectStore:
+    """Objects of a bucket. All methods raise ApiError or the transport's errors.
+
+    Args:
+        connection: The connection to Cloud Storage.
+        bucket: The bucket's name, without `gs://`.
+        fields: The fields of `StoredObject` that listings request.
+        fresh: True if no cache on the way may respond to listings.
+        not_done: The statuses by which a write or a deletion had no effect, instead of an error.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        bucket: str,
+        fields: str,
+        *,
+        fresh: bool = False,
+        not_done: Collection[int] = (_PRECONDITION_FAILED,),
+    ) -> None:
+        self._connection = connection
+        self._bucket = bucket
+        self._fields = fields
+        self._fresh = fresh
+        self._not_done = not_done
+
+    def list_objects(self, prefix: str) -> list[StoredObject]:
+        """Return all objects with names that begin with `prefix`; raise ServiceError instead of a part."""
+
+        def ask(token: str | None) -> HttpResponse:
+            return self._connection.get(
+                _LIST,
+                fresh=self._fresh,
+                bucket=self._bucket,
+                prefix=prefix,
+                maxResults=_PAGE_SIZE,
+                fields=f"items({self._fields}),nextPageToken",
+                pageToken=token,
+            )
+
+        return listing(ask, _PAGES, lambda item: item)
+
+    def find(self, name: str) -> tuple[StoredObject | None, HttpResponse]:
+        """Return the present object of this name, None if it is missing, and the response.
+
+        Raises:
+            ServiceError: The response is no listing.
+        """
+        # A listing, because a read distinguishes a missing object from a forbidden object only for callers
+        # who may list the whole bucket. A permission for one folder is enough here.
+        response = self._connection.get(
+            _LIST,
+            fresh=self._fresh,
+            bucket=self._bucket,
+            prefix=name,
+            maxResults=1,
+            fields=f"kind,items({self._fields})",
+        )
+        # Of all names that begin with `name`, `name` itself comes first.
+        first = _first(object_of(response.body))
+        is_found = first is not None and first.get("name") == name
+        return typed_record(StoredObject, first) if first and is_found else None, response
+
+    def read(self, found: StoredObject) -> bytes:
+        """Return the content of a listed object at its generation."""
+        media = self._connection.get(
+            "storage.objects.get",
+            alt="media",
+            bucket=self._bucket,
+            object=found.name,
+            generation=found.generation or None,
+        )
+        return media.body
+
+    def write(
+        self, name: str, content: bytes, generation: int, metadata: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Replace the object of this generation, 0 for none, in a single request.
+
+        Returns:
+            The new generation; None if the store had another generation.
+        """
+        from googleapiclient.http import MediaInMemoryUpload
+
+        # no-store: a public cache must never return an older generation.
+        body: dict[str, Any] = {"name": name, "cacheControl": "no-store"}
+        if metadata is not None:
+            body["metadata"] = metadata
+        request = self._connection.client("storage.objects").insert(
+            bucket=self._bucket,
+            ifGenerationMatch=str(generation),
+            fields="generation",
+            body=body,
+            media_body=MediaInMemoryUpload(content, mimetype="application/json"),
+        )
+        try:
+            return text_of(execute(request), "generation")
+        except ApiError as error:
+            if error.status not in self._not_done:
+                raise
+            return None
+
+    def delete(self, name: str, generation: int) -> None:
+        """Delete the object of this generation; do nothing if the store has another generation."""
+        objects = self._connection.client("storage.objects")
+        try:
+            delete(objects.delete(bucket=self._bucket, object=name, ifGenerationMatch=str(generation)))
+        except ApiError as error:
+            if error.status not in self._not_done:
+                raise
+
+
+def answered_at(response: HttpResponse) -> datetime:
+    """Return the time of the response by Cloud Storage's clock, in UTC."""
+    # This import takes longer than a pass that needs no time.
+    from email.utils import parsedate_to_datetime
+
+    try:
+        time = checked(parsedate_to_datetime(response.headers.get("date", "")))
+    except (ValueError, OverflowError):
+        time = None
+    if time is None:
+        raise ServiceError(
+            "Cloud Storage's answer doesn't say when it was given",
+            hint="check any proxy between: the Date header of answers must come through",
+        )
+    return time
+
+
+def _first(answer: JsonObject) -> JsonObject | None:
+    """Return the first object of a listing; None for an empty listing."""
+    items = answer.get("items", [])
+    is_usable = isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    # Cloud Storage leaves `items` out of an empty listing: without `kind`, any JSON object would be one.
+    if answer.get("kind") != "storage#objects" or not is_usable:
+        raise ServiceError(
+            "Cloud Storage's answer is no listing of objects",
+            hint='check "endpoints" in reconciler.yaml, and any proxy between',
+        )
+    return items[0] if items else None
