@@ -44,7 +44,7 @@ class MlApi:
         _refuse([*required.ml_job(call.body), *self._not_resumable(call)])
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
-            project, until = _project(call), call.reach.until
+            project, until = _project(call), call.access.until
             return resource(self._training.create(ML_JOBS, project, "", body["jobId"], body, until), ())
         except AlreadyExistsError as error:
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"

@@ -29,7 +29,7 @@ class CredentialsApi:
         return {"iamcredentials.projects.serviceAccounts.generateAccessToken": self._generate}
 
     def _generate(self, call: Call) -> JsonObject:
-        call.reach.check_minting()
+        call.access.check_minting()
         account = f"projects/{call.path['projectsId']}/serviceAccounts/{call.path['serviceAccountsId']}"
         for name in (account, *call.body.get("delegates", [])):
             _check_account(name)

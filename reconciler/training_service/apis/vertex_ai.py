@@ -74,7 +74,8 @@ class AiPlatformApi:
         project, location = _place(call)
         job_id = str(secrets.randbelow(8 * 10**18) + 10**18)
         return resource(
-            self._training.create(kind.collection, project, location, job_id, call.body, call.reach.until), ()
+            self._training.create(kind.collection, project, location, job_id, call.body, call.access.until),
+            (),
         )
 
     def _get(self, kind: _Kind, call: Call) -> JsonObject:

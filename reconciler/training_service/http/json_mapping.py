@@ -1,6 +1,6 @@
-"""Request messages from JSON, as proto3's JSON mapping reads them.
+"""Request messages from JSON, according to proto3's JSON mapping.
 
-What comes out is in one form whatever the client sent: camelCase names, enum names, 64-bit integers as
+The result has one form whatever the client sent: camelCase names, enum names, 64-bit integers as
 strings, no nulls, no output-only fields. See https://protobuf.dev/programming-guides/json/.
 """
 
@@ -20,7 +20,7 @@ from reconciler.training_service.http.discovery import NUMBERS, Api, Method
 from reconciler.training_service.http.message import invalid, violations
 from reconciler.training_service.state.records import Json, JsonObject
 
-_MAX_DEPTH = 100  # as protocol buffers have it
+_MAX_DEPTH = 100  # protocol buffers' default limit
 
 _DURATION = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,9})?s")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
@@ -39,14 +39,14 @@ _PARAMETERS: dict[int, tuple[Method, Mapping[str, JsonObject], Mapping[str, str]
 
 
 class _WrongValueError(Exception):
-    """A value that its field can't hold; the argument is the type's name in error messages."""
+    """Refusal of a value that doesn't fit its field; the argument is the type's name in error messages."""
 
 
 def read_json(text: bytes) -> JsonObject:
-    """The JSON object in a request body; nothing, and null, are an empty object.
+    """Return the JSON object in a request body; an empty body and null are an empty object.
 
     Raises:
-        ApiError: It isn't one.
+        ApiError: INVALID_ARGUMENT: The body is not a JSON object.
     """
     if not text.strip():
         return {}
@@ -54,7 +54,7 @@ def read_json(text: bytes) -> JsonObject:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise invalid(f"Invalid JSON payload received. {error}") from error
-    if value is None:  # how Google's Go clients send nothing
+    if value is None:  # Google's Go clients send null for an empty message
         return {}
     if not isinstance(value, dict):
         raise invalid("Invalid JSON payload received. The root must be an object.")
@@ -62,13 +62,13 @@ def read_json(text: bytes) -> JsonObject:
 
 
 def read_message(api: Api, schema: str, value: JsonObject, field: str, *, nulls: bool = False) -> JsonObject:
-    """A message of the named schema.
+    """Return a message of the named schema.
 
-    `field` is what paths in errors begin with ("custom_job"). A null is a field that isn't set, but with
-    `nulls` it stays: Cloud Storage's patches remove a field by it.
+    `field` begins the paths in errors ("custom_job"). A null is an unset field, but with `nulls` it stays:
+    Cloud Storage's patches remove a field with it.
 
     Raises:
-        ApiError: INVALID_ARGUMENT with every mistake.
+        ApiError: INVALID_ARGUMENT, with all mistakes.
     """
     reader = _Reader(api, nulls)
     message = reader.message(schema, api.schemas[schema], value, field, 0)
@@ -78,25 +78,26 @@ def read_message(api: Api, schema: str, value: JsonObject, field: str, *, nulls:
 
 
 def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonObject:
-    """The query's parameters by their names, numbers and booleans as such.
+    """Return the query parameters by name, with numbers and booleans converted.
 
     Raises:
-        ApiError: One that the method doesn't have, or a value that isn't of its type.
+        ApiError: INVALID_ARGUMENT: The method has no such parameter, or the value has another type.
     """
     known, by_name = _parameters_of(method)
     found: JsonObject = {}
     for given, text in query:
         name = by_name.get(given)
         if name is None:
-            told = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
-            raise violations([(given, f"Invalid JSON payload received. {told}")])
+            reason = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
+            raise violations([(given, f"Invalid JSON payload received. {reason}")])
         found[name] = _parameter(snake(name), known[name], text)
     return found
 
 
 def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[str, str]]:
-    """A method's parameters by name, and their names by each of their spellings."""
-    # Methods are made once, from documents that don't change.
+    """Return a method's parameters by name, and their names by each accepted spelling."""
+    # Keyed by identity: methods are created once, from documents that don't change, and
+    # aren't hashable.
     known = _PARAMETERS.get(id(method))
     if known is None or known[0] is not method:
         shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
@@ -107,7 +108,7 @@ def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[st
 
 @lru_cache(maxsize=10_000)
 def snake(name: str) -> str:
-    """A field's name as protocol buffers write it: "jobSpec" is "job_spec"."""
+    """Return a field's name in snake_case, as protocol buffers write it: "jobSpec" is "job_spec"."""
     return _CAPITAL.sub(lambda letter: "_" + letter.group().lower(), name)
 
 
@@ -140,7 +141,7 @@ def _wrong(path: str, wanted: str, value: Json) -> str:
 
 
 class _Reader:
-    """Reads one message, gathering every mistake as (path, description)."""
+    """Reader of one message; collects all mistakes as (path, description)."""
 
     def __init__(self, api: Api, nulls: bool) -> None:
         self.api = api
@@ -170,7 +171,7 @@ class _Reader:
         return message
 
     def value(self, owner: tuple[str, str], schema: JsonObject, given: Json, path: str, depth: int) -> Json:
-        """One value; `owner` is the schema and property that the number of an enum value is looked up by."""
+        # `owner` is the schema and property under which `NUMBERS` lists the numbers of an enum.
         if given is None and self.nulls:
             return None
         if "$ref" in schema:
@@ -261,7 +262,7 @@ def _string(given: Json) -> str:
 
 
 def _encodable(text: str) -> bool:
-    """Whether it is UTF-8: JSON's escapes can hold half of a surrogate pair."""
+    # JSON's escapes can produce an unpaired surrogate, which UTF-8 can't encode.
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -61,7 +61,7 @@ class StorageApi:
         left = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
         if left:
             raise invalid(f"This service keeps no {', '.join(left)} of a bucket.")
-        call.reach.check_bucket(name)
+        call.access.check_bucket(name)
         body = {key: value for key, value in call.body.items() if key in resources.BUCKET_FIELDS}
         return resources.bucket_resource(self._objects.create_bucket(name, body), call.request.base)
 
@@ -71,7 +71,7 @@ class StorageApi:
         names = [
             name
             for name in self._objects.buckets()
-            if name > after and name.startswith(call.text("prefix")) and call.reach.bucket(name)
+            if name > after and name.startswith(call.text("prefix")) and call.access.bucket(name)
         ]
         size = _page_size(call)
         found = [self._objects.bucket(name) for name in names[:size]]
@@ -126,7 +126,7 @@ class StorageApi:
 
     def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
         wanted = Wanted(query.prefix, start, fold=query.delimiter == "/")
-        if not (query.end or query.delimiter or call.reach.limited):
+        if not (query.end or query.delimiter or call.access.limited):
             yield from self._objects.walk(bucket, wanted)
             return
         seen = ""
@@ -134,7 +134,7 @@ class StorageApi:
             if query.end and found.name >= query.end:
                 return
             folded = query.folded(found)
-            if call.reach.object(bucket, folded.name) and (folded.status or folded.name != seen):
+            if call.access.object(bucket, folded.name) and (folded.status or folded.name != seen):
                 yield folded
                 seen = folded.name
 
@@ -204,13 +204,13 @@ class _Listing:
 
 
 def _bucket(call: Call) -> str:
-    call.reach.check_bucket(call.path["bucket"])
+    call.access.check_bucket(call.path["bucket"])
     return call.path["bucket"]
 
 
 def _object(call: Call, bucket: str = "bucket", name: str = "object") -> tuple[str, str]:
     found = call.path[bucket], call.path[name]
-    call.reach.check_object(*found)
+    call.access.check_object(*found)
     return found
 
 

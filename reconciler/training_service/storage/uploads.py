@@ -209,7 +209,7 @@ class StorageUploads:
         with self._uploads.session(upload) as session:
             if session.about["bucket"] != call.path["bucket"]:
                 raise invalid("The upload was begun for another bucket.")
-            call.reach.check_object(session.about["bucket"], session.about["name"])
+            call.access.check_object(session.about["bucket"], session.about["name"])
             if call.request.method == "DELETE":
                 session.give_up()
                 return Response(_CLIENT_CLOSED)
@@ -257,7 +257,7 @@ def _about(call: Call, given: JsonObject) -> JsonObject:
     bucket, name = call.path["bucket"], call.text("name") or given.get("name", "")
     if not name:
         raise invalid("Required parameter: name")
-    call.reach.check_object(bucket, name)
+    call.access.check_object(bucket, name)
     body = resources.object_body(given)
     if call.text("contentEncoding"):
         body["contentEncoding"] = call.text("contentEncoding")
