@@ -15,11 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from reconciler.training_service.apis.ai_platform import MlApi
+from reconciler.training_service.apis import vertex_ai
+from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import CredentialsApi
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.training import Training
-from reconciler.training_service.apis.vertex_ai import AiPlatformApi
 from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
 from reconciler.training_service.http.call import Call, Handler
@@ -74,8 +74,8 @@ class Application:
         self._clock = store.clock
         self._read_only = read_only
         self._handlers: dict[str, Handler] = {
-            **AiPlatformApi(training).handlers(),
-            **MlApi(training).handlers(),
+            **vertex_ai.handlers(training),
+            **MlJobs(training).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages).handlers(),
             **CredentialsApi(Tokens(store)).handlers(),
