@@ -110,14 +110,14 @@ class MlJobs(JobHandlers):
 def _selects_output(call: Call) -> bool:
     # Trials are most of a tuning job's size: a list whose `fields` exclude the output saves reading them.
     text = call.request.parameter("fields")
-    wanted = fields.parsed(text) if text else {}
+    mask = fields.parsed(text) if text else {}
     for name in ("jobs", "trainingOutput"):
-        if not wanted:
+        if not mask:
             return True
-        found = wanted.get(name, wanted.get("*"))
-        if found is None:
+        below = mask.get(name, mask.get("*"))
+        if below is None:
             return False
-        wanted = found
+        mask = below
     return True
 
 

@@ -160,20 +160,20 @@ def _lines(opened: BinaryIO, file: LogFile) -> Iterator[Line]:
 
 def _raw_backwards(opened: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the complete lines before `end` with their offsets, last first."""
-    held = b""  # data that may begin inside a line
+    pending = b""  # data that may begin inside a line
     size = _SMALL_BLOCK  # most requests need only the last line
     while end > 0:
         begin = max(0, end - size)
         size = _BLOCK
         opened.seek(begin)
-        held = opened.read(end - begin) + held
+        pending = opened.read(end - begin) + pending
         end = begin
         if begin == 0:
-            yield from _whole_lines(0, held)
-        elif b"\n" in held:
-            cut, newline, rest = held.partition(b"\n")
+            yield from _whole_lines(0, pending)
+        elif b"\n" in pending:
+            cut, newline, rest = pending.partition(b"\n")
             yield from _whole_lines(begin + len(cut) + 1, rest)
-            held = cut + newline
+            pending = cut + newline
 
 
 def _whole_lines(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -313,7 +313,7 @@ class LoggingApi:
         return answer
 
     def _job(self, parents: list[str], found: Filter) -> JobRecord | None:
-        ids = [each.value for each in filters.conjuncts(found) if _is_job_id(each)]
+        ids = _required_values(found, ("resource", "labels", "job_id"))
         if len(ids) != 1:
             raise invalid('The filter must name one job: resource.labels.job_id="…"')
         projects = [_PARENT.fullmatch(parent) for parent in parents]
@@ -326,8 +326,8 @@ class LoggingApi:
         """Return the log files of the job's runs; only one trial's if the filter names it."""
         runs = self._store.runs(job.id)
         files = [LogFile(run.number, run.trial, run_folder(self._home, run.run_id).log) for run in runs]
-        wanted = {each.value for each in filters.conjuncts(found) if _is_trial(each)}
-        return [file for file in files if wanted <= {_trial(file)}]
+        trials = set(_required_values(found, ("labels", _TRIAL)))
+        return [file for file in files if trials <= {_trial(file)}]
 
 
 def _page(
@@ -395,12 +395,8 @@ def _trial(file: LogFile) -> str:
     return str(file.trial) if file.trial else ""  # outside of trials the label is present but empty
 
 
-def _is_trial(each: filters.Restriction) -> bool:
-    return each.field == ("labels", _TRIAL) and each.comparison == "="
-
-
-def _is_job_id(each: filters.Restriction) -> bool:
-    return each.field == ("resource", "labels", "job_id") and each.comparison == "="
+def _required_values(found: Filter, field: tuple[str, ...]) -> list[str]:
+    return [each.value for each in filters.conjuncts(found) if (each.field, each.comparison) == (field, "=")]
 
 
 def _since(found: Filter) -> datetime | None:

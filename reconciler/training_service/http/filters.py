@@ -91,10 +91,10 @@ def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | Non
     """
     match found:
         case Restriction():
-            known = field(found.field)
-            if known is None:
+            filterable = field(found.field)
+            if filterable is None:
                 raise invalid(f"Invalid filter: there is no field {'.'.join(found.field)} to filter on.")
-            return known(found)
+            return filterable(found)
         case Not(term):
             inner = compiled(term, field)
             return lambda item: not inner(item)
@@ -107,8 +107,8 @@ def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | Non
 
 def _every(tests: list[Predicate[Item]]) -> Predicate[Item]:
     if len(tests) == 2:  # the most frequent filter; a generator would take far longer
-        one, two = tests
-        return lambda item: one(item) and two(item)
+        first, second = tests
+        return lambda item: first(item) and second(item)
     return lambda item: all(test(item) for test in tests)
 
 
@@ -129,8 +129,8 @@ def text_field(get: Callable[[Item], str], *comparisons: str) -> Field[Item]:
         if restriction.comparison == ":":
             pattern = _wildcard(restriction.value)
             return lambda item: pattern.fullmatch(get(item)) is not None
-        wanted = restriction.comparison == "="
-        return lambda item: (get(item) == restriction.value) is wanted
+        equal = restriction.comparison == "="
+        return lambda item: (get(item) == restriction.value) is equal
 
     return test
 
@@ -229,12 +229,12 @@ def _unreadable(text: str, place: int) -> ApiError:
 
 
 class _Parser:
-    """Recursive-descent parser with one token of lookahead."""
+    """Recursive-descent parser with a lookahead of one token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.left = _tokens(text)
-        self.next = next(self.left)
+        self.tokens = _tokens(text)
+        self.next = next(self.tokens)
         self.depth = 0
 
     def whole(self) -> Filter:
@@ -300,7 +300,7 @@ class _Parser:
     def take(self) -> _Token:
         taken = self.next
         if taken.kind != "end":
-            self.next = next(self.left)
+            self.next = next(self.tokens)
         return taken
 
     def unreadable(self) -> ApiError:

@@ -72,8 +72,8 @@ def read_message(api: Api, schema: str, value: JsonObject, field: str, *, nulls:
     """
     reader = _Reader(api, nulls)
     message = reader.message(schema, api.schemas[schema], value, field, 0)
-    if reader.found:
-        raise violations(reader.found)
+    if reader.mistakes:
+        raise violations(reader.mistakes)
     return message
 
 
@@ -83,14 +83,14 @@ def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonO
     Raises:
         ApiError: INVALID_ARGUMENT: The method has no such parameter, or the value has another type.
     """
-    known, by_name = _parameters_of(method)
+    definitions, by_name = _parameters_of(method)
     found: JsonObject = {}
     for given, text in query:
         name = by_name.get(given)
         if name is None:
             reason = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
             raise violations([(given, f"Invalid JSON payload received. {reason}")])
-        found[name] = _parameter(snake(name), known[name], text)
+        found[name] = _parameter(snake(name), definitions[name], text)
     return found
 
 
@@ -98,12 +98,12 @@ def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[st
     """Return a method's parameters by name, and their names by each accepted spelling."""
     # Keyed by identity: methods are created once, from documents that don't change, and
     # aren't hashable.
-    known = _PARAMETERS.get(id(method))
-    if known is None or known[0] is not method:
+    cached = _PARAMETERS.get(id(method))
+    if cached is None or cached[0] is not method:
         shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
         parameters = {**shared, **method.parameters}
-        known = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
-    return known[1], known[2]
+        cached = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
+    return cached[1], cached[2]
 
 
 @lru_cache(maxsize=10_000)
@@ -131,13 +131,13 @@ def _parameter(field: str, definition: Mapping[str, Json], text: str) -> Json:
         if definition.get("format") in _RANGES:
             return _integer(str(definition["format"]), text)
     except (KeyError, _WrongValueError) as error:
-        wanted = "TYPE_BOOL" if kind == "boolean" else _RANGES[definition["format"]][2]
-        raise violations([(field, _wrong(field, wanted, text))]) from error
+        type_name = "TYPE_BOOL" if kind == "boolean" else _RANGES[definition["format"]][2]
+        raise violations([(field, _wrong(field, type_name, text))]) from error
     return text
 
 
-def _wrong(path: str, wanted: str, value: Json) -> str:
-    return f"Invalid value at '{path}' ({wanted}), {json.dumps(value)[:200]}"
+def _wrong(path: str, type_name: str, value: Json) -> str:
+    return f"Invalid value at '{path}' ({type_name}), {json.dumps(value)[:200]}"
 
 
 class _Reader:
@@ -146,7 +146,7 @@ class _Reader:
     def __init__(self, api: Api, nulls: bool) -> None:
         self.api = api
         self.nulls = nulls
-        self.found: list[tuple[str, str]] = []
+        self.mistakes: list[tuple[str, str]] = []
 
     def message(self, name: str, schema: JsonObject, value: Json, path: str, depth: int) -> JsonObject:
         if not isinstance(value, dict):
@@ -165,7 +165,7 @@ class _Reader:
             if field is None:
                 self._unknown(key, path)
             elif field in message:
-                self.found.append((below, f"Invalid JSON payload received. '{below}' is given twice."))
+                self.mistakes.append((below, f"Invalid JSON payload received. '{below}' is given twice."))
             elif (given is not None or self.nulls) and not properties[field].get("readOnly"):
                 message[field] = self.value((name, field), properties[field], given, below, depth + 1)
         return message
@@ -199,7 +199,7 @@ class _Reader:
         self, owner: tuple[str, str], items: JsonObject, given: Json, path: str, depth: int
     ) -> list[Json]:
         if not isinstance(given, list):
-            self.found.append((path, f"Invalid JSON payload received. Expected an array at '{path}'."))
+            self.mistakes.append((path, f"Invalid JSON payload received. Expected an array at '{path}'."))
             return []
         return [
             self.value(owner, items, item, f"{path}[{index}]", depth + 1) for index, item in enumerate(given)
@@ -208,10 +208,10 @@ class _Reader:
     def _unknown(self, key: str, path: str) -> None:
         place = f" at '{path}'" if path else ""
         text = f"Invalid JSON payload received. Unknown name {json.dumps(key)}{place}: Cannot find field."
-        self.found.append((path, text))
+        self.mistakes.append((path, text))
 
-    def _refuse(self, path: str, wanted: str, value: Json) -> None:
-        self.found.append((path, _wrong(path, wanted, value)))
+    def _refuse(self, path: str, type_name: str, value: Json) -> None:
+        self.mistakes.append((path, _wrong(path, type_name, value)))
 
 
 def _names(properties: Mapping[str, JsonObject]) -> dict[str, str]:
@@ -232,13 +232,13 @@ def _scalar(schema: JsonObject) -> Callable[[Json], Json]:
 
 
 def _integer(form: str, given: Json) -> int:
-    low, high, wanted = _RANGES[form]
+    low, high, type_name = _RANGES[form]
     if isinstance(given, float) and given.is_integer():
         given = int(given)
     if isinstance(given, str) and _INTEGER.fullmatch(given):
         given = int(given)
     if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-        raise _WrongValueError(wanted)
+        raise _WrongValueError(type_name)
     return given
 
 

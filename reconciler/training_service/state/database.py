@@ -186,11 +186,7 @@ def _connect_file(path: Path) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create or migrate the tables.
-
-    Raises:
-        DatabaseError: A newer version wrote the database.
-    """
+    """Create or migrate the tables; raise DatabaseError if a newer version wrote the database."""
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])

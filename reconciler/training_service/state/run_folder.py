@@ -235,13 +235,13 @@ class RunFolder:
 
 def write_measurements(folder: RunFolder, measurements: Sequence[Measurement]) -> None:
     """Replace the trial's reported measurements (oldest first) atomically."""
-    write_json(folder.measurements, {"measurements": [asdict(held) for held in measurements]})
+    write_json(folder.measurements, {"measurements": [asdict(each) for each in measurements]})
 
 
 def read_measurements(folder: RunFolder) -> tuple[Measurement, ...]:
     """Return the trial's reported measurements; empty if none."""
     found = read_json(folder.measurements) or {"measurements": []}
-    return tuple(Measurement(**held) for held in found["measurements"])
+    return tuple(Measurement(**each) for each in found["measurements"])
 
 
 def run_folder(home: Path, run_id: str) -> RunFolder:

@@ -159,7 +159,10 @@ class Store:
     def unfinished(self) -> list[JobRecord]:
         """Return the jobs that haven't ended, oldest first."""
         marks = ", ".join("?" * len(UNFINISHED))
-        return self._all(f"WHERE state IN ({marks}) ORDER BY id", tuple(sorted(UNFINISHED)))
+        # The statement contains only column names from this module.
+        statement = f"SELECT id, {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY id"  # noqa: S608
+        with self.database.reading() as connection:
+            return [_job(row) for row in connection.execute(statement, tuple(sorted(UNFINISHED)))]
 
     def move(
         self,
@@ -286,12 +289,6 @@ class Store:
         with self.database.reading() as connection:
             return _first(connection, condition, values)
 
-    def _all(self, condition: str, values: tuple[object, ...]) -> list[JobRecord]:
-        with self.database.reading() as connection:
-            # The statement contains only column names and conditions from this module.
-            rows = connection.execute(f"SELECT id, {_COLUMNS} FROM jobs {condition}", values).fetchall()  # noqa: S608
-        return [_job(row) for row in rows]
-
 
 def new_etag() -> str:
     """Return a new unique version of a job's labels, in base64 because the API's type is bytes."""
@@ -359,5 +356,5 @@ def _json(text: str) -> Json:
 
 
 def _values(job: JobRecord) -> tuple[object, ...]:
-    held = {"body": json.dumps(job.body), "images": json.dumps(dict(job.images)), "state": str(job.state)}
-    return tuple(held.get(name, getattr(job, name)) for name in _NAMES)
+    encoded = {"body": json.dumps(job.body), "images": json.dumps(dict(job.images)), "state": str(job.state)}
+    return tuple(encoded.get(name, getattr(job, name)) for name in _NAMES)

@@ -57,9 +57,9 @@ class StorageApi:
 
     def _insert_bucket(self, call: Call) -> JsonObject:
         name = call.body.get("name", "")
-        left = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
-        if left:
-            raise invalid(f"This service keeps no {', '.join(left)} of a bucket.")
+        unknown = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
+        if unknown:
+            raise invalid(f"This service keeps no {', '.join(unknown)} of a bucket.")
         call.access.check_bucket(name)
         body = {key: value for key, value in call.body.items() if key in resources.BUCKET_FIELDS}
         return resources.bucket_resource(self._objects.create_bucket(name, body), call.request.base)

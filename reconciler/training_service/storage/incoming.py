@@ -47,14 +47,14 @@ class Staged:
 
 def checksums_of(file: BinaryIO, size: int) -> Checksums | None:
     """Return the checksums of the file's next `size` bytes; None if it has fewer."""
-    md5, crc32c, left = hashlib.md5(usedforsecurity=False), _Crc32c(), size
-    while left:
-        chunk = file.read(min(left, _CHUNK))
+    md5, crc32c, remaining = hashlib.md5(usedforsecurity=False), _Crc32c(), size
+    while remaining:
+        chunk = file.read(min(remaining, _CHUNK))
         if not chunk:
             return None
         md5.update(chunk)
         crc32c.update(chunk)
-        left -= len(chunk)
+        remaining -= len(chunk)
     return Checksums(
         size, base64.b64encode(md5.digest()).decode(), base64.b64encode(crc32c.digest()).decode()
     )

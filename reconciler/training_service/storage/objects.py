@@ -106,9 +106,9 @@ class Objects:
         """
         with self._folder(bucket) as folder:
             status = files.status(folder, files.parts_of(name))
-        known = self._row(bucket, name)
-        if status is not None and known is not None and known.is_of(status):
-            return known
+        recorded = self._row(bucket, name)
+        if status is not None and recorded is not None and recorded.is_of(status):
+            return recorded
         content = self.open(bucket, name)
         content.file.close()
         return content.object
@@ -252,9 +252,9 @@ class Objects:
     def _recorded(self, bucket: str, name: str, file: BinaryIO) -> StoredObject | None:
         """Return the object of an open file; None if the file was truncated or replaced while it was read."""
         status = os.fstat(file.fileno())
-        known = self._row(bucket, name)
-        if known is not None and known.is_of(status):
-            return known
+        recorded = self._row(bucket, name)
+        if recorded is not None and recorded.is_of(status):
+            return recorded
         checksums = checksums_of(file, status.st_size)
         file.seek(0)
         if checksums is None:
@@ -263,9 +263,9 @@ class Objects:
             now = files.status(folder, files.parts_of(name))
             if now is None or now.st_ino != status.st_ino:
                 return None
-            known = index.find(connection, bucket, name)
-            if known is not None and known.is_of(status):
-                return known
+            recorded = index.find(connection, bucket, name)
+            if recorded is not None and recorded.is_of(status):
+                return recorded
             return index.note_outside(connection, bucket, name, status, checksums, self._clock())
 
 

@@ -29,14 +29,14 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,200})"|'([^']{1,200})'|([^\s;"']{1,200}))""", re.IGNORECASE)
 
 
-def download(content: Content, wanted: str) -> Response:
+def download(content: Content, range_header: str) -> Response:
     """Return an object's content, or the part that a Range header selects ("" for all).
 
     Raises:
         ApiError: 416: The content has no such part.
     """
     stored = content.object
-    span = _range(wanted, stored.size)
+    span = _range(range_header, stored.size)
     first, last = span or (0, stored.size - 1)
     headers = [
         ("Content-Type", stored.body.get("contentType", DEFAULT_TYPE)),
@@ -109,28 +109,28 @@ class Multipart:
 
     def _until_mark(self) -> Iterator[bytes]:
         keep = len(self._mark)  # a piece may end inside a boundary
-        held = b""
+        pending = b""
         while True:
             more = self._read()
-            held += more
-            place = held.find(self._mark)
+            pending += more
+            place = pending.find(self._mark)
             if place >= 0:
-                self._left = held[place + len(self._mark) :]
-                yield held[:place]
+                self._left = pending[place + len(self._mark) :]
+                yield pending[:place]
                 return
             if not more:
                 raise invalid("The multipart body ends too early.")
-            yield held[:-keep]
-            held = held[-keep:]
+            yield pending[:-keep]
+            pending = pending[-keep:]
 
     def _read(self) -> bytes:
         left, self._left = self._left, b""
         return left or self._stream.read(_CHUNK)
 
 
-def _range(wanted: str, size: int) -> tuple[int, int] | None:
+def _range(range_header: str, size: int) -> tuple[int, int] | None:
     """Return the first and the last byte of a Range header; None for all."""
-    found = _RANGE.fullmatch(wanted.strip())
+    found = _RANGE.fullmatch(range_header.strip())
     if found is None or found.groups() == ("", ""):  # HTTP ignores an unreadable range
         return None
     begin, end = found.groups()
