@@ -31,6 +31,18 @@ _BLOCK = 64 * 1024
 _SMALL_BLOCK = 4 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 1000
+
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
+_ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
+# Bounds the work of a selective filter on a large log: an empty page with a token is Cloud Logging's way to
+# report more lines to scan.
+_MAX_SCANNED = 20_000
+_PARENT = re.compile(r"projects/([^/]+)")
+_SERVICE = "service"
+_TRIAL = "ml.googleapis.com/trial_id"
 
 Place = Mapping[int, int]
 """Position in a job's log: the offset in each run's file, by the run's number."""
@@ -216,20 +228,6 @@ def _line(file: LogFile, start: int, raw: bytes) -> Line | None:
 
 def _line_order(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
-
-
-DEFAULT_PAGE = 50
-LARGEST_PAGE = 1000
-
-SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
-
-_ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
-# Bounds the work of a selective filter on a large log: an empty page with a token is Cloud Logging's way to
-# report more lines to scan.
-_MAX_SCANNED = 20_000
-_PARENT = re.compile(r"projects/([^/]+)")
-_SERVICE = "service"
-_TRIAL = "ml.googleapis.com/trial_id"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from reconciler.training_service.state.store import Store
 
 # Matches any bucket name: trainers also receive bucket names as `--bucket=NAME` or in variables.
 _BUCKET_NAME = re.compile(r"(?<![\w.-])[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?![\w-])")
+_SECRET = "token_secret"  # noqa: S105 (the name of the setting that holds it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,6 @@ def job_access(body: Mapping[str, Json], reserved: Iterable[str]) -> Access:
 def _prefixes(reserved: tuple[str, ...]) -> Iterable[str]:
     # The final "/" keeps a reserved bucket from matching another bucket whose name starts with its name.
     return (entry if "/" in entry else entry + "/" for entry in reserved)
-
-
-_SECRET = "token_secret"  # noqa: S105 (the name of the setting that holds it)
 
 
 class Tokens:

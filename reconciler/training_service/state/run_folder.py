@@ -31,6 +31,10 @@ FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 STOPPED = "STOPPED"
 
+GRACE = 10.0
+LOG_LIMIT = 256 * 1024 * 1024
+PROCESS_LIMIT = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -336,11 +340,6 @@ def _make_removable(path: Path) -> None:
             with suppress(OSError):
                 if not (Path(folder) / name).is_symlink():
                     (Path(folder) / name).chmod(0o700)
-
-
-GRACE = 10.0
-LOG_LIMIT = 256 * 1024 * 1024
-PROCESS_LIMIT = 1000
 
 
 class Role(StrEnum):

@@ -31,6 +31,7 @@ another change may leave the time as it is."""
 _MAX_NAME = 1024
 _MAX_PART = 255
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
 
 
 def is_bucket_name(name: str) -> bool:
@@ -204,8 +205,6 @@ def _both_file_and_folder(parts: tuple[str, ...]) -> ApiError:
     name = "/".join(parts)
     return invalid(f"Objects are files here: {name!r}, or the beginning of it, is file and folder at once.")
 
-
-_GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
 
 Names = tuple[str, ...]
 """The names in a folder, those of folders with "/" appended, in the order of the objects' names."""
