@@ -14,20 +14,20 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from reconciler.training_service.apis.ai_platform import MlApi
+from reconciler.training_service.apis import vertex_ai
+from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import CredentialsApi
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.training import Training
-from reconciler.training_service.apis.vertex_ai import AiPlatformApi
 from reconciler.training_service.http import discovery, fields, json_mapping
-from reconciler.training_service.http.auth import EVERYTHING, Reach, Tokens, expired, of_job, same
+from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
 from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.discovery import Form, Match
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
-    Answering,
     ApiError,
     Request,
+    Responder,
     Response,
     error_response,
     invalid,
@@ -73,20 +73,20 @@ class Application:
         self._clock = store.clock
         self._read_only = read_only
         self._handlers: dict[str, Handler] = {
-            **AiPlatformApi(training).handlers(),
-            **MlApi(training).handlers(),
+            **vertex_ai.handlers(training),
+            **MlJobs(training).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages).handlers(),
             **CredentialsApi(Tokens(store)).handlers(),
         }
 
-    def handle(self, request: Request, reach: Reach = EVERYTHING) -> Response:
+    def handle(self, request: Request, access: Access = EVERYTHING) -> Response:
         """The answer to a request, dated by the service's clock; whatever goes wrong is one too."""
         # The time before looking: what the answer shows is never older than its date.
         began = self._clock()
-        return _dated(answered(request, lambda: self._answer(request, reach)), began)
+        return _dated(answered(request, lambda: self._answer(request, access)), began)
 
-    def _answer(self, request: Request, reach: Reach) -> Response:
+    def _answer(self, request: Request, access: Access) -> Response:
         found = discovery.match(request.method, request.path)
         if found is None:
             raise not_found("Method not found.")
@@ -95,7 +95,7 @@ class Application:
             raise ApiError("UNIMPLEMENTED", f"This service doesn't serve {found.method.id}.")
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
-        answer = handler(_call(request, found, reach))
+        answer = handler(_call(request, found, access))
         return answer if isinstance(answer, Response) else _written(request, answer)
 
 
@@ -125,7 +125,7 @@ def _date(seconds: int) -> str:
     return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
 
 
-def _call(request: Request, found: Match, reach: Reach) -> Call:
+def _call(request: Request, found: Match, access: Access) -> Call:
     method = found.method
     # An upload's content isn't its message, and its steps carry an id that isn't in the discovery document.
     upload = found.form is Form.UPLOAD
@@ -137,7 +137,7 @@ def _call(request: Request, found: Match, reach: Reach) -> Call:
     body: JsonObject = {}
     if method.request and not upload:
         body = _message(request, found)
-    return Call(request, method, found.form, found.path, {**parameters, "alt": alt}, body, reach)
+    return Call(request, method, found.form, found.path, {**parameters, "alt": alt}, body, access)
 
 
 def _message(request: Request, found: Match) -> JsonObject:
@@ -267,7 +267,7 @@ class Gate:
 
     A credential is judged once, when the request's head arrives, by the clock of that moment: a head with an
     expired token is refused whatever follows, and a request that was let in goes on when its token expires
-    during the body. Only a create stays bound to the expiry (`Reach.until`): it makes no job after it,
+    during the body. Only a create stays bound to the expiry (`Access.until`): it makes no job after it,
     however slowly its body came, because a claim may be taken over soon after its token's end.
 
     Args:
@@ -282,21 +282,21 @@ class Gate:
         self._token = token
         self._tokens = Tokens(store)
 
-    def admit(self, head: Request) -> Response | Answering:
+    def admit(self, head: Request) -> Response | Responder:
         """Judge a request by its head: return the function that answers it, or its refusal."""
         inner, secret = _addressed(head)
         return answered(inner, lambda: self._of_job(head, secret) if secret else self._with_token(head))
 
-    def _with_token(self, head: Request) -> Answering:
+    def _with_token(self, head: Request) -> Responder:
         _check_sender(head)
         token = _bearer_token(head)
         own = same(token, self._token)
         if head.path.startswith(_ADMIN) and own:
             return lambda request: answered(request, lambda: self._admin.handle(request))
-        reach = EVERYTHING if own else self._reach_until(head, token)
-        return lambda request: self._application.handle(request, reach)
+        access = EVERYTHING if own else self._access_until(head, token)
+        return lambda request: self._application.handle(request, access)
 
-    def _of_job(self, head: Request, secret: str) -> Answering:
+    def _of_job(self, head: Request, secret: str) -> Responder:
         _check_sender(head)
         self._job(secret)
         return self._answer_job
@@ -311,7 +311,7 @@ class Gate:
             return metadata_server.answer(inner, job.project)
         if not inner.path.startswith(STORAGE_PATHS):
             raise not_found("Method not found.")
-        return self._application.handle(inner, of_job(job.body, self._store.setting(CLAIMS) or ()))
+        return self._application.handle(inner, job_access(job.body, self._store.setting(CLAIMS) or ()))
 
     def _job(self, secret: str) -> JobRecord:
         job = self._store.of_secret(secret)
@@ -320,7 +320,7 @@ class Gate:
             raise ApiError("UNAUTHENTICATED", "No job that hasn't ended has this storage URL.")
         return job
 
-    def _reach_until(self, head: Request, token: str) -> Reach:
+    def _access_until(self, head: Request, token: str) -> Access:
         """Return what an expiring token permits.
 
         Raises:
@@ -334,7 +334,7 @@ class Gate:
             raise expired(expiry)
         if head.path.startswith(_ADMIN):
             raise ApiError("PERMISSION_DENIED", "The service's own paths need the token of service.json.")
-        return Reach(until=expiry)
+        return Access(until=expiry)
 
 
 def _addressed(request: Request) -> tuple[Request, str]:

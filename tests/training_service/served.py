@@ -15,7 +15,7 @@ import urllib3
 
 from reconciler.training_service.application import Admin, Application, Gate
 from reconciler.training_service.http.connections import Admit
-from reconciler.training_service.http.message import Answering, Request, Response
+from reconciler.training_service.http.message import Request, Responder, Response
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
 from reconciler.training_service.state.store import Store
@@ -104,7 +104,7 @@ def checked(admit: Admit, service: Service) -> Admit:
             service.failures.append(f"{request.method} {request.path}: {response.status}: {error}")
         return response
 
-    def admitted(head: Request) -> Response | Answering:
+    def admitted(head: Request) -> Response | Responder:
         found = admit(head)
         if isinstance(found, Response):
             return noted(head, found)

@@ -10,7 +10,7 @@ import pytest
 from bodies import ML, VERTEX, custom_job, job_spec, ml_job
 from served import TOKEN, Service
 
-from reconciler.training_service.http.auth import Reach, of_job
+from reconciler.training_service.http.auth import Access, job_access
 from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.records import JobRecord, JobState
 
@@ -176,17 +176,17 @@ def test_buckets_are_found_wherever_a_resource_names_them() -> None:
     body = ml_job() | {
         "x": ["--out=gs://one-1/a", {"b": "/gcs/two_2/b c gs://three.3"}, "--bucket=five", "six", "gs://No"]
     }
-    found = of_job(body, []).buckets
+    found = job_access(body, []).buckets
     assert found
     assert found >= {"staging", "one-1", "two_2", "three.3", "five", "six"}
     assert not found & {"No", "o", "one", "three", "seven"}
-    reach = Reach(frozenset({"a"}), ("a/claims/", "b"))
-    assert [reach.object(*each) for each in (("a", "claims2"), ("a", "claims/x"), ("b", "x"))] == [
+    access = Access(frozenset({"a"}), ("a/claims/", "b"))
+    assert [access.object(*each) for each in (("a", "claims2"), ("a", "claims/x"), ("b", "x"))] == [
         True,
         False,
         False,
     ]
-    assert not reach.bucket("b")
+    assert not access.bucket("b")
 
 
 def test_the_services_own_paths(service: Service) -> None:

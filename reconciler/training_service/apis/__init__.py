@@ -1,1 +1,1 @@
-"""The services' REST methods."""
+"""REST methods of the service's APIs."""

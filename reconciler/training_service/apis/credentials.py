@@ -1,6 +1,6 @@
 """IAM Service Account Credentials: projects.serviceAccounts.generateAccessToken.
 
-There are no service accounts here, so any may be named: what counts is how long the token is good for.
+The service has no service accounts, so it accepts any name and only limits the token's lifetime.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _ACCOUNT = re.compile(r"projects/-/serviceAccounts/(?:[^@/\s]+@[^@/\s]+|[0-9]+)"
 
 
 class CredentialsApi:
-    """The handler of projects.serviceAccounts."""
+    """Handler of projects.serviceAccounts."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     def handlers(self) -> dict[str, Handler]:
-        """By method id."""
+        """Return the handler by method id."""
         return {"iamcredentials.projects.serviceAccounts.generateAccessToken": self._generate}
 
     def _generate(self, call: Call) -> JsonObject:
-        call.reach.check_minting()
+        call.access.check_minting()
         account = f"projects/{call.path['projectsId']}/serviceAccounts/{call.path['serviceAccountsId']}"
         for name in (account, *call.body.get("delegates", [])):
             _check_account(name)
@@ -45,7 +45,7 @@ def _check_account(name: str) -> None:
 
 
 def _lifetime(text: str, account: str) -> timedelta:
-    """A google.protobuf.Duration, within what Google allows."""
+    # The JSON mapping has already checked that the text is a google.protobuf.Duration.
     lifetime = timedelta(seconds=float(text.removesuffix("s")))
     if lifetime < _SHORTEST:
         raise invalid("The lifetime of an access token must be at least one second.")

@@ -1,9 +1,9 @@
-"""Cloud Logging's entries.list, as far as a training job's log needs it.
+"""Cloud Logging's entries.list, limited to the logs of training jobs.
 
-A job's entries have the resource type "ml_job", for both training APIs, as in the cloud: its labels `job_id`
-and `task_name` name the job and the replica ("service" for the service's own words), the entry's own label
-`ml.googleapis.com/trial_id` the trial. Sources: the page "Monitor and debug training with logs", what the
-Cloud SDK's `stream-logs` reads, and entries that people published.
+As in the cloud, a job's entries have the resource type "ml_job" for both training APIs. The labels `job_id`
+and `task_name` name the job and the replica ("service" for the service's own lines), the entry's own label
+`ml.googleapis.com/trial_id` the trial. Sources: the page "Monitor and debug training with logs", the fields
+that the Cloud SDK's `stream-logs` reads, and published entries.
 """
 
 from __future__ import annotations
@@ -31,18 +31,30 @@ _BLOCK = 64 * 1024
 _SMALL_BLOCK = 4 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 1000
+
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
+_ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
+# Bounds the work of a selective filter on a large log: an empty page with a token is Cloud Logging's way to
+# report more lines to scan.
+_MAX_SCANNED = 20_000
+_PARENT = re.compile(r"projects/([^/]+)")
+_SERVICE = "service"
+_TRIAL = "ml.googleapis.com/trial_id"
 
 Place = Mapping[int, int]
-"""A place in a job's log: the offset in each run's file, by the run's number."""
+"""Position in a job's log: the offset in each run's file, by the run's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """The file of one run, which may not be there yet.
+    """Log file of one run; it may not exist yet.
 
     Attributes:
         run: The run's number in the job.
-        trial: The trial's, 0 for none.
+        trial: The trial's number, 0 for none.
     """
 
     run: int
@@ -52,12 +64,12 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line.
+    """A line of a log file.
 
     Attributes:
-        start, end: Where in its file it begins, and where the next one does.
+        start, end: The offsets of the line and of the next line.
         time: RFC 3339.
-        order: The same in microseconds since 1970.
+        order: `time` in microseconds since 1970.
         replica: The replica's task name, "" for the service's own lines.
     """
 
@@ -72,24 +84,24 @@ class Line:
 
 
 def end_of(files: Sequence[LogFile]) -> dict[int, int]:
-    """The place after everything that is written so far."""
+    """Return the position after all lines written so far."""
     return {file.run: file.path.stat().st_size for file in files if file.path.is_file()}
 
 
 def forwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
-    """The lines from a place on, oldest first.
+    """Yield the lines after a position, oldest first.
 
-    Of a file that the place doesn't name, it has the lines from `since` on. Lines of the same time stand in
-    the order of their runs.
+    A file that the position doesn't name is read from `since` on. Lines of equal time follow the order of
+    their runs.
     """
     firsts = ((_first(file, place.get(file.run), since), file) for file in files)
     return _merged(((line, _from(file, line.end)) for line, file in firsts if line), 1)
 
 
 def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
-    """The lines before a place, newest first, of each file down to the first that is older than `since`.
+    """Yield the lines before a position, newest first, per file down to the first older than `since`.
 
-    A file that the place doesn't name has no lines before it.
+    A file that the position doesn't name has no lines before it.
     """
     named = ((file, place[file.run]) for file in files if file.run in place)
     lasts = ((next(_before(file, end, since), None), file) for file, end in named)
@@ -97,10 +109,10 @@ def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) ->
 
 
 def _merged(sources: Iterable[tuple[Line, Iterator[Line]]], direction: int) -> Iterator[Line]:
-    """Each source's first line and the lines after it, in the order of time; in the opposite one with -1.
+    """Merge sources, each its first line and the following ones, by time; in reverse with direction -1.
 
-    A source is not asked for more before its first line was taken, so that a job of many trials has the files
-    of those open that ran at the same time, and no others.
+    A source is advanced only after its first line was taken, so a job of many trials only has those files
+    open at once whose runs overlapped in time.
     """
     heads = [
         (direction * line.order, direction * line.file.run, line, following) for line, following in sources
@@ -117,25 +129,24 @@ def _merged(sources: Iterable[tuple[Line, Iterator[Line]]], direction: int) -> I
 
 
 def _first(file: LogFile, offset: int | None, since: datetime | None) -> Line | None:
-    """The file's first line from the offset on; without one, its first that isn't older than `since`."""
+    """Return the first line from the offset on; without an offset, the first not older than `since`."""
     if not file.path.is_file():
         return None
     oldest = None if since is None or offset is not None else _line_order(since)
     with file.path.open("rb") as opened:
-        opened.seek(offset or (0 if oldest is None else _shortly_before(opened, file, oldest)))
+        opened.seek(offset or (0 if oldest is None else _offset_before(opened, file, oldest)))
         lines = _lines(opened, file)
         return next((line for line in lines if oldest is None or line.order >= oldest), None)
 
 
 def _from(file: LogFile, offset: int) -> Iterator[Line]:
-    """The file's lines from the offset on."""
     with file.path.open("rb") as opened:
         opened.seek(offset)
         yield from _lines(opened, file)
 
 
 def _before(file: LogFile, end: int, since: datetime | None) -> Iterator[Line]:
-    """The file's lines before an offset, last first, down to the first that is older than `since`."""
+    """Yield the lines before an offset, last first, down to the first that is older than `since`."""
     if not file.path.is_file():
         return
     oldest = None if since is None else _line_order(since)
@@ -152,7 +163,7 @@ def _lines(opened: BinaryIO, file: LogFile) -> Iterator[Line]:
     start = opened.tell()
     for raw in opened:
         if not raw.endswith(b"\n"):
-            return  # it is being written
+            return  # the runner is still writing this line
         line = _line(file, start, raw)
         start += len(raw)
         if line:
@@ -160,25 +171,25 @@ def _lines(opened: BinaryIO, file: LogFile) -> Iterator[Line]:
 
 
 def _raw_backwards(opened: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """The whole lines before `end`, last first, each with its offset."""
-    held = b""  # what is read, but may begin inside a line
-    size = _SMALL_BLOCK  # mostly the last line alone is wanted
+    """Yield the complete lines before `end` with their offsets, last first."""
+    pending = b""  # data that may begin inside a line
+    size = _SMALL_BLOCK  # most requests need only the last line
     while end > 0:
         begin = max(0, end - size)
         size = _BLOCK
         opened.seek(begin)
-        held = opened.read(end - begin) + held
+        pending = opened.read(end - begin) + pending
         end = begin
         if begin == 0:
-            yield from _whole_lines(0, held)
-        elif b"\n" in held:
-            cut, newline, rest = held.partition(b"\n")
+            yield from _whole_lines(0, pending)
+        elif b"\n" in pending:
+            cut, newline, rest = pending.partition(b"\n")
             yield from _whole_lines(begin + len(cut) + 1, rest)
-            held = cut + newline
+            pending = cut + newline
 
 
 def _whole_lines(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines of `data`, last first, but for an end that has no newline yet; `start` is its offset."""
+    """Yield the complete lines of `data`, last first; `start` is its offset."""
     *lines, unfinished = data.split(b"\n")
     place = start + len(data) - len(unfinished)
     for line in reversed(lines):
@@ -186,13 +197,13 @@ def _whole_lines(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         yield place, line + b"\n"
 
 
-def _shortly_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
-    """An offset shortly before the first line that isn't older; lines are in the order of time."""
+def _offset_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
+    # Binary search: the lines of a file are in the order of time.
     low, high = 0, opened.seek(0, os.SEEK_END)
     while high - low > _SMALL_BLOCK:
         middle = (low + high) // 2
         opened.seek(middle)
-        opened.readline()  # the rest of a line
+        opened.readline()  # skips the rest of a line
         start = opened.tell()
         line = _line(file, start, opened.readline())
         if line is None or line.order >= oldest:
@@ -203,7 +214,7 @@ def _shortly_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
 
 
 def _line(file: LogFile, start: int, raw: bytes) -> Line | None:
-    """The line; None for one that a crash has left unreadable."""
+    """Return the parsed line; None if a crash has left it unreadable."""
     try:
         found = json.loads(raw)
         time, severity, text, replica = found["t"], found["s"], found["m"], found.get("r", "")
@@ -217,20 +228,6 @@ def _line(file: LogFile, start: int, raw: bytes) -> Line | None:
 
 def _line_order(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
-
-
-DEFAULT_PAGE = 50
-LARGEST_PAGE = 1000
-
-SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
-
-_ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
-# So that a filter that selects little doesn't read a large log in one request: an empty page with a token is
-# Cloud Logging's way to say that there is more to look through.
-_MAX_SCANNED = 20_000
-_PARENT = re.compile(r"projects/([^/]+)")
-_SERVICE = "service"
-_TRIAL = "ml.googleapis.com/trial_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +270,12 @@ class _Entry:
 
     @property
     def insert_id(self) -> str:
+        # Padded, so that ids compare like positions in the log.
         return f"{self.line.file.run:06d}-{self.line.start:016x}"
 
 
 class LoggingApi:
-    """The handler of entries.list."""
+    """Handler of entries.list."""
 
     def __init__(self, store: Store, home: Path, pages: Pages) -> None:
         self._store = store
@@ -285,13 +283,13 @@ class LoggingApi:
         self._pages = pages
 
     def handlers(self) -> dict[str, Handler]:
-        """By method id."""
+        """Return the handler by method id."""
         return {"logging.entries.list": self._list}
 
     def _list(self, call: Call) -> JsonObject:
         found = filters.parse(call.body.get("filter", ""))
         selects = filters.compiled(found, _field)
-        newest_first = _order(call.body.get("orderBy", ""))
+        newest_first = _newest_first(call.body.get("orderBy", ""))
         job = self._job(call.body.get("resourceNames", []), found)
         if job is None:
             return {}
@@ -313,7 +311,7 @@ class LoggingApi:
         return answer
 
     def _job(self, parents: list[str], found: Filter) -> JobRecord | None:
-        ids = [each.value for each in filters.conjuncts(found) if _is_job_id(each)]
+        ids = _required_values(found, ("resource", "labels", "job_id"))
         if len(ids) != 1:
             raise invalid('The filter must name one job: resource.labels.job_id="…"')
         projects = [_PARENT.fullmatch(parent) for parent in parents]
@@ -323,11 +321,11 @@ class LoggingApi:
         return next((job for job in jobs if job), None)
 
     def _files(self, job: JobRecord, found: Filter) -> list[LogFile]:
-        """The files of the job's runs; of one trial alone, where the filter asks for no other."""
+        """Return the log files of the job's runs; only one trial's if the filter names it."""
         runs = self._store.runs(job.id)
         files = [LogFile(run.number, run.trial, run_folder(self._home, run.run_id).log) for run in runs]
-        wanted = {each.value for each in filters.conjuncts(found) if _is_trial(each)}
-        return [file for file in files if wanted <= {_trial(file)}]
+        trials = set(_required_values(found, ("labels", _TRIAL)))
+        return [file for file in files if trials <= {_trial(file)}]
 
 
 def _page(
@@ -337,7 +335,7 @@ def _page(
     place: Place,
     newest_first: bool,
 ) -> tuple[list[_Entry], Place | None]:
-    """The selected entries from a place on, and where to go on; None where all has been looked through."""
+    """Return the selected entries and the next position; None as position at the log's end."""
     page: list[_Entry] = []
     reached = dict(place)
     for scanned, entry in enumerate(entries):
@@ -392,20 +390,15 @@ def _rank_named(severity: str) -> int:
 
 
 def _trial(file: LogFile) -> str:
-    """The trial's label, which is empty outside of trials."""
-    return str(file.trial) if file.trial else ""
+    return str(file.trial) if file.trial else ""  # outside of trials the label is present but empty
 
 
-def _is_trial(each: filters.Restriction) -> bool:
-    return each.field == ("labels", _TRIAL) and each.comparison == "="
-
-
-def _is_job_id(each: filters.Restriction) -> bool:
-    return each.field == ("resource", "labels", "job_id") and each.comparison == "="
+def _required_values(found: Filter, field: tuple[str, ...]) -> list[str]:
+    return [each.value for each in filters.conjuncts(found) if (each.field, each.comparison) == (field, "=")]
 
 
 def _since(found: Filter) -> datetime | None:
-    """A time that no selected entry is older than."""
+    """Return a lower bound of the selected entries' times."""
     times = [
         filters.moment(each.value)
         for each in filters.conjuncts(found)
@@ -414,8 +407,8 @@ def _since(found: Filter) -> datetime | None:
     return max(times, default=None)
 
 
-def _order(text: str) -> bool:
-    """Whether newest first is wanted."""
+def _newest_first(text: str) -> bool:
+    """Return whether the newest entries come first."""
     if text not in _ORDERS:
         raise invalid('orderBy may be "timestamp asc" or "timestamp desc".')
     return _ORDERS[text]

@@ -1,9 +1,10 @@
-"""What both training APIs share: creating, listing and cancelling jobs."""
+"""Handlers and request validation that Vertex AI and AI Platform Training share."""
 
 from __future__ import annotations
 
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,20 +13,23 @@ from reconciler.training_service.http.auth import expired
 from reconciler.training_service.http.call import Call
 from reconciler.training_service.http.filters import Predicate
 from reconciler.training_service.http.json_mapping import snake
-from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.jobs.launch import seconds
-from reconciler.training_service.state import run_folder
-from reconciler.training_service.state.records import Code, JobRecord, JobState, Json, JsonObject
+from reconciler.training_service.state.records import Code, JobRecord, JobState, Json, JsonObject, TrialRecord
+from reconciler.training_service.state.run_folder import remove, run_folder
 from reconciler.training_service.state.store import Store, TooLateError, new_etag
 from reconciler.training_service.tuning import checks
+from reconciler.training_service.tuning.study import is_tuning
+
+_PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
 
 
 class Training:
-    """The jobs behind the two APIs.
+    """Operations on the jobs behind both APIs.
 
     Attributes:
-        wake: Called when there may be something to start or to stop.
+        wake: Called after a change that may let the supervisor start or stop processes.
     """
 
     def __init__(self, store: Store, home: Path, pages: Pages, wake: Callable[[], None]) -> None:
@@ -43,11 +47,11 @@ class Training:
         body: JsonObject,
         until: datetime | None,
     ) -> JobRecord:
-        """A new job, QUEUED; `until` is when the caller's token expires.
+        """Add a new job, QUEUED, unless the caller's token has expired (`until`).
 
         Raises:
-            AlreadyExistsError: The job id is used up.
-            ApiError: UNAUTHENTICATED: the token expired meanwhile.
+            AlreadyExistsError: The job id is already used.
+            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted.
         """
         now = self.store.now()
         job = JobRecord(
@@ -59,26 +63,25 @@ class Training:
             gcs_secret=secrets.token_urlsafe(24),
             create_time=now,
             update_time=now,
+            # A copy: later changes of the image table must not affect this job.
             images=self.store.setting("images") or {},
             etag=new_etag(),
         )
-        added = self._added(job, until)
+        try:
+            added = self.store.add_job(job, until)
+        except TooLateError:
+            assert until is not None, "the store compares with `until` only"
+            raise expired(until) from None
         self.wake()
         return added
 
-    def _added(self, job: JobRecord, until: datetime | None) -> JobRecord:
-        try:
-            return self.store.add_job(job, until)
-        except TooLateError:
-            assert until is not None, "without it nothing is too late"
-            raise expired(until) from None
-
     def delete(self, job: JobRecord) -> None:
-        """Forget a job that has ended, and remove what its runs have left, the log too."""
+        """Delete a job that has ended, with the folders and logs of its runs."""
+        # The rows go first: after a crash in between, leftover folders belong to no job and do no harm.
         runs = self.store.runs(job.id)
         self.store.delete(job.id)
         for run in runs:
-            run_folder.remove(run_folder.run_folder(self._home, run.run_id).path)
+            remove(run_folder(self._home, run.run_id).path)
 
     def listed(
         self,
@@ -93,7 +96,7 @@ class Training:
         Args:
             place: The collection, the project and the location.
             selects: The filter.
-            resource: Returns a job as the API shows it.
+            resource: Returns a job in the API's form.
         """
         query = [call.method.id, dict(call.path), call.text("filter")]
         token = call.text("pageToken")
@@ -108,12 +111,12 @@ class Training:
         return {name: value for name, value in answer.items() if value}
 
     def cancel(self, job: JobRecord, message: str) -> None:
-        """End the job: at once where it hasn't begun, else when its processes are gone.
+        """Cancel the job: at once if QUEUED, otherwise by ending its processes first.
 
         Raises:
-            ApiError: FAILED_PRECONDITION: it has ended.
+            ApiError: FAILED_PRECONDITION: The job has ended.
         """
-        # The job may move on between reading it and changing it: then look again.
+        # The supervisor may change the state between reading it and changing it: read it again then.
         while not self._cancelled(job, message):
             found = self.store.job(job.id)
             if found is None:
@@ -127,6 +130,7 @@ class Training:
         if job.state is JobState.CANCELLING:
             return True
         queued = job.state is JobState.QUEUED
+        # A queued job has no processes to end, so it is CANCELLED at once.
         moved = self.store.move(
             job.id,
             JobState.CANCELLED if queued else JobState.CANCELLING,
@@ -138,8 +142,65 @@ class Training:
         return moved is not None
 
 
+class JobHandlers(ABC):
+    """Handlers of one collection of jobs; a subclass adds its API's resource, names and messages.
+
+    Attributes:
+        collection: The collection's name in paths and in the store.
+        cancel_message: The error message of a cancelled job.
+        not_found_message: The error for a missing job; "{}" stands for its name.
+    """
+
+    collection: str
+    cancel_message: str
+    not_found_message: str
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    @abstractmethod
+    def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
+        """Return the job in the API's form."""
+
+    def _get(self, call: Call) -> JsonObject:
+        return self._with_trials(self._named(call))
+
+    def _cancel(self, call: Call) -> JsonObject:
+        self._training.cancel(self._named(call), self.cancel_message)
+        return {}
+
+    def _named(self, call: Call) -> JobRecord:
+        project, location = place_of(call)
+        job_id = call.path[f"{self.collection}Id"]
+        job = self._training.store.find(self.collection, project, location, job_id)
+        if job is None:
+            name = f"{_parent(project, location)}/{self.collection}/{job_id}"
+            raise not_found(self.not_found_message.format(name))
+        return job
+
+    def _with_trials(self, job: JobRecord) -> JsonObject:
+        return self.resource(job, self._training.store.trials(job.id) if is_tuning(job) else ())
+
+
+def place_of(call: Call) -> tuple[str, str]:
+    """Return the project and the location of the call's path; AI Platform Training has no location: "".
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: Invalid project or location.
+    """
+    project, location = call.path["projectsId"], call.path.get("locationsId", "")
+    if not all(_PATH_PART.fullmatch(part) for part in (project, location) if part):
+        raise invalid(f"Invalid resource name: {_parent(project, location)}")
+    return project, location
+
+
+def _parent(project: str, location: str) -> str:
+    return f"projects/{project}/locations/{location}" if location else f"projects/{project}"
+
+
 def page_size(call: Call, default: int, largest: int) -> int:
-    """How many results are wanted; more than the largest is the largest, as Google's APIs have it."""
+    """Return the requested page size, at most `largest`."""
+    # Google's APIs cut a too large size down instead of refusing it.
     size = call.number("pageSize") or 0
     if size < 0:
         raise invalid("The page size must not be negative.")
@@ -147,6 +208,7 @@ def page_size(call: Call, default: int, largest: int) -> int:
 
 
 Mistake = tuple[str, str]
+"""The path of a field, and the description of the mistake."""
 Message = Mapping[str, Json]
 
 _NOT_SET = "Required field is not set."
@@ -156,19 +218,19 @@ _MAX_PACKAGES = 100
 _MAX_VARIABLES = 100
 _MAX_LABELS = 64
 _MAX_POOLS = 4
-_LEAST_WAIT = 1800.0
+_MIN_WAIT = 1800.0
 _ML_POOLS = ("worker", "parameterServer", "evaluator")
-_OWN_COMMAND = ("containerCommand", "containerArgs")
+_COMMAND_FIELDS = ("containerCommand", "containerArgs")
 
 
-def custom_job(job: Message) -> Iterator[Mistake]:
-    """A new customJobs resource."""
+def custom_job_mistakes(job: Message) -> Iterator[Mistake]:
+    """Yield the mistakes of a new customJobs resource."""
     yield from _resource(job)
     yield from _job_spec(job.get("jobSpec", {}), "job_spec")
 
 
-def tuning_job(job: Message) -> Iterator[Mistake]:
-    """A new hyperparameterTuningJobs resource."""
+def tuning_job_mistakes(job: Message) -> Iterator[Mistake]:
+    """Yield the mistakes of a new hyperparameterTuningJobs resource."""
     yield from _resource(job)
     yield from checks.study_spec(job.get("studySpec", {}), "study_spec")
     yield from (
@@ -181,30 +243,27 @@ def tuning_job(job: Message) -> Iterator[Mistake]:
     yield from _job_spec(job.get("trialJobSpec", {}), "trial_job_spec")
 
 
-def ml_job(job: Message) -> Iterator[Mistake]:
-    """A new projects.jobs resource."""
+def ml_job_mistakes(job: Message) -> Iterator[Mistake]:
+    """Yield the mistakes of a new projects.jobs resource."""
     if not _JOB_ID.fullmatch(job.get("jobId", "")):
         yield "job_id", f"A job id must match ^{_JOB_ID.pattern}$."
-    yield from _labels(job.get("labels", {}))
+    yield from label_mistakes(job)
     if "trainingInput" in job:
         yield from _training_input(job["trainingInput"])
     else:
         yield "training_input", _NOT_SET
 
 
-def labels(job: Message) -> Iterator[Mistake]:
-    """The labels of any resource."""
-    yield from _labels(job.get("labels", {}))
-
-
 def _resource(job: Message) -> Iterator[Mistake]:
-    yield from _missing(job, "", "displayName")
+    yield from _unset(job, "", "displayName")
     if len(job.get("displayName", "")) > 128:
         yield "display_name", "A display name has at most 128 characters."
-    yield from _labels(job.get("labels", {}))
+    yield from label_mistakes(job)
 
 
-def _labels(found: Mapping[str, str]) -> Iterator[Mistake]:
+def label_mistakes(job: Message) -> Iterator[Mistake]:
+    """Yield the mistakes in the labels of any resource."""
+    found = job.get("labels", {})
     if len(found) > _MAX_LABELS:
         yield "labels", f"At most {_MAX_LABELS} labels."
     for key, value in found.items():
@@ -221,11 +280,11 @@ def _is_label(text: str) -> bool:
 
 def _job_spec(spec: Message, path: str) -> Iterator[Mistake]:
     pools = spec.get("workerPoolSpecs", [])
-    yield from _missing(spec, path + ".", "workerPoolSpecs")
+    yield from _unset(spec, path + ".", "workerPoolSpecs")
     if len(pools) > _MAX_POOLS:
         yield f"{path}.worker_pool_specs", f"At most {_MAX_POOLS} worker pools."
     for index, pool in enumerate(pools):
-        # Only the first may not be left empty: the others' places say what they are for.
+        # A pool's position is its role, so pools other than the first may be empty placeholders.
         if index == 0 or pool:
             yield from _pool(pool, f"{path}.worker_pool_specs[{index}]")
     if pools and pools[0].get("replicaCount", "1") != "1":
@@ -237,19 +296,19 @@ def _job_spec(spec: Message, path: str) -> Iterator[Mistake]:
 
 
 def _pool(pool: Message, path: str) -> Iterator[Mistake]:
-    yield from _missing(pool.get("machineSpec", {}), f"{path}.machine_spec.", "machineType")
+    yield from _unset(pool.get("machineSpec", {}), f"{path}.machine_spec.", "machineType")
     tasks = [name for name in ("containerSpec", "pythonPackageSpec") if name in pool]
     if len(tasks) != 1:
         yield f"{path}.task", "Exactly one of container_spec and python_package_spec must be set."
     if "containerSpec" in pool:
-        yield from _missing(pool["containerSpec"], f"{path}.container_spec.", "imageUri")
+        yield from _unset(pool["containerSpec"], f"{path}.container_spec.", "imageUri")
         yield from _variables(pool["containerSpec"], f"{path}.container_spec.env")
     if "pythonPackageSpec" in pool:
         yield from _python_package(pool["pythonPackageSpec"], f"{path}.python_package_spec")
 
 
 def _python_package(spec: Message, path: str) -> Iterator[Mistake]:
-    yield from _missing(spec, path + ".", "executorImageUri", "packageUris", "pythonModule")
+    yield from _unset(spec, path + ".", "executorImageUri", "packageUris", "pythonModule")
     yield from _packages(spec, f"{path}.package_uris")
     yield from _variables(spec, f"{path}.env")
 
@@ -272,17 +331,17 @@ def _variables(spec: Message, path: str) -> Iterator[Mistake]:
 
 def _training_input(given: Message) -> Iterator[Mistake]:
     path = "training_input"
-    yield from _missing(given, path + ".", "region", "scaleTier")
+    yield from _unset(given, path + ".", "region", "scaleTier")
     if given.get("scaleTier") == "CUSTOM":
-        yield from _missing(given, path + ".", "masterType")
+        yield from _unset(given, path + ".", "masterType")
     if not given.get("masterConfig", {}).get("imageUri"):
-        yield from _missing(given, path + ".", "packageUris", "pythonModule", "runtimeVersion")
+        yield from _unset(given, path + ".", "packageUris", "pythonModule", "runtimeVersion")
     yield from _packages(given, f"{path}.package_uris")
     yield from _ml_pools(given, path)
     yield from _ml_commands(given, path)
     scheduling = given.get("scheduling", {})
     yield from _durations(scheduling, f"{path}.scheduling", "maxRunningTime", "maxWaitTime")
-    if 0 <= seconds(scheduling.get("maxWaitTime", "1800s")) < _LEAST_WAIT:
+    if 0 <= seconds(scheduling.get("maxWaitTime", "1800s")) < _MIN_WAIT:
         yield f"{path}.scheduling.max_wait_time", "Must be at least 1800s."
     if "hyperparameters" in given:
         yield from checks.hyperparameters(given["hyperparameters"], f"{path}.hyperparameters")
@@ -293,31 +352,31 @@ def _training_input(given: Message) -> Iterator[Mistake]:
 def _ml_pools(given: Message, path: str) -> Iterator[Mistake]:
     for role in _ML_POOLS:
         count, machine = int(given.get(f"{role}Count", 0)), given.get(f"{role}Type", "")
-        told = f"{path}.{snake(role)}"
+        field = f"{path}.{snake(role)}"
         if count < 0:
-            yield f"{told}_count", "Must not be negative."
+            yield f"{field}_count", "Must not be negative."
         if given.get("scaleTier") != "CUSTOM":
             yield from (
-                (f"{told}_{name}", "Only with the scale tier CUSTOM.")
+                (f"{field}_{name}", "Only with the scale tier CUSTOM.")
                 for name, value in (("count", count), ("type", machine))
                 if value
             )
         elif count > 0 and not machine:
-            yield f"{told}_type", f"Required field is not set, as there is a {snake(role)}_count."
+            yield f"{field}_type", f"Required field is not set, as there is a {snake(role)}_count."
 
 
 def _ml_commands(given: Message, path: str) -> Iterator[Mistake]:
     image = given.get("masterConfig", {}).get("imageUri")
     for role in ("master", *_ML_POOLS):
         config = given.get(f"{role}Config", {})
-        for name in _OWN_COMMAND:
+        for name in _COMMAND_FIELDS:
             if not config.get(name):
                 continue
-            told = f"{path}.{snake(role)}_config.{snake(name)}"
-            if not (config.get("imageUri") or image):  # the master's is the others' too
-                yield told, "Only with an image_uri."
+            field = f"{path}.{snake(role)}_config.{snake(name)}"
+            if not (config.get("imageUri") or image):  # the master's image is every role's default
+                yield field, "Only with an image_uri."
             if given.get("args"):
-                yield told, "Must not be set together with training_input.args."
+                yield field, "Must not be set together with training_input.args."
 
 
 def _durations(spec: Message, path: str, *names: str) -> Iterator[Mistake]:
@@ -330,8 +389,8 @@ def _durations(spec: Message, path: str, *names: str) -> Iterator[Mistake]:
 
 def _each(items: Sequence[Message], path: str, names: Sequence[str]) -> Iterator[Mistake]:
     for index, item in enumerate(items):
-        yield from _missing(item, f"{path}[{index}].", *names)
+        yield from _unset(item, f"{path}[{index}].", *names)
 
 
-def _missing(message: Message, path: str, *names: str) -> Iterator[Mistake]:
+def _unset(message: Message, path: str, *names: str) -> Iterator[Mistake]:
     yield from ((path + snake(name), _NOT_SET) for name in names if not message.get(name))

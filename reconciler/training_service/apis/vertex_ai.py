@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
-from reconciler.training_service.apis import training as required
-from reconciler.training_service.apis.training import Training, page_size
+from reconciler.training_service.apis.training import (
+    JobHandlers,
+    Mistake,
+    Training,
+    custom_job_mistakes,
+    page_size,
+    place_of,
+    tuning_job_mistakes,
+)
 from reconciler.training_service.http import fields, filters
 from reconciler.training_service.http.call import Call, Handler
-from reconciler.training_service.http.message import ApiError, invalid, not_found, violations
+from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
     TUNING_JOBS,
@@ -23,7 +28,6 @@ from reconciler.training_service.state.records import (
     number_of,
 )
 from reconciler.training_service.tuning.resources import vertex_trials
-from reconciler.training_service.tuning.study import is_tuning
 
 DEFAULT_PAGE = 100
 LARGEST_PAGE = 1000
@@ -32,74 +36,68 @@ STATES: Mapping[JobState, str] = {
     state: "JOB_STATE_PENDING" if state is JobState.PREPARING else f"JOB_STATE_{state}" for state in JobState
 }
 _STATE_NAMES = (*STATES.values(), "JOB_STATE_PAUSED", "JOB_STATE_EXPIRED", "JOB_STATE_UPDATING")
-_PLACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    collection: str
-    mistakes: Callable[[JsonObject], Iterator[required.Mistake]]
+def handlers(training: Training) -> dict[str, Handler]:
+    """Return the handlers of both collections by method id."""
+    return {
+        **VertexJobs(training, CUSTOM_JOBS, custom_job_mistakes).handlers(),
+        **VertexJobs(training, TUNING_JOBS, tuning_job_mistakes).handlers(),
+    }
 
 
-_KINDS = (_Kind(CUSTOM_JOBS, required.custom_job), _Kind(TUNING_JOBS, required.tuning_job))
+class VertexJobs(JobHandlers):
+    """Handlers of one collection; `mistakes` validates a new resource."""
 
+    cancel_message = "CANCELED"
+    not_found_message = "The resource {} is not found."
 
-class AiPlatformApi:
-    """The handlers of both collections; they differ in nothing but their messages."""
-
-    def __init__(self, training: Training) -> None:
-        self._training = training
+    def __init__(
+        self, training: Training, collection: str, mistakes: Callable[[JsonObject], Iterator[Mistake]]
+    ) -> None:
+        super().__init__(training)
+        self.collection = collection
+        self._mistakes = mistakes
 
     def handlers(self) -> dict[str, Handler]:
-        """By method id."""
+        """Return the handlers by method id."""
+        prefix = f"aiplatform.projects.locations.{self.collection}"
         return {
-            f"aiplatform.projects.locations.{kind.collection}.{verb}": partial(handler, kind)
-            for kind in _KINDS
-            for verb, handler in (
-                ("create", self._create),
-                ("get", self._get),
-                ("list", self._list),
-                ("cancel", self._cancel),
-                ("delete", self._delete),
-            )
+            f"{prefix}.create": self._create,
+            f"{prefix}.get": self._get,
+            f"{prefix}.list": self._list,
+            f"{prefix}.cancel": self._cancel,
+            f"{prefix}.delete": self._delete,
         }
 
-    def _create(self, kind: _Kind, call: Call) -> JsonObject:
-        mistakes = list(kind.mistakes(call.body))
+    def _create(self, call: Call) -> JsonObject:
+        mistakes = list(self._mistakes(call.body))
         if mistakes:
-            told = "".join(
+            errors = "".join(
                 f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
             )
-            raise violations(mistakes, f"List of found errors:\t{told}")
-        project, location = _place(call)
-        job_id = str(secrets.randbelow(8 * 10**18) + 10**18)
-        return resource(
-            self._training.create(kind.collection, project, location, job_id, call.body, call.reach.until), ()
-        )
+            raise violations(mistakes, f"List of found errors:\t{errors}")
+        project, location = place_of(call)
+        job_id = str(secrets.randbelow(8 * 10**18) + 10**18)  # 19 digits, as Vertex AI's
+        job = self._training.create(self.collection, project, location, job_id, call.body, call.access.until)
+        return self.resource(job, ())
 
-    def _get(self, kind: _Kind, call: Call) -> JsonObject:
-        job = self._named(kind, call)
-        return resource(job, self._trials(job))
-
-    def _list(self, kind: _Kind, call: Call) -> JsonObject:
-        place = (kind.collection, *_place(call))
+    def _list(self, call: Call) -> JsonObject:
+        place = (self.collection, *place_of(call))
         mask = fields.parse_paths(call.text("readMask")) if call.text("readMask") else {}
-        # Trials are most of a job: they aren't even read where nobody wants them.
+        # Trials are most of a tuning job's size: a mask without them saves reading them.
         trials = not mask or "trials" in mask or "*" in mask
 
         def whole(job: JobRecord) -> JsonObject:
-            selected: JsonObject = fields.select(resource(job, self._trials(job) if trials else ()), mask)
+            shown = self._with_trials(job) if trials else self.resource(job, ())
+            selected: JsonObject = fields.select(shown, mask)
             return selected
 
         size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
         return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
 
-    def _cancel(self, kind: _Kind, call: Call) -> JsonObject:
-        self._training.cancel(self._named(kind, call), "CANCELED")
-        return {}
-
-    def _delete(self, kind: _Kind, call: Call) -> JsonObject:
-        job = self._named(kind, call)
+    def _delete(self, call: Call) -> JsonObject:
+        job = self._named(call)
         if not job.state.ended:
             raise ApiError(
                 "FAILED_PRECONDITION",
@@ -108,53 +106,33 @@ class AiPlatformApi:
         self._training.delete(job)
         return _deletion(job, self._training.store.now())
 
-    def _trials(self, job: JobRecord) -> Sequence[TrialRecord]:
-        return self._training.store.trials(job.id) if is_tuning(job) else ()
+    def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
+        """Return the job in the API's form."""
+        shown = vertex_trials(job, trials) if trials else []
+        times = {"startTime": job.start_time, "endTime": job.end_time}
+        error = {"code": job.error_code, "message": job.error_message}
+        return {
+            "name": _name(job),
+            **job.body,
+            **({"trials": shown} if shown else {}),
+            "state": STATES[job.state],
+            "createTime": job.create_time,
+            **{name: time for name, time in times.items() if time},
+            "updateTime": job.update_time,
+            **({"error": error} if job.error_code else {}),
+        }
 
-    def _named(self, kind: _Kind, call: Call) -> JobRecord:
-        job_id = call.path[f"{kind.collection}Id"]
-        project, location = _place(call)
-        job = self._training.store.find(kind.collection, project, location, job_id)
-        if job is None:
-            name = f"projects/{project}/locations/{location}/{kind.collection}/{job_id}"
-            raise not_found(f"The resource {name} is not found.")
-        return job
 
-
-def name_of(job: JobRecord) -> str:
-    """The job's resource name, in which the project stands by its number."""
+def _name(job: JobRecord) -> str:
+    # Vertex AI answers with the project's number, even if the request named its id.
     return f"projects/{number_of(job.project)}/locations/{job.location}/{job.collection}/{job.job_id}"
 
 
-def resource(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
-    """The job as the API gives it."""
-    told = vertex_trials(job, trials) if trials else []
-    times = {"startTime": job.start_time, "endTime": job.end_time}
-    error = {"code": job.error_code, "message": job.error_message}
-    return {
-        "name": name_of(job),
-        **job.body,
-        **({"trials": told} if told else {}),
-        "state": STATES[job.state],
-        "createTime": job.create_time,
-        **{name: time for name, time in times.items() if time},
-        "updateTime": job.update_time,
-        **({"error": error} if job.error_code else {}),
-    }
-
-
-def _place(call: Call) -> tuple[str, str]:
-    project, location = call.path["projectsId"], call.path["locationsId"]
-    if not _PLACE.fullmatch(project) or not _PLACE.fullmatch(location):
-        raise invalid(f"Invalid resource name: projects/{project}/locations/{location}")
-    return project, location
-
-
 def _deletion(job: JobRecord, at: str) -> JsonObject:
-    """The long-running operation that a delete answers with; it is over."""
+    """Return the finished long-running operation that answers a delete."""
     metadata = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
     return {
-        "name": f"{name_of(job).rsplit('/', 2)[0]}/operations/{secrets.randbelow(8 * 10**18) + 10**18}",
+        "name": f"{_name(job).rsplit('/', 2)[0]}/operations/{secrets.randbelow(8 * 10**18) + 10**18}",
         "metadata": {"@type": metadata, "genericMetadata": {"createTime": at, "updateTime": at}},
         "done": True,
         "response": {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},

@@ -1,1 +1,1 @@
-"""The HTTP server and the JSON mapping of the APIs."""
+"""HTTP server, discovery routing and JSON mapping of the service's APIs."""

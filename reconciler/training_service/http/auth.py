@@ -1,4 +1,4 @@
-"""What a caller may do: everything, or less with a token that expires or with one job's storage URL."""
+"""Access rights of callers: full, limited by an expiring token, or limited to one job's buckets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.state.records import Json
 from reconciler.training_service.state.store import Store
 
-# A word that may be a bucket's name: trainers are also told of theirs as `--bucket=NAME`, or in variables.
-_NAMED = re.compile(r"(?<![\w.-])[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?![\w-])")
+# Matches any bucket name: trainers also receive bucket names as `--bucket=NAME` or in variables.
+_BUCKET_NAME = re.compile(r"(?<![\w.-])[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?![\w-])")
+_SECRET = "token_secret"  # noqa: S105 (the name of the setting that holds it)
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """Some buckets, or all where `buckets` is None, but nothing below `reserved`.
+class Access:
+    """Access to some buckets, or to all if `buckets` is None, but not to names below `reserved`.
 
     Attributes:
-        reserved: "bucket", or "bucket/the beginning of names".
-        mints: Whether it may have tokens made.
-        until: When its own token expires; None for never.
+        reserved: Inaccessible names: "bucket", or "bucket/prefix of object names".
+        mints: Whether the caller may create access tokens.
+        until: Expiry of the caller's own token; None for never.
     """
 
     buckets: frozenset[str] | None = None
@@ -37,36 +38,36 @@ class Reach:
 
     @property
     def limited(self) -> bool:
-        """Whether there may be a bucket or an object that it doesn't see."""
+        """Return whether some buckets or objects may be inaccessible."""
         return self.buckets is not None or bool(self.reserved)
 
     def bucket(self, name: str) -> bool:
-        """Whether the bucket may be seen."""
+        """Return whether the bucket is accessible."""
         return (self.buckets is None or name in self.buckets) and name not in self.reserved
 
     def object(self, bucket: str, name: str) -> bool:
-        """Whether the object may be read, written or listed."""
+        """Return whether the object may be read, written and listed."""
         return self.bucket(bucket) and not f"{bucket}/{name}".startswith(tuple(_prefixes(self.reserved)))
 
     def places(self) -> tuple[str, ...]:
-        """The buckets by their names, where not all may be seen; then what is reserved in them, as there."""
-        seen = sorted(name for name in self.buckets or () if self.bucket(name))
-        return (*seen, *(entry for entry in self.reserved if entry.partition("/")[0] in seen))
+        """Return the accessible buckets (none if all are), then the reserved entries inside them."""
+        accessible = sorted(name for name in self.buckets or () if self.bucket(name))
+        return (*accessible, *(entry for entry in self.reserved if entry.partition("/")[0] in accessible))
 
     def check_bucket(self, name: str) -> None:
-        """Refuse a bucket that may not be seen.
+        """Check access to a bucket.
 
         Raises:
             ApiError: PERMISSION_DENIED.
         """
         if not self.bucket(name):
-            told = f"No access to the bucket {name}."
+            message = f"No access to the bucket {name}."
             if self.buckets is not None and name not in self.buckets:
-                told += " A job reaches the buckets that it names: in its arguments, variables or folders."
-            raise ApiError("PERMISSION_DENIED", told)
+                message += " A job reaches the buckets that it names: in its arguments, variables or folders."
+            raise ApiError("PERMISSION_DENIED", message)
 
     def check_object(self, bucket: str, name: str) -> None:
-        """Refuse an object that may not be touched.
+        """Check access to an object.
 
         Raises:
             ApiError: PERMISSION_DENIED.
@@ -75,7 +76,7 @@ class Reach:
             raise ApiError("PERMISSION_DENIED", f"No access to {bucket}/{name}.")
 
     def check_minting(self) -> None:
-        """Refuse who may have no tokens made.
+        """Check the right to create access tokens.
 
         Raises:
             ApiError: PERMISSION_DENIED.
@@ -84,39 +85,35 @@ class Reach:
             raise ApiError("PERMISSION_DENIED", "Only the token of service.json is good for making tokens.")
 
 
-EVERYTHING = Reach(mints=True)
+EVERYTHING = Access(mints=True)
 
 
-def of_job(body: Mapping[str, Json], reserved: Iterable[str]) -> Reach:
-    """What a job may touch: the buckets that its resource names, as gs://BUCKET or by their names alone."""
-    return Reach(frozenset(_NAMED.findall(json.dumps(body))), tuple(reserved))
+def job_access(body: Mapping[str, Json], reserved: Iterable[str]) -> Access:
+    """Return a job's access: to the buckets that its resource mentions, as gs://BUCKET or by name."""
+    return Access(frozenset(_BUCKET_NAME.findall(json.dumps(body))), tuple(reserved))
 
 
 def _prefixes(reserved: tuple[str, ...]) -> Iterable[str]:
+    # The final "/" keeps a reserved bucket from matching another bucket whose name starts with its name.
     return (entry if "/" in entry else entry + "/" for entry in reserved)
 
 
-_SECRET = "token_secret"  # noqa: S105 (the name of the setting that holds it)
-
-
 class Tokens:
-    """The expiring tokens of one home; those of another home are none."""
+    """Expiring access tokens of one service home; tokens of other homes are invalid."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def mint(self, lifetime: timedelta) -> tuple[str, datetime]:
-        """A new token, and when it ends: after `lifetime`, rounded up to a whole second.
-
-        A fraction of a second would be too much for google-auth, which takes only whole ones.
-        """
+        """Return a new token and its expiry: after `lifetime`, rounded up to a whole second."""
+        # google-auth refuses an expiry with a fraction of a second.
         ends = math.ceil((self._store.clock() + lifetime).timestamp())
         secret = str(self._store.set_once(_SECRET, secrets.token_urlsafe(32)))
         signed = f"{ends}.{secrets.token_urlsafe(16)}"
         return f"{signed}.{_signature(secret, signed)}", datetime.fromtimestamp(ends, UTC)
 
     def expiry(self, token: str) -> datetime | None:
-        """When the token ends, or has ended; None where it isn't a token of this home."""
+        """Return the token's expiry, which may be past; None if this home didn't issue the token."""
         secret = self._store.setting(_SECRET)
         signed, _, signature = token.rpartition(".")
         if secret is None or not same(signature, _signature(str(secret), signed)):
@@ -125,17 +122,17 @@ class Tokens:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two secrets are equal, found out in a time that doesn't tell how far they are."""
+    """Return whether two secrets are equal, in a time that doesn't depend on their common prefix."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
 def expired(ended: datetime) -> ApiError:
-    """The refusal of a token that has ended."""
+    """Return the error for an expired token."""
     return ApiError("UNAUTHENTICATED", f"The request's bearer token expired at {whole_seconds(ended)}.")
 
 
 def whole_seconds(moment: datetime) -> str:
-    """RFC 3339 without a fraction."""
+    """Return the moment in RFC 3339 without a fraction."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

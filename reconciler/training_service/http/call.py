@@ -1,11 +1,11 @@
-"""What a method's handler is given, and what it may give back."""
+"""Calls of API methods, and the type of their handlers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from reconciler.training_service.http.auth import Reach
+from reconciler.training_service.http.auth import Access
 from reconciler.training_service.http.discovery import Form, Method
 from reconciler.training_service.http.message import Request, Response
 from reconciler.training_service.state.records import JsonObject
@@ -13,13 +13,13 @@ from reconciler.training_service.state.records import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request for one method.
+    """A decoded request for one method.
 
     Attributes:
         path: The variable parts of the path, decoded.
-        parameters: The query's parameters by name, of their types.
-        body: The request message; {} where the method takes none, or takes media.
-        reach: What the caller may do.
+        parameters: The query parameters by name, converted to their types.
+        body: The request message; {} if the method takes none, or takes media.
+        access: The caller's access rights.
     """
 
     request: Request
@@ -28,17 +28,17 @@ class Call:
     path: Mapping[str, str]
     parameters: JsonObject
     body: JsonObject
-    reach: Reach
+    access: Access
 
     def text(self, parameter: str) -> str:
-        """A parameter's text, "" where it wasn't given."""
+        """Return a parameter's text, "" if missing."""
         return str(self.parameters.get(parameter, ""))
 
     def number(self, parameter: str) -> int | None:
-        """A parameter's number, None where it wasn't given."""
+        """Return a parameter's number, None if missing."""
         found = self.parameters.get(parameter)
         return None if found is None else int(found)
 
 
 Handler = Callable[[Call], Response | JsonObject]
-"""Answers one method's calls: a message to be written as JSON, or a whole response."""
+"""Function that answers calls of one method, with a message to send as JSON or a whole response."""

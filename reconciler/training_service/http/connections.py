@@ -1,6 +1,6 @@
-"""Connections of the HTTP server: each request is judged as soon as its head has arrived.
+"""Connections of the HTTP server: each request is authorized as soon as its head has arrived.
 
-Waitress reads a request to its end, into memory or a temporary file, before it calls the application, and it
+Waitress reads a whole request, into memory or a temporary file, before it calls the application, and it
 holds as many silent connections as it accepts. Its parser and its channel are extended here in two ways:
 
 - A refused request's body is never stored. The refusal is sent, and the connection closed.
@@ -22,7 +22,7 @@ from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import WSGITask
 
-from reconciler.training_service.http.message import Answering, Request, Response, reason_phrase
+from reconciler.training_service.http.message import Request, Responder, Response, reason_phrase
 
 MAX_HEAD = 64 * 1024
 """The largest head, in bytes: https://cloud.google.com/load-balancing/docs/quotas#https-lb-header-limits."""
@@ -37,8 +37,8 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_BYTES = 1024 * 1024
 _DRAIN_PIECE = 64 * 1024
 
-Admit = Callable[[Request], Response | Answering]
-"""Judges a request by its head: returns its refusal, or the function that answers the whole request."""
+Admit = Callable[[Request], Response | Responder]
+"""Function that authorizes a request by its head: returns the refusal, or the whole request's responder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Limits:
     """The most connections at once.
 
     Attributes:
-        strangers: Connections without an authorized head so far. A client that is accepted sends its head
-            before so many others are accepted after it, even when all of them are an attacker's.
-        clients: The others. Each may also hold a file of the body that it sends, and one that it is sent.
+        strangers: Connections that have sent no authorized head yet. A legitimate client sends its head
+            before so many others are accepted after it, even if all of them are an attacker's.
+        clients: Authorized connections. Each may also have two open files: its request's body and its answer.
     """
 
     strangers: int
@@ -56,7 +56,7 @@ class Limits:
 
     @classmethod
     def of_process(cls) -> Limits:
-        """Return limits that leave descriptors for the database, logs and jobs."""
+        """Return limits that leave file descriptors for the database, logs and jobs."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             files = 1024
@@ -64,36 +64,36 @@ class Limits:
 
 
 class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
-    """A request on its way in.
+    """Incremental parser of one request.
 
     Attributes:
-        answering: What answers the whole request; set when the head is admitted.
+        respond: The responder of the whole request; set when the head is admitted.
     """
 
-    answering: Answering
+    respond: Responder
 
     def __init__(self, channel: Channel, adj: Any) -> None:
         super().__init__(adj)
         self._channel = channel
 
     def received(self, data: bytes) -> int:
-        """Take some bytes of the request, and return how many of them belong to it."""
+        """Consume bytes of the request, and return how many belong to it."""
         consumed: int = super().received(data)
         if self.error is None:
             return consumed
         self._channel.leave()
-        return len(data)  # the rest of the body, which must not be read as another request's head
+        return len(data)  # discards the rest of the body: it must not be parsed as another request's head
 
     def parse_header(self, header_plus: bytes) -> None:
-        """Read the head and judge it, before a byte of the body is read and before `100 Continue` is sent."""
+        """Parse and authorize the head, before the body is read and before `100 Continue` is sent."""
         try:
             super().parse_header(header_plus)
             head = self.request()
-        except ValueError as error:  # of a URL's "[" without "]", a length of 5,000 digits
+        except ValueError as error:  # a URL with "[" without "]", a length of 5,000 digits
             raise ParsingError("The request line or a header is invalid") from error
         found = self._channel.admit(head)
         if not isinstance(found, Response):
-            self.answering = found
+            self.respond = found
             return
         self.error = _Refusal(found)
         self.body_rcv = None
@@ -101,7 +101,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
         self.completed = True
 
     def request(self) -> Request:
-        """Return the request as it is so far: before the end of the body with its head alone."""
+        """Return the request; until its body has arrived, with an empty body."""
         headers = {name.replace("_", "-").lower(): value for name, value in self.headers.items()}
         base = f"http://{headers.get('host', '127.0.0.1')}"
         body = self.get_body_stream() if self.completed else b""
@@ -109,7 +109,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 
 
 class _Refusal:
-    """A refusal in the form of waitress's own errors."""
+    """A refusal with the interface of waitress's own errors."""
 
     def __init__(self, response: Response) -> None:
         self._response = response
@@ -121,7 +121,7 @@ class _Refusal:
 
 
 class _Task(WSGITask):  # type: ignore[misc]
-    """A task that hands the application its parser, and so the judgement on the head."""
+    """A task that passes the request's parser, and so its responder, to the application."""
 
     def get_environment(self) -> dict[str, Any]:
         """Return the WSGI environment."""
@@ -131,10 +131,10 @@ class _Task(WSGITask):  # type: ignore[misc]
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]
-    """A connection.
+    """Connection with limits on time, number and unauthorized content.
 
     Attributes:
-        admitted: Whether a head was authorized.
+        admitted: Whether the connection has sent an authorized head.
     """
 
     task_class = _Task
@@ -149,6 +149,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         self._deadline = time.monotonic() + HEAD_SECONDS
         super().__init__(*args, **more)
         strangers = self._open(admitted=False)
+        # Closing the oldest leaves the new connection, perhaps a client's, its time to send a head.
         if len(strangers) > limits.strangers:
             strangers[0].will_close = True
 
@@ -156,8 +157,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         """Return a parser for the next request."""
         return Parser(self, adj)
 
-    def admit(self, head: Request) -> Response | Answering:
-        """Judge a head; the first that is authorized makes the connection a client's."""
+    def admit(self, head: Request) -> Response | Responder:
+        """Authorize a head; the first authorized one makes the connection a client's."""
         found = self._admit(head)
         if isinstance(found, Response) or self.admitted:
             return found
@@ -176,22 +177,23 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         self._leaving = True
 
     def readable(self) -> bool:
-        """Return whether to wait for bytes; called at least once a second, so it also keeps the deadline."""
+        """Return whether to wait for bytes; close the connection if its deadline has passed."""
+        # Waitress calls this at least once a second, so it can watch the deadline.
         if not self.admitted and not self.requests and time.monotonic() >= self._deadline:
             self.will_close = True
         return self._draining or super().readable()
 
     def handle_read(self) -> None:
-        """Read what has arrived."""
+        """Read the available bytes."""
         if not self._draining:
             super().handle_read()
             return
-        self._drained += len(self.recv(_DRAIN_PIECE))  # closes the connection when the client has
+        self._drained += len(self.recv(_DRAIN_PIECE))  # recv closes the channel if the client has
         if self._drained > _DRAIN_BYTES:
             self.handle_close()
 
     def handle_write(self) -> None:
-        """Send what is waiting; close the connection if that is due."""
+        """Send pending output; close the connection if due."""
         if not self._leaving:
             super().handle_write()
             return
@@ -216,6 +218,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             self.socket.shutdown(socket.SHUT_WR)
 
     def _open(self, *, admitted: bool) -> list[Channel]:
-        """Return the open connections of one kind, the oldest first."""
-        channels = list(self.server.active_channels.values())  # in one step: other threads close some
+        """Return the open connections that are (not) admitted, oldest first."""
+        channels = list(self.server.active_channels.values())  # a copy: other threads close some
         return [each for each in channels if each.admitted is admitted and not each.will_close]

@@ -1,4 +1,4 @@
-"""The APIs' discovery documents: which path and verb is which method, and what its messages look like."""
+"""Discovery documents of the APIs: routes from paths and verbs to methods, and message schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Form(StrEnum):
-    """How a method's content travels: as JSON, or as media beside it."""
+    """Encoding of a method's content: JSON, or media."""
 
     JSON = "json"
     UPLOAD = "upload"
@@ -29,7 +29,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One discovery document; `parameters` are those that every method takes."""
+    """A discovery document; `parameters` are common to all its methods."""
 
     name: str
     schemas: Mapping[str, JsonObject]
@@ -38,11 +38,11 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of an API; `request` and `response` are names of schemas, "" for none.
+    """A method of an API; `request` and `response` are names of schemas, "" for none.
 
     Attributes:
         id: Such as "aiplatform.projects.locations.customJobs.create".
-        parameters: Those in the query, by name.
+        parameters: The query parameters by name.
     """
 
     api: Api
@@ -55,7 +55,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One way to reach a method."""
+    """A path pattern and verbs that lead to a method."""
 
     method: Method
     verbs: tuple[str, ...]
@@ -66,7 +66,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The method that a request is for, with the variable parts of its path, decoded."""
+    """The method of a request, with the variable parts of its path, decoded."""
 
     method: Method
     form: Form
@@ -74,7 +74,7 @@ class Match:
 
 
 def schemas_folder() -> Path:
-    """The folder of the shipped schemas: inside the package in a wheel, beside it in a checkout."""
+    """Return the folder of the shipped schemas: inside the package in a wheel, next to it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     inside = package / "schemas"
     return inside if inside.is_dir() else package.parent / "schemas"
@@ -82,7 +82,7 @@ def schemas_folder() -> Path:
 
 @cache
 def document(name: str) -> JsonObject:
-    """The trimmed discovery document, such as "ml.v1"."""
+    """Return a trimmed discovery document, such as "ml.v1"."""
     path = schemas_folder() / "discovery" / f"{name}.json"
     found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
     return found
@@ -90,13 +90,13 @@ def document(name: str) -> JsonObject:
 
 @cache
 def routes() -> tuple[Route, ...]:
-    """The routes of all documents."""
+    """Return the routes of all documents."""
     return tuple(route for name in DOCUMENTS for route in _routes_of(document(name)))
 
 
 @cache
 def _routes_by_shape() -> Mapping[tuple[str, int], Sequence[Route]]:
-    """The routes for a verb and a number of slashes: no part of a path that is variable holds one."""
+    # A variable part of a path contains no slash, so the verb and the number of slashes select few patterns.
     found: dict[tuple[str, int], list[Route]] = {}
     for route in routes():
         for verb in dict.fromkeys(route.verbs):
@@ -105,7 +105,7 @@ def _routes_by_shape() -> Mapping[tuple[str, int], Sequence[Route]]:
 
 
 def match(verb: str, path: str) -> Match | None:
-    """The method for a verb and a path that is still percent-encoded; None where there is no such method."""
+    """Return the method for a verb and a percent-encoded path; None if no method matches."""
     for route in _routes_by_shape().get((verb, path.count("/")), ()):
         found = route.pattern.fullmatch(path)
         if found:
@@ -140,7 +140,7 @@ def _routes_to(api: Api, service_path: str, definition: JsonObject) -> Iterator[
     if definition.get("supportsMediaDownload"):
         yield _route(method, (method.verb,), "/download" + path, Form.DOWNLOAD)
     for protocol in definition.get("mediaUpload", {}).get("protocols", {}).values():
-        # A resumable upload goes on with PUT, and is given up with DELETE, on the path that it began with.
+        # A resumable upload continues with PUT and is cancelled with DELETE, on its first path.
         yield _route(method, (method.verb, "PUT", "DELETE"), protocol["path"], Form.UPLOAD)
 
 
@@ -168,7 +168,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 _V1 = "GoogleCloudAiplatformV1"
 
 
-def _counted(*names: str) -> dict[int, str]:
+def _numbered(*names: str) -> dict[int, str]:
     return dict(enumerate(names))
 
 
@@ -194,7 +194,7 @@ NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
         17: "NVIDIA_GB200",
         18: "NVIDIA_RTX_PRO_6000",
     },
-    (_V1 + "ReservationAffinity", "reservationAffinityType"): _counted(
+    (_V1 + "ReservationAffinity", "reservationAffinityType"): _numbered(
         "TYPE_UNSPECIFIED", "NO_RESERVATION", "ANY_RESERVATION", "SPECIFIC_RESERVATION"
     ),
     (_V1 + "Scheduling", "strategy"): {
@@ -206,13 +206,13 @@ NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
         6: "FLEX_START",
     },
     (_V1 + "StudySpec", "algorithm"): {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"},
-    (_V1 + "StudySpec", "measurementSelectionType"): _counted(
+    (_V1 + "StudySpec", "measurementSelectionType"): _numbered(
         "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED", "LAST_MEASUREMENT", "BEST_MEASUREMENT"
     ),
-    (_V1 + "StudySpec", "observationNoise"): _counted("OBSERVATION_NOISE_UNSPECIFIED", "LOW", "HIGH"),
-    (_V1 + "StudySpecMetricSpec", "goal"): _counted("GOAL_TYPE_UNSPECIFIED", "MAXIMIZE", "MINIMIZE"),
-    (_V1 + "StudySpecParameterSpec", "scaleType"): _counted(
+    (_V1 + "StudySpec", "observationNoise"): _numbered("OBSERVATION_NOISE_UNSPECIFIED", "LOW", "HIGH"),
+    (_V1 + "StudySpecMetricSpec", "goal"): _numbered("GOAL_TYPE_UNSPECIFIED", "MAXIMIZE", "MINIMIZE"),
+    (_V1 + "StudySpecParameterSpec", "scaleType"): _numbered(
         "SCALE_TYPE_UNSPECIFIED", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"
     ),
 }
-"""By schema and property."""
+"""Enum names by number, by schema and property: clients may send enum values as numbers."""

@@ -1,4 +1,4 @@
-"""Partial answers: the `fields` parameter ("customJobs(name,labels/team),nextPageToken"), and read masks."""
+"""Field masks: the `fields` parameter ("customJobs(name,labels/team),nextPageToken"), and read masks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import Json, JsonObject
 
 Mask = dict[str, "Mask"]
-"""The wanted fields; an empty one below a name is everything there. "*" is any name."""
+"""Selected fields by name; an empty mask below a name selects the whole value. "*" is any name."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_*.\-]+|[(),/]")
 _MAX_DEPTH = 20
 
 
 def parse(text: str) -> Mask:
-    """The mask that a `fields` parameter says.
+    """Return the mask of a `fields` parameter.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: it is none.
+        ApiError: INVALID_ARGUMENT: The text is not a field mask.
     """
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != "".join(text.split()):
@@ -31,11 +31,11 @@ def parse(text: str) -> Mask:
 
 
 parsed = lru_cache(maxsize=100)(parse)
-"""The same, for masks that come again and again; not to be changed."""
+"""Cached `parse`; the result is shared and must not be changed."""
 
 
 def parse_paths(text: str) -> Mask:
-    """The mask that a google.protobuf.FieldMask says: snake_case or camelCase paths, with commas between."""
+    """Return the mask of a google.protobuf.FieldMask: snake_case or camelCase paths, separated by commas."""
     mask: Mask = {}
     for path in text.split(","):
         below = mask
@@ -45,7 +45,7 @@ def parse_paths(text: str) -> Mask:
 
 
 def select(value: Json, mask: Mask) -> Json:
-    """The parts of `value` that the mask wants; lists are looked into."""
+    """Return the parts of `value` that the mask selects; applies the mask to each item of a list."""
     if not mask:
         return value
     if isinstance(value, list):
@@ -65,7 +65,7 @@ def _select_fields(value: JsonObject, mask: Mask) -> JsonObject:
 
 
 def _selection(text: str, tokens: list[str], at: int, depth: int) -> tuple[Mask, int]:
-    """Fields with commas between, from token `at` on, and where they end."""
+    """Parse comma-separated fields from token `at` on; return their mask and the next position."""
     mask: Mask = {}
     while True:
         at = _field(text, tokens, at, depth, mask)
@@ -75,7 +75,7 @@ def _selection(text: str, tokens: list[str], at: int, depth: int) -> tuple[Mask,
 
 
 def _field(text: str, tokens: list[str], at: int, depth: int, mask: Mask) -> int:
-    """One field with what is wanted below it, put into `mask`; returns where it ends."""
+    """Parse one field with its sub-fields into `mask`; return the next position."""
     if depth > _MAX_DEPTH or at == len(tokens) or tokens[at] in "(),/":
         raise _unreadable(text)
     below = mask.setdefault(tokens[at], {})

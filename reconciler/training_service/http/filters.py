@@ -1,8 +1,8 @@
-"""The filter language of list methods, as far as these APIs document it: https://google.aip.dev/160.
+"""Filter language of list methods, as far as these APIs document it: https://google.aip.dev/160.
 
     state="JOB_STATE_FAILED" AND (display_name:"census_*" OR NOT labels.team:*)
 
-As AIP-160 has it, OR binds tighter than AND, two terms side by side are an AND, and "-" is NOT.
+As in AIP-160, OR binds tighter than AND, two adjacent terms are an AND, and "-" is NOT.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", ":")
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """`field comparison value`; the field in its parts: "labels.team" is ("labels", "team")."""
+    """`field comparison value`; `field` in parts: "labels.team" is ("labels", "team")."""
 
     field: tuple[str, ...]
     comparison: str
@@ -45,21 +45,21 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite."""
+    """Negation of a term."""
 
     term: Filter
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of them; none is always true."""
+    """Conjunction; without terms it is true."""
 
     terms: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one of them."""
+    """Disjunction."""
 
     terms: tuple[Filter, ...]
 
@@ -69,14 +69,14 @@ Filter = Restriction | Not | And | Or
 Item = TypeVar("Item")
 Predicate = Callable[[Item], bool]
 Field = Callable[[Restriction], Predicate[Item]]
-"""A field that may be filtered on: makes the test of a restriction, or refuses its comparison or value."""
+"""A filterable field: returns a restriction's test, or refuses its comparison or value."""
 
 
 def parse(text: str) -> Filter:
-    """The filter that `text` says; an empty one selects everything.
+    """Return the filter of `text`; an empty text selects all items.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: it is no filter.
+        ApiError: INVALID_ARGUMENT: The text is not a filter.
     """
     if len(text) > MAX_LENGTH:
         raise invalid(f"The filter is longer than {MAX_LENGTH} characters.")
@@ -84,17 +84,17 @@ def parse(text: str) -> Filter:
 
 
 def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
-    """The filter as a function of an item; `field` knows what may be filtered on.
+    """Return the filter as a predicate; `field` returns the filterable field of a path, or None.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: an unknown field, or a comparison or value that it doesn't take.
+        ApiError: INVALID_ARGUMENT: Unknown field, or a comparison or value that the field doesn't take.
     """
     match found:
         case Restriction():
-            known = field(found.field)
-            if known is None:
+            filterable = field(found.field)
+            if filterable is None:
                 raise invalid(f"Invalid filter: there is no field {'.'.join(found.field)} to filter on.")
-            return known(found)
+            return filterable(found)
         case Not(term):
             inner = compiled(term, field)
             return lambda item: not inner(item)
@@ -106,14 +106,14 @@ def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | Non
 
 
 def _every(tests: list[Predicate[Item]]) -> Predicate[Item]:
-    if len(tests) == 2:  # as most have it: by far quicker than a generator
-        one, two = tests
-        return lambda item: one(item) and two(item)
+    if len(tests) == 2:  # the most frequent filter; a generator would take far longer
+        first, second = tests
+        return lambda item: first(item) and second(item)
     return lambda item: all(test(item) for test in tests)
 
 
 def conjuncts(found: Filter) -> Iterator[Restriction]:
-    """The restrictions that hold for every selected item."""
+    """Yield the restrictions that every selected item meets."""
     if isinstance(found, Restriction):
         yield found
     if isinstance(found, And):
@@ -122,21 +122,21 @@ def conjuncts(found: Filter) -> Iterator[Restriction]:
 
 
 def text_field(get: Callable[[Item], str], *comparisons: str) -> Field[Item]:
-    """A text: `=` and `!=` compare the whole, `:` takes "*" as any text."""
+    """Return a text field: `=` and `!=` compare the whole text, `:` takes "*" as any text."""
 
     def test(restriction: Restriction) -> Predicate[Item]:
         _allow(restriction, comparisons)
         if restriction.comparison == ":":
             pattern = _wildcard(restriction.value)
             return lambda item: pattern.fullmatch(get(item)) is not None
-        wanted = restriction.comparison == "="
-        return lambda item: (get(item) == restriction.value) is wanted
+        equal = restriction.comparison == "="
+        return lambda item: (get(item) == restriction.value) is equal
 
     return test
 
 
 def choice_field(get: Callable[[Item], str], choices: tuple[str, ...], *comparisons: str) -> Field[Item]:
-    """A text that is one of a few."""
+    """Return a text field with a fixed set of values."""
     plain = text_field(get, *comparisons)
 
     def test(restriction: Restriction) -> Predicate[Item]:
@@ -148,7 +148,7 @@ def choice_field(get: Callable[[Item], str], choices: tuple[str, ...], *comparis
 
 
 def ordered_field(get: Callable[[Item], Any], read: Callable[[str], Any]) -> Field[Item]:
-    """A value with an order; `read` makes one of the filter's text, or raises ValueError."""
+    """Return an ordered field; `read` converts the filter's text, or raises ValueError."""
 
     def test(restriction: Restriction) -> Predicate[Item]:
         _allow(restriction, tuple(_OPERATORS))
@@ -163,7 +163,7 @@ def ordered_field(get: Callable[[Item], Any], read: Callable[[str], Any]) -> Fie
 
 
 def map_field(get: Callable[[Item], Mapping[str, str]], key: str) -> Field[Item]:
-    """An entry of a map: `key=value` compares, `key:*` asks whether it is there."""
+    """Return a field for a map's entry: `key=value` compares, `key:*` tests its presence."""
 
     def test(restriction: Restriction) -> Predicate[Item]:
         _allow(restriction, ("=", ":"))
@@ -178,7 +178,7 @@ def map_field(get: Callable[[Item], Mapping[str, str]], key: str) -> Field[Item]
 
 
 def moment(text: str) -> datetime:
-    """A time in RFC 3339, for `ordered_field`."""
+    """Return a time in RFC 3339, for `ordered_field`."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -229,12 +229,12 @@ def _unreadable(text: str, place: int) -> ApiError:
 
 
 class _Parser:
-    """Reads from left to right, one token ahead."""
+    """Recursive-descent parser with a lookahead of one token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.left = _tokens(text)
-        self.next = next(self.left)
+        self.tokens = _tokens(text)
+        self.next = next(self.tokens)
         self.depth = 0
 
     def whole(self) -> Filter:
@@ -300,7 +300,7 @@ class _Parser:
     def take(self) -> _Token:
         taken = self.next
         if taken.kind != "end":
-            self.next = next(self.left)
+            self.next = next(self.tokens)
         return taken
 
     def unreadable(self) -> ApiError:

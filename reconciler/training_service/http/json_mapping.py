@@ -1,6 +1,6 @@
-"""Request messages from JSON, as proto3's JSON mapping reads them.
+"""Request messages from JSON, according to proto3's JSON mapping.
 
-What comes out is in one form whatever the client sent: camelCase names, enum names, 64-bit integers as
+The result has one form whatever the client sent: camelCase names, enum names, 64-bit integers as
 strings, no nulls, no output-only fields. See https://protobuf.dev/programming-guides/json/.
 """
 
@@ -20,7 +20,7 @@ from reconciler.training_service.http.discovery import NUMBERS, Api, Method
 from reconciler.training_service.http.message import invalid, violations
 from reconciler.training_service.state.records import Json, JsonObject
 
-_MAX_DEPTH = 100  # as protocol buffers have it
+_MAX_DEPTH = 100  # protocol buffers' default limit
 
 _DURATION = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,9})?s")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
@@ -39,14 +39,14 @@ _PARAMETERS: dict[int, tuple[Method, Mapping[str, JsonObject], Mapping[str, str]
 
 
 class _WrongValueError(Exception):
-    """A value that its field can't hold; the argument is the type's name in error messages."""
+    """Refusal of a value that doesn't fit its field; the argument is the type's name in error messages."""
 
 
 def read_json(text: bytes) -> JsonObject:
-    """The JSON object in a request body; nothing, and null, are an empty object.
+    """Return the JSON object in a request body; an empty body and null are an empty object.
 
     Raises:
-        ApiError: It isn't one.
+        ApiError: INVALID_ARGUMENT: The body is not a JSON object.
     """
     if not text.strip():
         return {}
@@ -54,7 +54,7 @@ def read_json(text: bytes) -> JsonObject:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise invalid(f"Invalid JSON payload received. {error}") from error
-    if value is None:  # how Google's Go clients send nothing
+    if value is None:  # Google's Go clients send null for an empty message
         return {}
     if not isinstance(value, dict):
         raise invalid("Invalid JSON payload received. The root must be an object.")
@@ -62,52 +62,53 @@ def read_json(text: bytes) -> JsonObject:
 
 
 def read_message(api: Api, schema: str, value: JsonObject, field: str, *, nulls: bool = False) -> JsonObject:
-    """A message of the named schema.
+    """Return a message of the named schema.
 
-    `field` is what paths in errors begin with ("custom_job"). A null is a field that isn't set, but with
-    `nulls` it stays: Cloud Storage's patches remove a field by it.
+    `field` begins the paths in errors ("custom_job"). A null is an unset field, but with `nulls` it stays:
+    Cloud Storage's patches remove a field with it.
 
     Raises:
-        ApiError: INVALID_ARGUMENT with every mistake.
+        ApiError: INVALID_ARGUMENT, with all mistakes.
     """
     reader = _Reader(api, nulls)
     message = reader.message(schema, api.schemas[schema], value, field, 0)
-    if reader.found:
-        raise violations(reader.found)
+    if reader.mistakes:
+        raise violations(reader.mistakes)
     return message
 
 
 def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonObject:
-    """The query's parameters by their names, numbers and booleans as such.
+    """Return the query parameters by name, with numbers and booleans converted.
 
     Raises:
-        ApiError: One that the method doesn't have, or a value that isn't of its type.
+        ApiError: INVALID_ARGUMENT: The method has no such parameter, or the value has another type.
     """
-    known, by_name = _parameters_of(method)
+    definitions, by_name = _parameters_of(method)
     found: JsonObject = {}
     for given, text in query:
         name = by_name.get(given)
         if name is None:
-            told = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
-            raise violations([(given, f"Invalid JSON payload received. {told}")])
-        found[name] = _parameter(snake(name), known[name], text)
+            reason = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
+            raise violations([(given, f"Invalid JSON payload received. {reason}")])
+        found[name] = _parameter(snake(name), definitions[name], text)
     return found
 
 
 def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[str, str]]:
-    """A method's parameters by name, and their names by each of their spellings."""
-    # Methods are made once, from documents that don't change.
-    known = _PARAMETERS.get(id(method))
-    if known is None or known[0] is not method:
+    """Return a method's parameters by name, and their names by each accepted spelling."""
+    # Keyed by identity: methods are created once, from documents that don't change, and
+    # aren't hashable.
+    cached = _PARAMETERS.get(id(method))
+    if cached is None or cached[0] is not method:
         shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
         parameters = {**shared, **method.parameters}
-        known = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
-    return known[1], known[2]
+        cached = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
+    return cached[1], cached[2]
 
 
 @lru_cache(maxsize=10_000)
 def snake(name: str) -> str:
-    """A field's name as protocol buffers write it: "jobSpec" is "job_spec"."""
+    """Return a field's name in snake_case, as protocol buffers write it: "jobSpec" is "job_spec"."""
     return _CAPITAL.sub(lambda letter: "_" + letter.group().lower(), name)
 
 
@@ -130,22 +131,22 @@ def _parameter(field: str, definition: Mapping[str, Json], text: str) -> Json:
         if definition.get("format") in _RANGES:
             return _integer(str(definition["format"]), text)
     except (KeyError, _WrongValueError) as error:
-        wanted = "TYPE_BOOL" if kind == "boolean" else _RANGES[definition["format"]][2]
-        raise violations([(field, _wrong(field, wanted, text))]) from error
+        type_name = "TYPE_BOOL" if kind == "boolean" else _RANGES[definition["format"]][2]
+        raise violations([(field, _wrong(field, type_name, text))]) from error
     return text
 
 
-def _wrong(path: str, wanted: str, value: Json) -> str:
-    return f"Invalid value at '{path}' ({wanted}), {json.dumps(value)[:200]}"
+def _wrong(path: str, type_name: str, value: Json) -> str:
+    return f"Invalid value at '{path}' ({type_name}), {json.dumps(value)[:200]}"
 
 
 class _Reader:
-    """Reads one message, gathering every mistake as (path, description)."""
+    """Reader of one message; collects all mistakes as (path, description)."""
 
     def __init__(self, api: Api, nulls: bool) -> None:
         self.api = api
         self.nulls = nulls
-        self.found: list[tuple[str, str]] = []
+        self.mistakes: list[tuple[str, str]] = []
 
     def message(self, name: str, schema: JsonObject, value: Json, path: str, depth: int) -> JsonObject:
         if not isinstance(value, dict):
@@ -164,13 +165,13 @@ class _Reader:
             if field is None:
                 self._unknown(key, path)
             elif field in message:
-                self.found.append((below, f"Invalid JSON payload received. '{below}' is given twice."))
+                self.mistakes.append((below, f"Invalid JSON payload received. '{below}' is given twice."))
             elif (given is not None or self.nulls) and not properties[field].get("readOnly"):
                 message[field] = self.value((name, field), properties[field], given, below, depth + 1)
         return message
 
     def value(self, owner: tuple[str, str], schema: JsonObject, given: Json, path: str, depth: int) -> Json:
-        """One value; `owner` is the schema and property that the number of an enum value is looked up by."""
+        # `owner` is the schema and property under which `NUMBERS` lists the numbers of an enum.
         if given is None and self.nulls:
             return None
         if "$ref" in schema:
@@ -198,7 +199,7 @@ class _Reader:
         self, owner: tuple[str, str], items: JsonObject, given: Json, path: str, depth: int
     ) -> list[Json]:
         if not isinstance(given, list):
-            self.found.append((path, f"Invalid JSON payload received. Expected an array at '{path}'."))
+            self.mistakes.append((path, f"Invalid JSON payload received. Expected an array at '{path}'."))
             return []
         return [
             self.value(owner, items, item, f"{path}[{index}]", depth + 1) for index, item in enumerate(given)
@@ -207,10 +208,10 @@ class _Reader:
     def _unknown(self, key: str, path: str) -> None:
         place = f" at '{path}'" if path else ""
         text = f"Invalid JSON payload received. Unknown name {json.dumps(key)}{place}: Cannot find field."
-        self.found.append((path, text))
+        self.mistakes.append((path, text))
 
-    def _refuse(self, path: str, wanted: str, value: Json) -> None:
-        self.found.append((path, _wrong(path, wanted, value)))
+    def _refuse(self, path: str, type_name: str, value: Json) -> None:
+        self.mistakes.append((path, _wrong(path, type_name, value)))
 
 
 def _names(properties: Mapping[str, JsonObject]) -> dict[str, str]:
@@ -231,13 +232,13 @@ def _scalar(schema: JsonObject) -> Callable[[Json], Json]:
 
 
 def _integer(form: str, given: Json) -> int:
-    low, high, wanted = _RANGES[form]
+    low, high, type_name = _RANGES[form]
     if isinstance(given, float) and given.is_integer():
         given = int(given)
     if isinstance(given, str) and _INTEGER.fullmatch(given):
         given = int(given)
     if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-        raise _WrongValueError(wanted)
+        raise _WrongValueError(type_name)
     return given
 
 
@@ -261,7 +262,7 @@ def _string(given: Json) -> str:
 
 
 def _encodable(text: str) -> bool:
-    """Whether it is UTF-8: JSON's escapes can hold half of a surrogate pair."""
+    # JSON's escapes can produce an unpaired surrogate, which UTF-8 can't encode.
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -1,4 +1,4 @@
-"""Requests, responses and errors, apart from any HTTP server: the service is also used in process."""
+"""Requests, responses and errors, independent of any HTTP server: the service also runs in process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reconciler.training_service.state.records import Json, JsonObject
 
 JSON_TYPE = "application/json; charset=UTF-8"
 
-# The HTTP status that a google.rpc.Code is answered with (google/rpc/code.proto).
+# HTTP status of each google.rpc.Code (google/rpc/code.proto).
 _HTTP = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -36,15 +36,15 @@ STORAGE_PATHS = ("/storage/", "/upload/", "/download/", "/resumable/")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request.
+    """An HTTP request.
 
     Attributes:
         method: In upper case.
-        path: As sent, still percent-encoded, because an object's name may hold an encoded "/".
-        query: The parameters, decoded, in order; a leading "$" of a name ("$alt") is taken off.
-        headers: By lower-case name.
-        body: The content, to be read once.
-        base: Scheme, host and whatever stands before the APIs' paths, for links in answers.
+        path: Percent-encoded as sent, because an object's name may contain an encoded "/".
+        query: The parameters, decoded, in order; without a name's leading "$" ("$alt").
+        headers: Values by lower-case name.
+        body: The content, readable once.
+        base: Scheme, host and path prefix of the APIs, for links in answers.
     """
 
     method: str
@@ -63,7 +63,7 @@ class Request:
         body: BinaryIO | bytes = b"",
         base: str = "",
     ) -> Request:
-        """A request from its target: a URL, or a path with its query."""
+        """Return a request from its target: a URL, or a path with its query."""
         if not target.startswith("/"):
             parts = urlsplit(target)
             target = f"{parts.path or '/'}?{parts.query}"
@@ -79,13 +79,13 @@ class Request:
         )
 
     def parameter(self, name: str) -> str:
-        """The last value of a query parameter, "" where it wasn't given."""
+        """Return the last value of a query parameter, "" if missing."""
         return next((value for key, value in reversed(self.query) if key == name), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One HTTP response; its body is `content`, or where `file` is given its next `length` bytes."""
+    """An HTTP response; its body is `content`, or the next `length` bytes of `file` if set."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -94,19 +94,19 @@ class Response:
     length: int = 0
 
     def read(self) -> bytes:
-        """The whole content; the file is closed."""
+        """Return the whole content, and close the file."""
         if self.file is None:
             return self.content
         with self.file as file:
             return file.read(self.length)
 
 
-Answering = Callable[[Request], Response]
-"""Answers a request that has arrived to its end."""
+Responder = Callable[[Request], Response]
+"""Function that answers a complete request."""
 
 
 def json_response(value: Json, status: int = 200, *, pretty: bool = True) -> Response:
-    """An answer with a JSON body."""
+    """Return an answer with a JSON body."""
     text = json.dumps(value, separators=(",", ":"))
     if pretty:
         # The same bytes as `json.dumps(value, indent=2)`, which runs in Python and is ten times slower.
@@ -115,14 +115,14 @@ def json_response(value: Json, status: int = 200, *, pretty: bool = True) -> Res
 
 
 class ApiError(Exception):
-    """A refusal, answered as google.rpc.Status.
+    """Refusal of a request, answered as google.rpc.Status.
 
     Attributes:
         status: The name of a google.rpc.Code.
         message: For people.
         details: google.rpc error details, each with its "@type".
-        http: The HTTP status; by default the one that belongs to the code.
-        reason: Cloud Storage's own word for the error ("conditionNotMet"), where it has one.
+        http: The HTTP status; by default the code's.
+        reason: Cloud Storage's own name for the error ("conditionNotMet"), if any.
     """
 
     def __init__(
@@ -142,14 +142,14 @@ class ApiError(Exception):
         self.reason = reason
 
     def body(self) -> JsonObject:
-        """The error as the JSON APIs write it."""
+        """Return the error in the form of the JSON APIs."""
         error: JsonObject = {"code": self.http, "message": self.message, "status": self.status}
         if self.details:
             error["details"] = self.details
         return {"error": error}
 
     def storage_body(self) -> JsonObject:
-        """The error as Cloud Storage writes it: with `errors`, older than google.rpc.Status."""
+        """Return the error in Cloud Storage's form: with `errors`, older than google.rpc.Status."""
         reason = self.reason or _STORAGE_REASONS.get(self.http, "backendError")
         found = {"message": self.message, "domain": "global", "reason": reason}
         return {
@@ -171,35 +171,36 @@ _STORAGE_REASONS = {
 
 
 def invalid(message: str) -> ApiError:
-    """The client's mistake."""
+    """Return the error for an invalid request."""
     return ApiError("INVALID_ARGUMENT", message)
 
 
 def not_found(message: str) -> ApiError:
-    """What was named isn't there."""
+    """Return the error for a missing resource."""
     return ApiError("NOT_FOUND", message)
 
 
 def violations(found: Sequence[tuple[str, str]], message: str = "") -> ApiError:
-    """The client's mistakes, each with the path of its field, as google.rpc.BadRequest tells them."""
-    told = [{"field": path, "description": description} for path, description in found]
-    details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": told}]
+    """Return the error for several mistakes, each with its field's path, as google.rpc.BadRequest."""
+    fields = [{"field": path, "description": description} for path, description in found]
+    details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields}]
     return ApiError(
         "INVALID_ARGUMENT", message or "\n".join(description for _, description in found), details=details
     )
 
 
 def reason_phrase(status: int) -> str:
-    """The words after the number in a response's first line."""
+    """Return the reason phrase of a response's status line."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
+        # Python doesn't know 499, Cloud Storage's answer to the cancellation of a resumable upload.
         return "Client Closed Request" if status == 499 else "Unknown"
 
 
 def error_response(request: Request, error: ApiError) -> Response:
-    """The error in the form of the API that the request is for."""
-    if error.http == 304:
+    """Return the error in the form of the API that the request addresses."""
+    if error.http == 304:  # "not modified" is not an error to HTTP, and has no body
         return Response(304)
     body = error.storage_body() if request.path.startswith(STORAGE_PATHS) else error.body()
     return json_response(body, error.http)

@@ -1,4 +1,4 @@
-"""Page tokens: opaque, unforgeable, and good only for the query that they were given for."""
+"""Page tokens: opaque, unforgeable, and valid only for the query that they were issued for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAC_BYTES = 16
 
 
 class Pages:
-    """Makes and reads page tokens."""
+    """Issuer and reader of page tokens; the key is a setting, so tokens survive a restart."""
 
     def __init__(self, store: Store) -> None:
         key = store.setting(_SETTING)
@@ -28,15 +28,15 @@ class Pages:
         self._key = bytes.fromhex(key)
 
     def token(self, position: Json, query: Json) -> str:
-        """The token that stands for `position` in the results of `query`, both any JSON."""
+        """Return the token of `position` in the results of `query`, both any JSON value."""
         text = json.dumps(position, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._mac(text, query) + text).decode().rstrip("=")
 
     def position(self, token: str, query: Json) -> Json:
-        """The position that a token stands for.
+        """Return the position of a token.
 
         Raises:
-            ApiError: INVALID_ARGUMENT: it is no token of ours, or that of another query.
+            ApiError: INVALID_ARGUMENT: The token is not this service's, or belongs to another query.
         """
         try:
             raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
@@ -48,5 +48,5 @@ class Pages:
         return json.loads(text)
 
     def _mac(self, text: bytes, query: Json) -> bytes:
-        about = hashlib.sha256(json.dumps(query, sort_keys=True).encode()).digest()
-        return hmac.digest(self._key, about + text, "sha256")[:_MAC_BYTES]
+        query_digest = hashlib.sha256(json.dumps(query, sort_keys=True).encode()).digest()
+        return hmac.digest(self._key, query_digest + text, "sha256")[:_MAC_BYTES]

@@ -1,4 +1,4 @@
-"""The HTTP server: waitress on loopback, and the step from WSGI to the service's own requests."""
+"""HTTP server: waitress on loopback, and the conversion from WSGI to the service's requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reconciler.training_service.http.message import ApiError, Response, error_r
 
 
 class Activity:
-    """The service's requests; `monotonic` gives seconds."""
+    """Tracker of requests under way and of idle time; `monotonic` returns seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -31,7 +31,7 @@ class Activity:
 
     @contextmanager
     def request(self) -> Iterator[bool]:
-        """Held while a request is answered; False: too late, no more are taken."""
+        """Count a request as under way during the block; yield False if the service is closing."""
         with self._changed:
             taken = not self._closed
             self._under_way += taken
@@ -44,14 +44,14 @@ class Activity:
                 self._changed.notify_all()
 
     def note_work(self) -> None:
-        """There is something to do, though nobody asks: the time without begins anew."""
+        """Reset the idle timer."""
         with self._changed:
             self._last = self._monotonic()
 
     def close_if_idle(self, seconds: float, has_work: Callable[[], bool]) -> bool:
-        """Take no more requests, if there was nothing to do for so long; False, and go on, if there was.
+        """Stop taking requests if the service was idle for `seconds`; return whether it was.
 
-        `has_work` is asked while no request is under way, and none can begin.
+        Calls `has_work` while no request is under way and none can begin.
         """
         with self._changed:
             if self._under_way or self._monotonic() - self._last < seconds or has_work():
@@ -60,7 +60,7 @@ class Activity:
             return True
 
     def close(self, seconds: float) -> None:
-        """Take no more requests, and wait at most so long for those under way."""
+        """Stop taking requests, and wait at most `seconds` for those under way."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._under_way, seconds)
@@ -69,7 +69,7 @@ class Activity:
 HOST = "127.0.0.1"
 THREADS = 8
 _MAX_UPLOAD = 5 * 2**40  # Cloud Storage's largest object
-_ACCEPTED_AT_ONCE = 8  # far below the limit of strangers: each is read once before it can be dropped
+_ACCEPTED_AT_ONCE = 8  # far below the limit of strangers: each is read once before it can be closed
 _STOPPING = "The service is ending; ask again in a moment."
 
 _log = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ Environ = dict[str, Any]
 
 
 class Server:
-    """Serves requests on a port of loopback, from `start` until `close`."""
+    """HTTP server on a loopback port, from `start` until `close`."""
 
     def __init__(self, admit: Admit, activity: Activity, port: int = 0) -> None:
         self._activity = activity
         limits = Limits.of_process()
-        listener = _listening(port)
+        listener = _bound_socket(port)
         self.port: int = listener.getsockname()[1]
         self._sockets: dict[int, wasyncore.dispatcher] = {}
         self._server: BaseWSGIServer = waitress.create_server(
@@ -94,7 +94,7 @@ class Server:
             ident="reconciler",
             max_request_body_size=_MAX_UPLOAD,
             max_request_header_size=MAX_HEAD,
-            # Never reached, as it would stop accepting for everybody: the connections' own limits are lower.
+            # Above the connections' own limits: at this one waitress would accept no client at all.
             connection_limit=limits.strangers + limits.clients + 16,
             asyncore_use_poll=True,
             clear_untrusted_proxy_headers=True,
@@ -106,15 +106,15 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
+        """Return the server's URL."""
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the server's thread."""
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Stop serving, after waiting at most so long for answers that are still being sent."""
+        """Stop serving, after waiting at most `seconds` for answers still being sent."""
         until = time.monotonic() + seconds
         while self._sending() and time.monotonic() < until:
             time.sleep(0.01)
@@ -122,8 +122,8 @@ class Server:
         wasyncore.close_all(self._sockets)
 
     def _accept_several(self) -> None:
-        # Waitress accepts one connection a turn. During a flood the queue would stay full, and the kernel
-        # would drop a client's attempts for seconds.
+        # Waitress accepts one connection per turn. In a flood the queue would stay full, and the kernel would
+        # drop a client's attempts for seconds.
         for _ in range(_ACCEPTED_AT_ONCE):
             self._accept_one()
 
@@ -134,9 +134,10 @@ class Server:
     def _answer(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         parser: Parser = environ[PARSER]
         request = parser.request()
+        # Includes the handler's work, so that `close` waits for writes under way.
         with self._activity.request() as taken:
             response = (
-                parser.answering(request)
+                parser.respond(request)
                 if taken
                 else error_response(request, ApiError("UNAVAILABLE", _STOPPING))
             )
@@ -147,8 +148,8 @@ class Server:
         return [response.content]
 
 
-def _listening(port: int) -> socket.socket:
-    """A socket on that port, or if somebody else has it, on a free one."""
+def _bound_socket(port: int) -> socket.socket:
+    """Return a socket bound to the port, or to a free one if another process uses it."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -160,7 +161,7 @@ def _listening(port: int) -> socket.socket:
 
 def _headers(response: Response) -> list[tuple[str, str]]:
     headers = list(response.headers)
-    bodiless = response.status in (204, 304)
+    bodiless = response.status in (204, 304)  # HTTP allows no Content-Length on these
     if response.file is None and not bodiless and not any(name == "Content-Length" for name, _ in headers):
         headers.append(("Content-Length", str(len(response.content))))
     return headers

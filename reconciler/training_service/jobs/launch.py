@@ -121,7 +121,7 @@ def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunS
             _replica(job, here, replicas, rank, gpus[rank], number) for rank in range(len(replicas))
         ),
         output_buckets=tuple(filter(None, [bucket_of(_output(job))])),
-        buckets=auth.of_job(job.body, here.reserved).places(),
+        buckets=auth.job_access(job.body, here.reserved).places(),
         time_limit=seconds(scheduling.get(limit, _WEEK)),
         time_limit_field=f"scheduling.{limit}",
         warnings=warnings(pools, here.gpus),

@@ -1,1 +1,1 @@
-"""The database and the records in it."""
+"""The service's state: the database, its records, and the folders of runs."""

@@ -1,4 +1,4 @@
-"""The service's SQLite database: durable writes one at a time, and nothing trusted after an I/O error."""
+"""SQLite database of the service: serialized, durable writes; reopened after an I/O error."""
 
 from __future__ import annotations
 
@@ -85,31 +85,31 @@ CREATE TABLE IF NOT EXISTS announced (
     PRIMARY KEY (bucket, name, inode)
 ) WITHOUT ROWID;
 """
-_LISTS = (
-    # A list follows this index from the end of its last page.
+_INDEXES = (
+    # A list continues in this index from the end of its last page.
     "CREATE INDEX IF NOT EXISTS jobs_by_place ON jobs (collection, project_number, location, id, revision)",
     # Older versions compare revisions to find changed rows.
     "CREATE TRIGGER IF NOT EXISTS jobs_revised AFTER UPDATE ON jobs WHEN NEW.revision = OLD.revision BEGIN"
     " UPDATE jobs SET revision = OLD.revision + 1 WHERE id = NEW.id; END",
 )
-# Runs of before version 3: their jobs had no trials.
+# Before version 3 jobs had no trials.
 _ADD_TRIALS = ("ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0",)
 _ADD_REVISIONS = ("ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
-# Before version 4 the objects lay in their index, where a row of this size takes a page for itself.
-_SET_OBJECTS_ASIDE = ("ALTER TABLE objects RENAME TO objects_3",)
-_TAKE_OBJECTS_OVER = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
+# Before version 4 `objects` was WITHOUT ROWID, and a row of this size takes a page of its own in an index.
+_RENAME_OLD_OBJECTS = ("ALTER TABLE objects RENAME TO objects_3",)
+_COPY_OLD_OBJECTS = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
 
 
 class DatabaseError(Exception):
-    """The database can't be read or written (disk full, locked, damaged …); nothing half-done is left."""
+    """Failure to read or write the database (disk full, locked, damaged …); the write is undone."""
 
 
 class Database:
-    """One SQLite database, shared by the threads of one process; other processes may use the same file.
+    """SQLite database, shared by the threads of one process; other processes may use the same file.
 
     Attributes:
-        connect: Opens the database; called again after an error, because what SQLite then knows of the
-            file is worth nothing.
+        connect: Opens the database; called again after an error, because SQLite's cached view of the file
+            can't be trusted then.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -119,27 +119,28 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection to read with, not shared with another thread meanwhile."""
+        """Lend the connection for reads; the lock keeps other threads out until the block ends."""
         with self._lock, self._errors():
             yield self._opened()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: no other thread or process writes meanwhile; durable after the block, or undone."""
+        """Run the block in an exclusive transaction: durable after the block, rolled back on an error."""
         with self._lock, self._errors():
             connection = self._opened()
+            # IMMEDIATE takes the write lock at once: what the block reads is still true when it writes.
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                # After some errors SQLite has rolled back by itself.
+                # After some errors SQLite has already rolled back.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
 
     def close(self) -> None:
-        """Close the connection; a later use opens it again."""
+        """Close the connection; the next use opens a new one."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -155,26 +156,28 @@ class Database:
         try:
             yield
         except sqlite3.IntegrityError:
-            raise
+            raise  # a violated constraint is the caller's to handle; the connection is sound
         except sqlite3.Error as error:
             self.close()
             raise DatabaseError(str(error)) from error
 
 
 def open_file(path: Path) -> Database:
-    """The database in this file, made where it isn't there; a write is on the disk before it counts."""
+    """Return the database in this file, which is created if missing."""
     return Database(lambda: _connect_file(path))
 
 
 def _connect_file(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
     try:
-        path.chmod(0o600)  # jobs' environments may hold secrets
+        path.chmod(0o600)  # job environments may contain secrets
         connection.execute("PRAGMA journal_mode = WAL")
+        # WAL mode's default may lose a commit in a power failure.
+        connection.execute("PRAGMA synchronous = FULL")
         connection.execute(
             "PRAGMA synchronous = FULL"
         )  # in WAL mode the default may lose a commit with the power
-        connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone stops at the disk's own cache
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: plain fsync stops at the disk's cache
         prepare(connection)
     except BaseException:
         connection.close()
@@ -183,7 +186,7 @@ def _connect_file(path: Path) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables where they aren't; refuses a database that a newer version has written."""
+    """Create or migrate the tables; raise DatabaseError if a newer version wrote the database."""
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -196,10 +199,10 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables to this version's form: all of them, or none."""
+    # One transaction, so that a crash leaves either the old tables or the new ones.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Somebody else may have done it, while this waited for its turn.
+        # Another process may have migrated while this one waited for the lock.
         if int(connection.execute("PRAGMA user_version").fetchone()[0]) < SCHEMA_VERSION:
             for statement in _statements(connection):
                 connection.execute(statement)
@@ -211,15 +214,15 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def _statements(connection: sqlite3.Connection) -> list[str]:
-    """What leads from the tables that are there, none in a new database, to this version's."""
+    """Return the statements that bring the existing tables to this version."""
     runs, jobs, objects = (_columns(connection, table) for table in ("runs", "jobs", "objects"))
     return [
         *(_ADD_TRIALS if runs and "trial" not in runs else ()),
         *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
-        *(_SET_OBJECTS_ASIDE if objects else ()),
+        *(_RENAME_OLD_OBJECTS if objects else ()),
         *filter(str.strip, _TABLES.split(";")),
-        *(_TAKE_OBJECTS_OVER if objects else ()),
-        *_LISTS,
+        *(_COPY_OLD_OBJECTS if objects else ()),
+        *_INDEXES,
         f"PRAGMA user_version = {SCHEMA_VERSION}",
     ]
 

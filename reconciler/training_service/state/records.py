@@ -1,4 +1,4 @@
-"""What the service remembers: jobs and their runs, as frozen values."""
+"""Records of jobs, runs and trials as frozen values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JsonObject = dict[str, Any]
 
 
 class JobState(StrEnum):
-    """The states of a job; both APIs' words for them are made from these."""
+    """State of a job; each API derives its own names from these."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -30,7 +30,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the job can't change its state any more."""
+        """Return whether the state is final."""
         return self in ENDED
 
 
@@ -40,18 +40,18 @@ UNFINISHED = frozenset(JobState) - ENDED
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job.
+    """A job.
 
     Attributes:
-        id: The row's number, growing with time and never used twice.
+        id: The row's number; grows with time and is never reused.
         collection: `customJobs`, `hyperparameterTuningJobs`, or `jobs` (ml).
-        project: The project as the creator wrote it: an id, or a number.
+        project: The project as in the create request: an id, or a number.
         location: "" for ml.
         job_id: The client's jobId (ml), or 19 digits (Vertex AI).
         body: The client's resource: camelCase keys, enum names, int64 as strings, no output-only fields.
-        images: The overrides of the image table as they were at creation.
-        create_time, start_time, end_time, update_time: RFC 3339 in UTC, "" where not yet.
-        error_code: google.rpc.Code; 0 where there is no error, 1 for a cancelled job.
+        images: The overrides of the image table at creation.
+        create_time, start_time, end_time, update_time: RFC 3339 in UTC, "" if not reached.
+        error_code: google.rpc.Code; 0 without an error, 1 for a cancelled job.
         etag: Changes with the labels (ml).
         gcs_secret: The unguessable part of the job's own storage URL.
     """
@@ -76,11 +76,12 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One start of a job or of one of its trials, `number` from 1 in the job.
+    """One start of a job or of a trial.
 
-    There is a next one of the same trial only after the former is known to be dead.
+    A trial's next run is added only after its previous run is known to be dead.
 
     Attributes:
+        number: The run's number in the job, from 1.
         trial: The trial's number from 1, 0 for a job without trials.
     """
 
@@ -91,7 +92,7 @@ class RunRecord:
 
 
 class TrialState(StrEnum):
-    """The states of a trial; both APIs' words for them are made from these."""
+    """State of a trial; each API derives its own names from these."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -103,7 +104,7 @@ class TrialState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the trial can't change its state any more."""
+        """Return whether the state is final."""
         return self in ENDED_TRIALS
 
 
@@ -112,10 +113,10 @@ ENDED_TRIALS = frozenset({TrialState.SUCCEEDED, TrialState.FAILED, TrialState.CA
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a trial reported at one step.
+    """Metrics that a trial reported at one step.
 
     Attributes:
-        step: The trainer's own count; 0 where it has none.
+        step: The trainer's own count; 0 if it has none.
         elapsed: Seconds since the trial began to run.
         metrics: Values by metric id (Vertex AI) or tag (ml).
     """
@@ -127,17 +128,18 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One trial of a tuning job.
+    """A trial of a tuning job.
 
     Attributes:
         job: The job's `id`.
         number: From 1.
-        parameters: The value of each hyper-parameter that is active, by its name, in the order of the
-            specification: numbers, or strings for categories.
-        create_time, start_time, end_time: RFC 3339 in UTC, "" where not yet.
-        measurements: What it has reported, oldest first; `final` is the one that counts, once it has ended.
-        stopped_early: Whether early stopping ended it: SUCCEEDED then.
-        message: Why it ended as it did, "" for nothing to say.
+        parameters: The value of each active hyper-parameter by name, in the order of the specification:
+            numbers, or strings for categories.
+        create_time, start_time, end_time: RFC 3339 in UTC, "" if not reached.
+        measurements: Reported measurements, oldest first.
+        final: The measurement that counts, once the trial has ended.
+        stopped_early: Whether early stopping ended it; its state is then SUCCEEDED.
+        message: Reason for the final state, "" for none.
     """
 
     job: int
@@ -155,7 +157,7 @@ class TrialRecord:
 
 @lru_cache(maxsize=100)
 def number_of(project: str) -> str:
-    """The project's number, 12 digits, the same on every machine; a number stands for itself."""
+    """Return the project's number: 12 digits derived from the id, or the number itself."""
     if project.isascii() and project.isdigit():
         return project
     digest = hashlib.sha256(project.encode()).digest()
@@ -163,7 +165,7 @@ def number_of(project: str) -> str:
 
 
 class Code(IntEnum):
-    """What kind of error it is."""
+    """Error codes of google.rpc.Code."""
 
     OK = 0
     CANCELLED = 1

@@ -1,8 +1,8 @@
-"""The folder of one run: all that the supervisor and the runner tell each other, in files.
+"""Folder of one run: the files through which the supervisor and the runner communicate.
 
-Two locks say who lives, because the kernel drops them at death, whatever kills: `runner.lock` is held by the
-runner alone, `lock` by the runner and by what it starts. A run is over when both are free. `started` is made
-exclusively, as the runner's first act: a run is never carried out twice.
+Two locks show liveness, because the kernel drops them at death: the runner alone holds `runner.lock`; the
+runner and every process that it starts hold `lock`. A run has ended when both are free. The runner's first
+act is to create `started` exclusively, so that no run is ever carried out twice.
 """
 
 from __future__ import annotations
@@ -31,15 +31,20 @@ FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 STOPPED = "STOPPED"
 
+GRACE = 10.0
+LOG_LIMIT = 256 * 1024 * 1024
+PROCESS_LIMIT = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended.
+    """Final state of a run.
 
     Attributes:
-        state: SUCCEEDED, FAILED, CANCELLED; or STOPPED: ended with the service or the machine, to be run
-        again. code: google.rpc.Code, 0 for no error. message: For people, "" for no error. time: RFC 3339 in
-        UTC.
+        state: SUCCEEDED, FAILED, CANCELLED; or STOPPED: the service or the machine ended it, to be run again.
+        code: google.rpc.Code, 0 for no error.
+        message: For people, "" for no error.
+        time: RFC 3339 in UTC.
     """
 
     state: str
@@ -50,7 +55,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a run is at, PREPARING or RUNNING, and since when (RFC 3339 in UTC)."""
+    """Phase of a run, PREPARING or RUNNING, and its start (RFC 3339 in UTC)."""
 
     phase: str
     time: str
@@ -58,93 +63,94 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The files of one run, by name."""
+    """Paths and protocol of one run's files."""
 
     path: Path
 
     @property
     def run_id(self) -> str:
-        """The run's id, which is the folder's name."""
+        """Return the run's id: the folder's name."""
         return self.path.name
 
     @property
     def service_home(self) -> Path:
-        """The service's home, which all runs share."""
+        """Return the service's home, shared by all runs."""
         return self.path.parent.parent
 
     @property
     def spec(self) -> Path:
-        """What is to be run; written before anything is started."""
+        """Return the path of the `RunSpec`, written before any process starts."""
         return self.path / "run.json"
 
     @property
     def runner_lock(self) -> Path:
-        """Held while the runner lives, by nobody else."""
+        """Return the lock that the runner alone holds while it lives."""
         return self.path / "runner.lock"
 
     @property
     def lock(self) -> Path:
-        """Held while anything lives that has inherited it from the runner."""
+        """Return the lock that the runner and all processes that inherit its descriptor hold."""
         return self.path / "lock"
 
     @property
     def sessions(self) -> Path:
-        """Notes on the sessions that the runner's programs have begun."""
+        """Return the folder of notes on the process sessions that the runner started."""
         return self.path / "sessions"
 
     @property
     def log(self) -> Path:
-        """JSON lines: `t` the time, `s` the severity, `r` the replica that has printed it, `m` the text."""
+        """Return the log's path: JSON lines of `t` time, `s` severity, `r` replica (if any), `m` text."""
         return self.path / "log.jsonl"
 
     @property
     def measurements(self) -> Path:
-        """What the trial's primary has reported so far, by `write_measurements`."""
+        """Return the path of the primary replica's reports, written by `write_measurements`."""
         return self.path / "measurements.json"
 
     @property
     def complaints(self) -> Path:
-        """What the runner itself has printed: nothing, but for a fault of its own."""
+        """Return the path of the runner's own stderr: empty unless the runner has a bug."""
         return self.path / "runner.err"
 
     @property
     def packages(self) -> Path:
-        """The trainer's package archives and what is built from them."""
+        """Return the folder of the trainer's package archives and their builds."""
         return self.path / "packages"
 
     @property
     def environment(self) -> Path:
-        """The job's own Python environment."""
+        """Return the folder of the job's own Python environment."""
         return self.path / "environment"
 
     @property
     def work(self) -> Path:
-        """The replicas' working folders, each with its task's name."""
+        """Return the folder of working folders, one per replica task name."""
         return self.path / "work"
 
     @property
     def home(self) -> Path:
-        """The replicas' home folders, each with its task's name: as fresh as the cloud's."""
+        """Return the folder of home folders, one per replica task name; empty at start as in the cloud."""
         return self.path / "home"
 
     def claim(self) -> bool:
-        """Mark the run as started; False where somebody else has: then this run must not be carried out."""
+        """Mark the run as started; return False if another runner has: the caller must not run it then."""
         try:
+            # O_EXCL makes exactly one runner succeed, even with two started at once.
             descriptor = os.open(self._started, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             return False
         with os.fdopen(descriptor, "w") as file:
             file.write(str(os.getpid()))
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(descriptor)  # a claim lost in a power failure would let the run start twice
         return True
 
     def started(self) -> bool:
-        """Whether a runner has begun to carry the run out."""
+        """Return whether a runner has claimed the run."""
         return self._started.exists()
 
     def runner(self) -> int | None:
-        """The runner's process id, as long as it lives."""
+        """Return the runner's process id; None unless it lives."""
         if not self.started() or not is_locked(self.runner_lock):
             return None
         with suppress(OSError, ValueError):
@@ -152,42 +158,42 @@ class RunFolder:
         return None
 
     def over(self) -> bool:
-        """Whether everything of a started run is dead."""
+        """Return whether all processes of a started run are dead."""
         return not is_locked(self.runner_lock) and not is_locked(self.lock)
 
     def set_phase(self, phase: str) -> None:
-        """Tell what the run is at from now on."""
+        """Record the run's new phase."""
         write_json(self._phase, asdict(Phase(phase, now())))
 
     def phase(self) -> Phase | None:
-        """What the run is at."""
+        """Return the run's phase; None before the first."""
         found = read_json(self._phase)
         return None if found is None else Phase(**found)
 
     def ask_to_cancel(self, message: str) -> None:
-        """Ask the runner to end everything; `message` becomes the job's error."""
+        """Ask the runner to end all processes; `message` becomes the job's error."""
         if not self._cancel.exists():
             write_json(self._cancel, {"message": message})
 
     def cancel_asked(self) -> str | None:
-        """The message of a request to cancel, None without one."""
+        """Return the message of the request to cancel; None without a request."""
         found = read_json(self._cancel)
         return None if found is None else str(found["message"])
 
     def end(self, ending: Ending) -> None:
-        """Record how the run ended."""
+        """Record the run's final state."""
         write_json(self._exit, asdict(ending))
 
     def ending(self) -> Ending | None:
-        """How the run ended, None where that isn't known."""
+        """Return the run's final state; None if unknown."""
         found = read_json(self._exit)
         return None if found is None else Ending(**found)
 
     def temp(self) -> Path:
-        """The run's folder for temporary files, made where it isn't there.
+        """Return the run's folder for temporary files, created if missing.
 
-        In the system's folder, not in this one: sockets are made in it, and their paths may be 107 bytes
-        long.
+        Below the system's temporary folder, because programs create sockets in it and a socket's path has at
+        most 107 bytes.
         """
         for path in self._temps():
             if stat.S_IMODE(path.lstat().st_mode) & 0o777 == 0o700:
@@ -195,7 +201,7 @@ class RunFolder:
         return Path(tempfile.mkdtemp(prefix=self._temp_prefix))
 
     def clean(self) -> None:
-        """Remove all but the record: the spec, the log, the end; what can't be removed stays."""
+        """Remove all files but the record (spec, log, final state); skip files that can't be removed."""
         for path in (self.packages, self.environment, self.work, self.home):
             remove(path)
         with suppress(OSError):
@@ -223,7 +229,7 @@ class RunFolder:
         return f"reconciler-{self.run_id}-"
 
     def _temps(self) -> Iterator[Path]:
-        """This user's folders alone: anybody may put something of such a name there."""
+        # Any user may create a folder of such a name there: only this user's own count.
         for path in Path(tempfile.gettempdir()).glob(f"{self._temp_prefix}*"):
             with suppress(OSError):
                 found = path.lstat()
@@ -232,32 +238,32 @@ class RunFolder:
 
 
 def write_measurements(folder: RunFolder, measurements: Sequence[Measurement]) -> None:
-    """Replace, as one act, what the trial has reported so far; oldest first."""
-    write_json(folder.measurements, {"measurements": [asdict(held) for held in measurements]})
+    """Replace the trial's reported measurements (oldest first) atomically."""
+    write_json(folder.measurements, {"measurements": [asdict(each) for each in measurements]})
 
 
 def read_measurements(folder: RunFolder) -> tuple[Measurement, ...]:
-    """What the trial has reported so far; nothing where it has reported nothing."""
+    """Return the trial's reported measurements; empty if none."""
     found = read_json(folder.measurements) or {"measurements": []}
-    return tuple(Measurement(**held) for held in found["measurements"])
+    return tuple(Measurement(**each) for each in found["measurements"])
 
 
 def run_folder(home: Path, run_id: str) -> RunFolder:
-    """The folder of a run below the service's home."""
+    """Return the folder of a run below the service's home."""
     return RunFolder(home / "runs" / run_id)
 
 
 def now() -> str:
-    """The system's time: RFC 3339 in UTC, six decimal places."""
+    """Return the system's time: RFC 3339 in UTC, six decimal places."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold the lock as long as the block runs, or whoever inherits the descriptor lives.
+    """Hold the lock until the block ends and every process that inherited the descriptor is dead.
 
     Raises:
-        BlockingIOError: Somebody else holds it.
+        BlockingIOError: Another process holds it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -268,7 +274,7 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock."""
+    """Return whether a process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -283,7 +289,7 @@ def is_locked(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in this file, None where there is no file."""
+    """Return the JSON object in this file; None without a file."""
     try:
         text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -293,7 +299,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace the file as one act; on the disk before this returns."""
+    """Replace the file atomically; it is on disk when this returns."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
         json.dump(value, file)
@@ -304,7 +310,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring the folder's entries to the disk: a rename alone may be lost with the power."""
+    """Flush the folder's entries to disk: without it a rename may be lost in a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -313,9 +319,9 @@ def sync_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder and all that is in it, also where a program has made folders unwritable.
+    """Remove a folder with its contents, including folders that a program made unwritable.
 
-    What can't be removed stays: folders of another user, or too deep ones. Links aren't followed.
+    Skips folders of another user and too deep ones. Doesn't follow links.
     """
     with suppress(OSError, RecursionError):
         if not stat.S_ISDIR(path.lstat().st_mode):
@@ -336,13 +342,8 @@ def _make_removable(path: Path) -> None:
                     (Path(folder) / name).chmod(0o700)
 
 
-GRACE = 10.0
-LOG_LIMIT = 256 * 1024 * 1024
-PROCESS_LIMIT = 1000
-
-
 class Role(StrEnum):
-    """What a replica is for; on Vertex AI its pool's place tells, first to last."""
+    """Role of a replica; on Vertex AI the position of its pool."""
 
     PRIMARY = "primary"
     WORKER = "worker"
@@ -352,12 +353,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PythonTask:
-    """A trainer's packages and the module in them that is run.
+    """A trainer's packages and the module to run.
 
     Attributes:
         image: The executor image or the runtime.
-        override: What `images` says of it, None where it says nothing.
-        python: The Python that the job asks for itself, "" for the image's.
+        override: The entry of `images` for it, None without one.
+        python: The Python that the job requests, "" for the image's.
         packages: gs:// URIs, in order.
         module, args: `python -m module args…`.
     """
@@ -372,7 +373,7 @@ class PythonTask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerTask:
-    """A container; `command` is over the image's entry point, `args` over its command: empty for its own."""
+    """A container; `command` replaces the image's entry point, `args` its command; empty keeps them."""
 
     image: str
     command: tuple[str, ...] = ()
@@ -381,13 +382,13 @@ class ContainerTask:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """One replica, a process of its own.
+    """A replica, run as its own process or container.
 
     Attributes:
-        name: As the cloud's errors call it: `workerpool0-0`, `master 0`.
-        task_name: As the cloud's log calls it: `workerpool0-0`, `master-replica-0`.
-        env: Variables, over those of every program on this machine.
-        cpus, memory: What its machine has, at most what this one has; memory in bytes.
+        name: The name in the cloud's errors: `workerpool0-0`, `master 0`.
+        task_name: The name in the cloud's logs: `workerpool0-0`, `master-replica-0`.
+        env: Variables that override those common to all programs on this machine.
+        cpus, memory: Of its machine type, at most this machine's; memory in bytes.
     """
 
     name: str
@@ -401,23 +402,23 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One run of a job, or of one of its trials: all replicas together.
+    """One run of a job or of a trial: all replicas together.
 
     Attributes:
-        replicas: The primary first: its end is the run's.
+        replicas: The primary first; its end is the run's end.
         output_buckets: The buckets that the job's output goes to.
-        time_limit: Seconds that it may be RUNNING; `time_limit_field` is where that is said.
+        time_limit: Seconds that it may be RUNNING, as the field `time_limit_field` sets them.
         grace: Seconds between SIGTERM and SIGKILL.
-        warnings: What differs from the cloud.
+        warnings: Differences from the cloud.
         trial: The trial's number from 1, 0 for a job without trials.
-        metrics: What the primary's reports are taken for, by their tags; none for a job without trials.
-        restarts: Whether a replica that is ended by SIGTERM is started again (not `disableRetries`).
-        restarts_together: Whether all replicas are then (`restartJobOnWorkerRestart`).
-        ports, gpus: What is this run's alone until it is over.
-        buckets: What its containers may see below /gcs, "bucket"; and what they may not see in those,
+        metrics: Tags of the metrics to read from the primary's reports; empty for a job without trials.
+        restarts: Whether a replica that SIGTERM ended is started again (not `disableRetries`).
+        restarts_together: Whether all replicas restart then (`restartJobOnWorkerRestart`).
+        ports, gpus: Reserved for this run until it has ended.
+        buckets: Visible to its containers below /gcs, as "bucket", and hidden parts of those, as
             "bucket/beginning of names".
-        log_limit: Bytes of its log, as it lies on the disk; a run that prints more fails.
-        process_limit: Processes that all replicas may have together; a run with more of them fails.
+        log_limit: Bytes of its log on disk; a run that prints more fails.
+        process_limit: Processes of all replicas together; a run with more fails.
     """
 
     replicas: tuple[ReplicaSpec, ...]
@@ -438,16 +439,16 @@ class RunSpec:
 
     @property
     def primary(self) -> ReplicaSpec:
-        """The replica whose end is the run's."""
+        """Return the replica whose end is the run's end."""
         return self.replicas[0]
 
     def to_json(self) -> dict[str, Any]:
-        """The value as JSON has it."""
+        """Return the specification as JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunSpec:
-        """The opposite of `to_json`."""
+        """Return the specification from `to_json`'s result."""
         names = ("output_buckets", "warnings", "metrics", "ports", "gpus", "buckets")
         lists = {name: tuple(value[name]) for name in names if name in value}
         return cls(**{**value, **lists, "replicas": tuple(map(_replica, value["replicas"]))})

@@ -1,4 +1,4 @@
-"""A run's log: what programs print, line by line, as JSON lines with time and severity."""
+"""Log of a run: the programs' output line by line, as JSON lines with time and severity."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LINE_LIMIT = 64 * 1024
 
 
 class LogFullError(Exception):
-    """The log has reached its limit: what a replica has printed was not added."""
+    """Refusal of a replica's output because the log has reached its limit."""
 
 
 class RunLog:
-    """Appends to a run's log; each call's lines reach the file together, before it returns.
+    """Writer of a run's log; each call's lines reach the file together, before it returns.
 
     Attributes:
-        limit: Bytes that the file may have with what replicas print; None for as many as there are. The
-            service's own lines are added in any case.
+        limit: Bytes of the file up to which replicas' lines are added; None for no limit. The service's own
+            lines are always added.
     """
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
@@ -35,19 +35,20 @@ class RunLog:
         self._size = os.fstat(self._descriptor).st_size
 
     def write(self, severity: str, lines: Iterable[str], replica: str = "") -> None:
-        """Add lines, of a replica or the service's own.
+        """Add lines of a replica, or of the service if `replica` is "".
 
         Raises:
-            LogFullError: They would go beyond the limit.
-            OSError: The disk is full, say.
+            LogFullError: A replica's lines would exceed the limit.
+            OSError: The write failed, for example on a full disk.
         """
+        # The lines share one label, so only their texts are encoded one by one.
         label = {"t": now(), "s": severity, **({"r": replica} if replica else {})}
         start = json.dumps(label).removesuffix("}")
         data = "".join(f'{start}, "m": {encode_basestring_ascii(line)}}}\n' for line in lines).encode()
         if replica and self._limit is not None and self._size + len(data) > self._limit:
             raise LogFullError
         self._size += len(data)
-        rest = memoryview(data)
+        rest = memoryview(data)  # a write to a nearly full disk may take only a part
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
 
@@ -57,13 +58,13 @@ class RunLog:
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines of text, of `LINE_LIMIT` bytes at most; replaces what isn't UTF-8."""
+    """Splitter of bytes into lines of at most `LINE_LIMIT` bytes; replaces invalid UTF-8."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes."""
+        """Return the lines that `data` completes."""
         if b"\n" not in data:
             self._rest += data
             return self._overlong()
@@ -73,7 +74,7 @@ class LineSplitter:
         return [_text(part) for line in complete for part in _cut(line)] + self._overlong()
 
     def close(self) -> list[str]:
-        """The line that the stream ended in, where it didn't end with a newline."""
+        """Return the last line if it lacks a newline."""
         rest, self._rest = bytes(self._rest), bytearray()
         return [_text(part) for part in _cut(rest)] if rest else []
 
@@ -95,7 +96,7 @@ def _cut(line: bytes) -> list[bytes]:
 
 
 def _character_boundary(line: bytes) -> int:
-    """The last place within the limit that isn't inside a character, which has up to four bytes in UTF-8."""
+    # Cut between characters: bytes 10xxxxxx continue one, which has at most four bytes in UTF-8.
     for end in range(LINE_LIMIT, LINE_LIMIT - 4, -1):
         if line[end] & 0b1100_0000 != 0b1000_0000:
             return end

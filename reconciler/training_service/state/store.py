@@ -1,4 +1,4 @@
-"""The store: jobs, their trials and runs, and settings. Every write is durable before it returns."""
+"""Store of jobs, trials, runs and settings. Every write is durable before it returns."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ _COLUMNS = ", ".join(_NAMES)
 
 
 class AlreadyExistsError(Exception):
-    """The job id is used up."""
+    """Refusal of a job id that is already used."""
 
 
 class TooLateError(Exception):
-    """The moment has come until which it was allowed."""
+    """Refusal of a job that arrives at or after its deadline."""
 
 
 def utc_now() -> datetime:
-    """The system's clock."""
+    """Return the system's time in UTC."""
     return datetime.now(UTC)
 
 
 def rfc3339(moment: datetime) -> str:
-    """The moment as the APIs write it: UTC, six decimal places, "Z"."""
+    """Return the moment as the APIs write it: UTC, six decimal places, "Z"."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 CLAIMS = "claims_buckets"
-"""The setting with the names of the buckets that no job reaches."""
+"""Setting with the names of the buckets that no job may access."""
 
 
 class Store:
-    """What the service remembers of jobs; safe to use from several threads.
+    """Thread-safe store of jobs and settings.
 
     Attributes:
-        database: Where it is kept; object metadata is kept in the same database.
-        clock: The time for whoever writes here.
+        database: The database, which also stores object metadata.
+        clock: Returns the time of writes.
     """
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
@@ -83,27 +83,28 @@ class Store:
         self.clock = clock
 
     def now(self) -> str:
-        """The clock's time in RFC 3339."""
+        """Return the clock's time in RFC 3339."""
         return rfc3339(self.clock())
 
     def add_job(self, job: JobRecord, until: datetime | None = None) -> JobRecord:
-        """Remember a new job and return it with its id.
+        """Add a new job and return it with its id.
 
         Args:
-            until: From then on it is too late. Whoever looks at that time or later, by this store's clock,
-                sees all jobs that were added in time: one that isn't there will never be.
+            until: The deadline. A reader that looks then or later, by this store's clock, sees all jobs that
+                were added in time: a job that is missing then can never appear.
 
         Raises:
-            AlreadyExistsError: The job id is used in this project and location.
-            TooLateError: The time was over; nothing was added.
+            AlreadyExistsError: The job id is already used in this project and location.
+            TooLateError: The deadline has passed; the job was not added.
         """
         values = _values(job)
         marks = ", ".join("?" * (len(values) + 1))
-        # Only names of columns, and conditions, that stand in this module go into the statement.
+        # The statement contains only column names from this module.
         statement = f"INSERT INTO jobs (project_number, {_COLUMNS}) VALUES ({marks})"  # noqa: S608
         try:
             with self.database.writing() as connection:
-                # Asked inside the transaction: a look that begins after this waits for its end.
+                # Checked inside the transaction: a read that begins after this waits for its end. A client
+                # that finds no job after the deadline may thus submit again without creating a second one.
                 if until is not None and self.clock() >= until:
                     raise TooLateError
                 cursor = connection.execute(statement, (number_of(job.project), *values))
@@ -112,24 +113,24 @@ class Store:
         return replace(job, id=int(cursor.lastrowid or 0))
 
     def job(self, id: int) -> JobRecord | None:
-        """The job with this row number."""
+        """Return the job with this row number."""
         return self._one("WHERE id = ?", (id,))
 
     def find(self, collection: str, project: str, location: str, job_id: str) -> JobRecord | None:
-        """The job of this name; `project` may be the id or the number."""
+        """Return the job of this name; `project` may be the id or the number."""
         return self._one(
             "WHERE collection = ? AND project_number = ? AND location = ? AND job_id = ?",
             (collection, number_of(project), location, job_id),
         )
 
     def newest_named(self, project: str, job_id: str) -> JobRecord | None:
-        """The newest job with this id, in whatever collection and location of the project."""
+        """Return the project's newest job with this id, in any collection and location."""
         return self._one(
             "WHERE project_number = ? AND job_id = ? ORDER BY id DESC LIMIT 1", (number_of(project), job_id)
         )
 
     def of_secret(self, gcs_secret: str) -> JobRecord | None:
-        """The job whose storage URL holds this secret."""
+        """Return the job with this secret in its storage URL."""
         return self._one("WHERE gcs_secret = ?", (gcs_secret,))
 
     def select(
@@ -156,9 +157,12 @@ class Store:
             return list(islice(filter(selects, map(_job, rows)), most))
 
     def unfinished(self) -> list[JobRecord]:
-        """The jobs that haven't ended, oldest first."""
+        """Return the jobs that haven't ended, oldest first."""
         marks = ", ".join("?" * len(UNFINISHED))
-        return self._all(f"WHERE state IN ({marks}) ORDER BY id", tuple(sorted(UNFINISHED)))
+        # The statement contains only column names from this module.
+        statement = f"SELECT id, {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY id"  # noqa: S608
+        with self.database.reading() as connection:
+            return [_job(row) for row in connection.execute(statement, tuple(sorted(UNFINISHED)))]
 
     def move(
         self,
@@ -170,15 +174,16 @@ class Store:
         error_code: int = 0,
         error_message: str = "",
     ) -> JobRecord | None:
-        """Change a job's state, if it is in one of `only_from`.
+        """Change a job's state if its present state is in `only_from`.
 
-        Sets the start time at the first RUNNING, the end time at an end, and the update time.
+        Sets the start time at the first RUNNING, the end time at a final state, and always the update time.
 
         Returns:
-            The job as it is now, or None where it is gone or in another state.
+            The updated job; None if it is deleted or in another state.
         """
         with self.database.writing() as connection:
             before = _first(connection, "WHERE id = ?", (id,))
+            # Compared within the transaction, so that two threads can't both make the same change.
             if before is None or before.state not in only_from:
                 return None
             after = replace(
@@ -198,7 +203,7 @@ class Store:
             return after
 
     def set_labels(self, id: int, labels: Mapping[str, str], *, only_etag: str, at: str) -> JobRecord | None:
-        """Replace a job's labels if its etag is `only_etag` (or that is ""); None where it isn't."""
+        """Replace a job's labels; return None unless its etag is `only_etag` (or that is "")."""
         with self.database.writing() as connection:
             before = _first(connection, "WHERE id = ?", (id,))
             if before is None or only_etag not in ("", before.etag):
@@ -214,12 +219,12 @@ class Store:
             return after
 
     def delete(self, id: int) -> None:
-        """Forget a job and its runs."""
+        """Delete a job and its runs."""
         with self.database.writing() as connection:
             connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
 
     def add_run(self, id: int, trial: int = 0) -> RunRecord:
-        """Remember that a job, or a trial of it, is started once more; to be called before anything is."""
+        """Add the next run of a job or trial; must be called before any of its processes starts."""
         with self.database.writing() as connection:
             row = connection.execute(
                 "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE job = ?", (id,)
@@ -232,7 +237,7 @@ class Store:
             return run
 
     def runs(self, id: int, trial: int | None = None) -> list[RunRecord]:
-        """The runs of a job and of all its trials, or of one trial alone, first to last."""
+        """Return the runs of a job with all its trials, or of one trial, in order of their numbers."""
         with self.database.reading() as connection:
             rows = connection.execute(
                 "SELECT * FROM runs WHERE job = ? AND trial = coalesce(?, trial) ORDER BY number", (id, trial)
@@ -242,7 +247,7 @@ class Store:
     def add_trial(
         self, id: int, parameters: Mapping[str, float | int | str], *, after: int = 0
     ) -> TrialRecord:
-        """Remember a job's next trial, QUEUED; the first one's number is the one after `after`."""
+        """Add a job's next trial, QUEUED; the first trial's number is `after` + 1."""
         with self.database.writing() as connection:
             row = connection.execute(
                 "SELECT coalesce(max(number), ?) + 1 FROM trials WHERE job = ?", (after, id)
@@ -252,29 +257,29 @@ class Store:
             return trial
 
     def save_trial(self, trial: TrialRecord) -> None:
-        """Write a trial as it is now."""
+        """Write a trial's present values."""
         with self.database.writing() as connection:
             _write_trial(connection, trial)
 
     def trials(self, id: int) -> list[TrialRecord]:
-        """The job's trials, first to last."""
+        """Return the job's trials in order of their numbers."""
         with self.database.reading() as connection:
             rows = connection.execute("SELECT * FROM trials WHERE job = ? ORDER BY number", (id,)).fetchall()
         return [_trial(row) for row in rows]
 
     def setting(self, name: str) -> Json:
-        """A setting's value, None where it was never set."""
+        """Return a setting's value; None if never set."""
         with self.database.reading() as connection:
             row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row["value"])
 
     def set_setting(self, name: str, value: Json) -> None:
-        """Keep a setting: any JSON value."""
+        """Store a setting: any JSON value."""
         with self.database.writing() as connection:
             connection.execute("REPLACE INTO settings (name, value) VALUES (?, ?)", (name, json.dumps(value)))
 
     def set_once(self, name: str, value: Json) -> Json:
-        """Keep a setting that was never set; what it is now, which may be what somebody else has set."""
+        """Store a setting unless it exists; return the stored value, which another process may have set."""
         with self.database.writing() as connection:
             connection.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, json.dumps(value)))
             row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
@@ -284,15 +289,9 @@ class Store:
         with self.database.reading() as connection:
             return _first(connection, condition, values)
 
-    def _all(self, condition: str, values: tuple[object, ...]) -> list[JobRecord]:
-        with self.database.reading() as connection:
-            # Only names of columns, and conditions, that stand in this module go into the statement.
-            rows = connection.execute(f"SELECT id, {_COLUMNS} FROM jobs {condition}", values).fetchall()  # noqa: S608
-        return [_job(row) for row in rows]
-
 
 def new_etag() -> str:
-    """A version of a job's labels, never seen before; base64, as the API's type for it is bytes."""
+    """Return a new unique version of a job's labels, in base64 because the API's type is bytes."""
     return base64.b64encode(secrets.token_bytes(9)).decode()
 
 
@@ -334,7 +333,7 @@ def _trial(row: sqlite3.Row) -> TrialRecord:
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
-    # Only names of columns, and conditions, that stand in this module go into the statement.
+    # The statement contains only column names and conditions from this module.
     row = connection.execute(f"SELECT id, {_COLUMNS} FROM jobs {condition}", values).fetchone()  # noqa: S608
     return None if row is None else _job(row)
 
@@ -353,9 +352,9 @@ def _json(text: str) -> Json:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return json.loads(text)  # msgspec refuses half of a surrogate pair
+        return json.loads(text)  # msgspec refuses an unpaired surrogate
 
 
 def _values(job: JobRecord) -> tuple[object, ...]:
-    held = {"body": json.dumps(job.body), "images": json.dumps(dict(job.images)), "state": str(job.state)}
-    return tuple(held.get(name, getattr(job, name)) for name in _NAMES)
+    encoded = {"body": json.dumps(job.body), "images": json.dumps(dict(job.images)), "state": str(job.state)}
+    return tuple(encoded.get(name, getattr(job, name)) for name in _NAMES)

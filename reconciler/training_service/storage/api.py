@@ -1,4 +1,4 @@
-"""The part of the Cloud Storage JSON API that staging and trainers need."""
+"""Cloud Storage's JSON API, as far as staging and trainers need it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage import resources
-from reconciler.training_service.storage import uploads as media
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
 from reconciler.training_service.storage.objects import Objects
-from reconciler.training_service.storage.uploads import StorageUploads, conditions_of
+from reconciler.training_service.storage.uploads import StorageUploads, chunks, conditions_of, download
 
 LARGEST_PAGE = 1000
 
 _AFTER_ALL = "\U0010ffff"
-# What would change an answer's meaning, and isn't kept here.
+# Refused, because ignoring them would change the answer's meaning.
 _NOT_SERVED = ("softDeleted", "matchGlob", "filter", "restoreToken")
 
 
 class StorageApi:
-    """The handlers of buckets and objects."""
+    """Handlers of buckets and objects."""
 
     def __init__(self, objects: Objects, uploads: Uploads, pages: Pages) -> None:
         self._objects = objects
@@ -36,7 +35,7 @@ class StorageApi:
         self._incoming = StorageUploads(objects, uploads)
 
     def handlers(self) -> dict[str, Handler]:
-        """By method id."""
+        """Return the handlers by method id."""
         return {
             "storage.buckets.get": self._get_bucket,
             "storage.buckets.insert": self._insert_bucket,
@@ -58,10 +57,10 @@ class StorageApi:
 
     def _insert_bucket(self, call: Call) -> JsonObject:
         name = call.body.get("name", "")
-        left = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
-        if left:
-            raise invalid(f"This service keeps no {', '.join(left)} of a bucket.")
-        call.reach.check_bucket(name)
+        unknown = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
+        if unknown:
+            raise invalid(f"This service keeps no {', '.join(unknown)} of a bucket.")
+        call.access.check_bucket(name)
         body = {key: value for key, value in call.body.items() if key in resources.BUCKET_FIELDS}
         return resources.bucket_resource(self._objects.create_bucket(name, body), call.request.base)
 
@@ -71,7 +70,7 @@ class StorageApi:
         names = [
             name
             for name in self._objects.buckets()
-            if name > after and name.startswith(call.text("prefix")) and call.reach.bucket(name)
+            if name > after and name.startswith(call.text("prefix")) and call.access.bucket(name)
         ]
         size = _page_size(call)
         found = [self._objects.bucket(name) for name in names[:size]]
@@ -88,17 +87,17 @@ class StorageApi:
         if call.form is Form.DOWNLOAD or call.text("alt") == "media":
             return self._download(call, bucket, name)
         stored = self._objects.get(bucket, name)
-        _only_generation(call, stored.generation, bucket, name)
+        _check_generation(call, stored.generation, bucket, name)
         conditions_of(call).check(stored, reading=True)
         return resources.object_resource(stored, call.request.base)
 
     def _download(self, call: Call, bucket: str, name: str) -> Response:
         content = self._objects.open(bucket, name)
         try:
-            _only_generation(call, content.object.generation, bucket, name)
+            _check_generation(call, content.object.generation, bucket, name)
             conditions_of(call).check(content.object, reading=True)
-            return media.download(content, call.request.headers.get("range", ""))
-        except BaseException:
+            return download(content, call.request.headers.get("range", ""))
+        except BaseException:  # the response closes the file only if it is returned
             content.file.close()
             raise
 
@@ -126,7 +125,7 @@ class StorageApi:
 
     def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
         wanted = Wanted(query.prefix, start, fold=query.delimiter == "/")
-        if not (query.end or query.delimiter or call.reach.limited):
+        if not (query.end or query.delimiter or call.access.limited):
             yield from self._objects.walk(bucket, wanted)
             return
         seen = ""
@@ -134,7 +133,7 @@ class StorageApi:
             if query.end and found.name >= query.end:
                 return
             folded = query.folded(found)
-            if call.reach.object(bucket, folded.name) and (folded.status or folded.name != seen):
+            if call.access.object(bucket, folded.name) and (folded.status or folded.name != seen):
                 yield folded
                 seen = folded.name
 
@@ -163,26 +162,27 @@ class StorageApi:
     def _move(self, call: Call) -> JsonObject:
         source, target = _object(call, name="sourceObject"), _object(call, name="destinationObject")
         original, copy = self._copied(call, source, target)
-        if source != target:
+        if source != target:  # otherwise the object would be lost
+            # The original's generation: a newer object of that name must stay.
             self._objects.delete(*source, original.generation, ANY)
         return resources.object_resource(copy, call.request.base)
 
     def _copied(
         self, call: Call, source: tuple[str, str], target: tuple[str, str]
     ) -> tuple[StoredObject, StoredObject]:
-        """The source and the copy that was made of it."""
+        """Copy the source; return the source and the copy."""
         content = self._objects.open(*source)
         with content.file as file:
-            _only_generation(call, content.object.generation, *source, parameter="sourceGeneration")
+            _check_generation(call, content.object.generation, *source, parameter="sourceGeneration")
             _source_conditions(call).check(content.object)
             body = resources.object_body(call.body) or content.object.body
-            with self._uploads.staged(media.chunks(file)) as staged:
+            with self._uploads.staged(chunks(file)) as staged:
                 return content.object, self._objects.put(*target, staged, body, conditions_of(call))
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """What a list call asks for; `asked` is what its page tokens are bound to."""
+    """Parameters of a list call; page tokens are bound to `asked`."""
 
     prefix: str
     delimiter: str
@@ -198,19 +198,19 @@ class _Listing:
         return cls(prefix, delimiter, start, end, asked)
 
     def folded(self, found: Found) -> Found:
-        """The file, or what all names have in common that go on after the delimiter."""
+        """Return the file, or the common prefix up to the delimiter of all names that continue after it."""
         place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
         return found if place < 0 else Found(found.name[: place + len(self.delimiter)], None)
 
 
 def _bucket(call: Call) -> str:
-    call.reach.check_bucket(call.path["bucket"])
+    call.access.check_bucket(call.path["bucket"])
     return call.path["bucket"]
 
 
 def _object(call: Call, bucket: str = "bucket", name: str = "object") -> tuple[str, str]:
     found = call.path[bucket], call.path[name]
-    call.reach.check_object(*found)
+    call.access.check_object(*found)
     return found
 
 
@@ -218,10 +218,10 @@ def _target(call: Call) -> tuple[str, str]:
     return _object(call, "destinationBucket", "destinationObject")
 
 
-def _only_generation(
+def _check_generation(
     call: Call, generation: int, bucket: str, name: str, parameter: str = "generation"
 ) -> None:
-    """Older generations aren't kept."""
+    # Only the latest generation is stored.
     if call.number(parameter) not in (None, generation):
         raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}#{call.number(parameter)}")
 

@@ -1,7 +1,7 @@
-"""Objects as plain files below a bucket's folder, reached so that no name and no link leads out of it.
+"""Objects as plain files below a bucket's folder; no name and no link can lead out of it.
 
-Every step goes through the file descriptor of the folder before it, and no symbolic link is followed:
-a trainer may put any link there.
+Each path part is opened relative to its parent's file descriptor, and symbolic links are never followed,
+because a trainer may create any link there.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from msgspec import Struct
 from reconciler.training_service.http.message import ApiError, invalid
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a folder is opened."""
-# O_NONBLOCK: a FIFO that a trainer has put there must not hold up the service.
+"""Flags to open a folder without following links."""
+# O_NONBLOCK: opening a FIFO that a trainer created must not block the service.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 TICK_NS = 50_000_000
-"""What changed this shortly ago may change again without its time showing it: the clocks of file systems tick
-every few milliseconds."""
+"""Age up to which a modification time is not trusted: file systems' clocks tick every few milliseconds, so
+another change may leave the time as it is."""
 
 _MAX_NAME = 1024
 _MAX_PART = 255
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
 
 
 def is_bucket_name(name: str) -> bool:
-    """Whether Cloud Storage takes it as a bucket's name, as far as one can tell without dots' meaning."""
+    """Return whether Cloud Storage accepts the bucket's name, apart from its rules for names with dots."""
     return _BUCKET.fullmatch(name) is not None and ".." not in name
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The folders and the file that an object's name stands for.
+    """Return the folders and the file of an object's name.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: objects are files here, and this can't be one's name.
+        ApiError: INVALID_ARGUMENT: No file can have this name.
     """
     parts = tuple(name.split("/"))
     if len(name.encode()) > _MAX_NAME or "\r" in name or "\n" in name:
@@ -54,10 +55,10 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 @contextmanager
 def opened(path: Path | str, within: int | None = None) -> Iterator[int]:
-    """A folder's file descriptor.
+    """Open a folder, and close its file descriptor after the block.
 
     Raises:
-        OSError: It isn't there, or is no folder.
+        OSError: The folder is missing, or is not a folder.
     """
     descriptor = os.open(path, FOLDER, dir_fd=within)
     try:
@@ -67,17 +68,18 @@ def opened(path: Path | str, within: int | None = None) -> Iterator[int]:
 
 
 def is_missing(error: OSError) -> bool:
-    """Whether it says that a file or folder isn't there: a link in its place counts as nothing there."""
+    """Return whether the error means a missing file or folder."""
+    # ELOOP: a link in place of the file counts as missing.
     return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
-    """A file descriptor to read an object by; None where there is no such regular file."""
+    """Return a file descriptor to read an object; None without a regular file of this name."""
     try:
         with _parent(bucket, parts) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
     except OSError as error:
-        if is_missing(error) or error.errno == errno.ENXIO:
+        if is_missing(error) or error.errno == errno.ENXIO:  # ENXIO: a socket
             return None
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -87,7 +89,7 @@ def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
 
 
 def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:
-    """The file's status; None where there is no such regular file."""
+    """Return the file's status; None without a regular file of this name."""
     try:
         with _parent(bucket, parts) as folder:
             found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
@@ -99,10 +101,10 @@ def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:
 
 
 def place(bucket: int, parts: tuple[str, ...], staged: Path) -> None:
-    """Move a whole file to its place, over what is there; on the disk when this returns.
+    """Move a staged file to its place, replacing an existing file; durable when this returns.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: the name would be a folder and a file at once.
+        ApiError: INVALID_ARGUMENT: The name is or needs a folder where a file exists, or the reverse.
     """
     try:
         with _made_parent(bucket, parts) as folder:
@@ -115,14 +117,14 @@ def place(bucket: int, parts: tuple[str, ...], staged: Path) -> None:
 
 
 def remove(bucket: int, parts: tuple[str, ...]) -> None:
-    """Remove a file that is there; off the disk when this returns."""
+    """Remove an existing file; durable when this returns."""
     with _parent(bucket, parts) as folder:
         os.unlink(parts[-1], dir_fd=folder)
         os.fsync(folder)
 
 
 class Found(Struct, frozen=True, gc=False):
-    """A file's object name with its status, or with none the common beginning of several names."""
+    """An object's name with its file's status, or a common prefix of several names with None."""
 
     name: str
     status: os.stat_result | None
@@ -130,23 +132,23 @@ class Found(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which names a walk gives: those with the prefix, from `start` on; `fold` gives folders below as one."""
+    """Selection of names: with the prefix, from `start` on; `fold` makes each folder below one entry."""
 
     prefix: str = ""
     start: str = ""
     fold: bool = False
 
     def folder(self, path: str) -> bool:
-        """Whether a folder, its path ending in "/", may hold such names."""
+        """Return whether a folder, its path ending in "/", may contain selected names."""
         related = path.startswith(self.prefix) or self.prefix.startswith(path)
         return related and (path >= self.start or self.start.startswith(path))
 
     def folds(self, path: str) -> bool:
-        """Whether the folder is given as one."""
+        """Return whether the folder becomes one entry."""
         return self.fold and path.startswith(self.prefix) and path != self.prefix
 
     def file(self, name: str) -> bool:
-        """Whether it is such a name."""
+        """Return whether the name is selected."""
         return name.startswith(self.prefix) and name >= self.start
 
 
@@ -176,7 +178,7 @@ def _made_parent(bucket: int, parts: tuple[str, ...]) -> Iterator[int]:
 
 
 def _step(folder: int, part: str) -> int:
-    """The folder `part` in `folder`, which is closed once the next is open."""
+    """Return the open folder `part` of `folder`, and close `folder`."""
     below = os.open(part, FOLDER, dir_fd=folder)
     os.close(folder)
     return below
@@ -191,7 +193,7 @@ def _rename(staged: Path, name: str, folder: int) -> None:
 
 
 def _remove_empty(parent: int, name: str) -> None:
-    """Remove a folder that holds nothing but such folders: deleted objects leave them behind."""
+    # Deleted objects leave empty folders behind; such a tree must not block an object's name.
     with opened(name, parent) as folder:
         for entry in os.scandir(folder):
             if entry.is_dir(follow_symlinks=False):
@@ -203,8 +205,6 @@ def _both_file_and_folder(parts: tuple[str, ...]) -> ApiError:
     name = "/".join(parts)
     return invalid(f"Objects are files here: {name!r}, or the beginning of it, is file and folder at once.")
 
-
-_GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
 
 Names = tuple[str, ...]
 """The names in a folder, those of folders with "/" appended, in the order of the objects' names."""
@@ -261,7 +261,7 @@ def _names(folder: int) -> Names:
         for entry in entries:
             name = entry.name
             if not name.isascii() and not _is_utf8(name):
-                continue  # it is no object
+                continue  # objects' names are UTF-8
             if entry.is_dir(follow_symlinks=False):
                 found.append(name + "/")
             elif entry.is_file(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""Content on its way in: written beside the buckets first, so that an object appears whole or not at all."""
+"""Incoming content, written next to the buckets first, so that an object appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import google_crc32c
 from reconciler.training_service.http.message import ApiError, not_found
 from reconciler.training_service.state.records import JsonObject
 
-_Crc32c: Any = google_crc32c.Checksum  # the package tells no types
+_Crc32c: Any = google_crc32c.Checksum  # the package has no types
 _CHUNK = 1024 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DAY = 24 * 3600.0
@@ -30,7 +30,7 @@ SESSION_DAYS = 7  # https://cloud.google.com/storage/docs/resumable-uploads
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """Of some content: both in base64, the CRC32C big-endian, as Cloud Storage writes them."""
+    """Size and checksums of content: both in base64, the CRC32C big-endian, as in Cloud Storage."""
 
     size: int
     md5: str
@@ -39,36 +39,36 @@ class Checksums:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A whole file, on the disk, waiting for its place."""
+    """A complete, durable file that is not yet an object."""
 
     path: Path
     checksums: Checksums
 
 
 def checksums_of(file: BinaryIO, size: int) -> Checksums | None:
-    """The checksums of the file's next `size` bytes; None where there are fewer."""
-    md5, crc32c, left = hashlib.md5(usedforsecurity=False), _Crc32c(), size
-    while left:
-        chunk = file.read(min(left, _CHUNK))
+    """Return the checksums of the file's next `size` bytes; None if it has fewer."""
+    md5, crc32c, remaining = hashlib.md5(usedforsecurity=False), _Crc32c(), size
+    while remaining:
+        chunk = file.read(min(remaining, _CHUNK))
         if not chunk:
             return None
         md5.update(chunk)
         crc32c.update(chunk)
-        left -= len(chunk)
+        remaining -= len(chunk)
     return Checksums(
         size, base64.b64encode(md5.digest()).decode(), base64.b64encode(crc32c.digest()).decode()
     )
 
 
 class Uploads:
-    """The folder of content that isn't an object yet."""
+    """Folder of content that is not yet an object."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "uploads"
 
     @contextmanager
     def staged(self, chunks: Iterator[bytes]) -> Iterator[Staged]:
-        """Some content as a file; removed at the end unless it was moved to its place."""
+        """Write content to a file; remove it after the block unless it was moved to its place."""
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{secrets.token_hex(16)}.tmp"
         try:
@@ -80,7 +80,7 @@ class Uploads:
             path.unlink(missing_ok=True)
 
     def whole(self, path: Path) -> Staged:
-        """A file that is written to its end."""
+        """Return a completely written file as staged: flushed to disk, with checksums."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
             found = checksums_of(file, os.fstat(file.fileno()).st_size)
@@ -89,7 +89,7 @@ class Uploads:
         return Staged(path, found)
 
     def start(self, about: JsonObject) -> str:
-        """Begin a resumable upload, and return its id; `about` is what its end needs."""
+        """Start a resumable upload and return its id; `about` is the data that its end needs."""
         self._folder.mkdir(exist_ok=True)
         upload = secrets.token_urlsafe(32)
         (self._folder / f"{upload}.part").touch()
@@ -98,24 +98,24 @@ class Uploads:
 
     @contextmanager
     def session(self, upload: str) -> Iterator[Session]:
-        """A resumable upload that was begun, nobody else's meanwhile.
+        """Open a resumable upload, locked against other requests until the block ends.
 
         Raises:
-            ApiError: NOT_FOUND.
+            ApiError: NOT_FOUND: No such upload, or it has ended.
         """
         part = self._folder / f"{upload}.part"
         if not _ID.fullmatch(upload) or not part.exists():
             raise _no_upload()
         with part.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever held the lock may have moved the file to its place: it is an object now.
+            # The previous holder of the lock may have moved the file to its place: then it is an object.
             if not part.exists() or not os.path.samestat(part.stat(), os.fstat(file.fileno())):
                 raise _no_upload()
             about = json.loads(self._about(upload).read_text(encoding="utf-8"))
             yield Session(self, upload, file, part, about)
 
     def clean(self) -> None:
-        """Remove what was given up: crashed uploads after a day, resumable ones after a week."""
+        """Remove abandoned uploads: crashed ones after a day, resumable ones after a week."""
         now = time.time()
         for path in self._folder.glob("*"):
             days = 1 if path.suffix == ".tmp" else SESSION_DAYS
@@ -126,19 +126,19 @@ class Uploads:
         return self._folder / f"{upload}.json"
 
     def write(self, upload: str, about: JsonObject) -> None:
-        """Keep what there is to know of a resumable upload."""
+        """Store a resumable upload's data."""
         path = self._about(upload)
-        new = path.with_suffix(".new")
+        new = path.with_suffix(".new")  # replaced atomically: a crash must not leave half of the JSON
         new.write_text(json.dumps(about), encoding="utf-8")
         new.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One resumable upload.
+    """A resumable upload.
 
     Attributes:
-        about: What it was begun with; `object` is there once it is done.
+        about: The data of its start; contains `object` once it has finished.
     """
 
     uploads: Uploads
@@ -148,11 +148,11 @@ class Session:
     about: JsonObject
 
     def received(self) -> int:
-        """How many bytes are here."""
+        """Return the number of bytes received."""
         return os.fstat(self.file.fileno()).st_size
 
     def append(self, chunks: Iterator[bytes], overlap: int) -> None:
-        """Add content at the end, but for its first `overlap` bytes, which are here already."""
+        """Append content without its first `overlap` bytes, which were received before."""
         self.file.seek(0, os.SEEK_END)
         for chunk in chunks:
             self.file.write(chunk[overlap:])
@@ -160,16 +160,16 @@ class Session:
         self.file.flush()
 
     def whole(self) -> Staged:
-        """The content, to be moved to its place."""
+        """Return the received content as staged."""
         return self.uploads.whole(self.path)
 
     def done(self, answer: JsonObject) -> None:
-        """Remember the end, for a client that misses the answer and asks again."""
+        """Store the answer, for a client that misses it and asks again."""
         self.uploads.write(self.id, self.about | {"object": answer})
-        self.path.touch()
+        self.path.touch()  # the file has moved away; `session` and `clean` need one with a fresh time
 
     def give_up(self) -> None:
-        """Forget the upload."""
+        """Remove the upload."""
         self.path.with_suffix(".json").unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 

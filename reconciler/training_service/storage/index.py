@@ -1,4 +1,4 @@
-"""What the database knows of objects: one row for each, those announced, and the counter of generations."""
+"""Object index in the database: a row per object, announced content, and the counter of generations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _UNSETTLED = -1
 
 
 class StoredObject(Struct, frozen=True, gc=False):
-    """One object.
+    """An object's row.
 
     Attributes:
-        created, updated: RFC 3339; of this generation, and of its metadata.
-        inode, mtime_ns: Those of the file when it was noted; the time is -1 where it couldn't be trusted yet.
+        created, updated: RFC 3339; creation of this generation, and last change of its metadata.
+        inode, mtime_ns: The file's when it was recorded; the time is -1 if it was too recent to be trusted.
         body: The client's own metadata, as in the API's Object: contentType, metadata, cacheControl, …
     """
 
@@ -47,24 +47,24 @@ class StoredObject(Struct, frozen=True, gc=False):
     body: JsonObject
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether the file is still the one that was noted."""
+        """Return whether the file is unchanged since it was recorded."""
         return self.mtime_ns == status.st_mtime_ns and self._is_like(status)
 
     def may_be_of(self, status: os.stat_result) -> bool:
-        """The same, but where the time couldn't be trusted yet, size and inode are enough."""
+        """Return the same, but accept equal size and inode if the recorded time is not trusted."""
         return self.is_of(status) or (self.mtime_ns == _UNSETTLED and self._is_like(status))
 
     def _is_like(self, status: os.stat_result) -> bool:
         return (self.size, self.inode) == (status.st_size, status.st_ino)
 
     def has(self, checksums: Checksums) -> bool:
-        """Whether its content has these checksums."""
+        """Return whether the content has these checksums."""
         return Checksums(self.size, self.md5, self.crc32c) == checksums
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The preconditions of a request, None where not given; a generation of 0 stands for no object."""
+    """Preconditions of a request, None if not given; generation 0 means that the object is missing."""
 
     generation: int | None = None
     generation_not: int | None = None
@@ -72,10 +72,10 @@ class Conditions:
     metageneration_not: int | None = None
 
     def check(self, current: StoredObject | None, *, reading: bool = False) -> None:
-        """Refuse if the object, None where there is none, isn't as the request wants it.
+        """Check the preconditions against the object, None if it is missing.
 
         Raises:
-            ApiError: 412; 304 where one reads what one has already.
+            ApiError: 412, or 304 for a read of unchanged content.
         """
         generation = current.generation if current else 0
         if self.generation not in (None, generation):
@@ -96,7 +96,7 @@ ANY = Conditions()
 
 
 def find(connection: sqlite3.Connection, bucket: str, name: str) -> StoredObject | None:
-    """What was noted of an object."""
+    """Return an object's row."""
     row = connection.execute("SELECT * FROM objects WHERE bucket = ? AND name = ?", (bucket, name)).fetchone()
     if row is None:
         return None
@@ -104,7 +104,7 @@ def find(connection: sqlite3.Connection, bucket: str, name: str) -> StoredObject
 
 
 def find_all(connection: sqlite3.Connection, bucket: str, names: Collection[str]) -> dict[str, StoredObject]:
-    """What was noted of several objects."""
+    """Return the rows of several objects by name."""
     return {
         row[1]: StoredObject(*(*row[:-1], msgspec.json.decode(row[-1])))
         for row in _rows(connection, _COLUMNS, bucket, names)
@@ -115,8 +115,8 @@ def _rows(
     connection: sqlite3.Connection, columns: Collection[str], bucket: str, names: Collection[str]
 ) -> list[tuple[Any, ...]]:
     cursor = connection.cursor()
-    cursor.row_factory = None  # rows that know their columns' names cost more
-    # Only names of columns, and conditions, that stand in this module go into the statement.
+    cursor.row_factory = None  # rows with column names cost more
+    # The statement contains only column names and conditions from this module.
     chosen = "bucket = ? AND name IN (SELECT value FROM json_each(?))"
     statement = f"SELECT {', '.join(columns)} FROM objects WHERE {chosen}"  # noqa: S608
     return cursor.execute(statement, (bucket, json.dumps([*names]))).fetchall()
@@ -126,7 +126,7 @@ def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:
     """Write an object's row."""
     values = [json.dumps(noted.body) if name == "body" else getattr(noted, name) for name in _COLUMNS]
     marks = ", ".join("?" * len(_COLUMNS))
-    # Only names of columns, and conditions, that stand in this module go into the statement.
+    # The statement contains only column names from this module.
     connection.execute(f"REPLACE INTO objects ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
     return noted
 
@@ -134,13 +134,13 @@ def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:
 def announce(
     connection: sqlite3.Connection, bucket: str, name: str, inode: int, md5: str, body: JsonObject
 ) -> None:
-    """Remember what is said of content before it takes its place, so that it isn't lost if all ends then."""
+    """Store metadata of content before its file takes its place, so that a crash in between can't lose it."""
     values = (bucket, name, inode, md5, json.dumps(body))
     connection.execute("REPLACE INTO announced VALUES (?, ?, ?, ?, ?)", values)
 
 
 def withdraw(connection: sqlite3.Connection, bucket: str, name: str, inode: int) -> None:
-    """Forget what was announced of this file."""
+    """Delete the announcement of this file."""
     place = (bucket, name, inode)
     connection.execute("DELETE FROM announced WHERE bucket = ? AND name = ? AND inode = ?", place)
 
@@ -154,7 +154,7 @@ def note_new(
     body: JsonObject,
     now: datetime,
 ) -> StoredObject:
-    """Write the row of a new generation, which isn't only announced any more."""
+    """Write the row of a new generation, and delete its announcement."""
     withdraw(connection, bucket, name, status.st_ino)
     at = rfc3339(now)
     noted = StoredObject(
@@ -182,10 +182,11 @@ def note_outside(
     checksums: Checksums,
     now: datetime,
 ) -> StoredObject:
-    """Write the row of a file that was never noted as it is now; the same content is the same generation.
+    """Write the row of a file that changed since it was recorded; equal content keeps its generation.
 
-    Somebody else has written it, or we have, and were ended before we could note it.
+    Another program wrote it, or this service crashed before it could record it.
     """
+    # A younger file may change again within one tick of the clock, without a new modification time.
     settled = time.time_ns() - status.st_mtime_ns > TICK_NS
     known = find(connection, bucket, name)
     if known is None or known.inode != status.st_ino or not known.has(checksums):
@@ -195,14 +196,15 @@ def note_outside(
 
 
 def forget(connection: sqlite3.Connection, bucket: str, name: str) -> None:
-    """Remove an object's row."""
+    """Delete an object's row."""
     connection.execute("DELETE FROM objects WHERE bucket = ? AND name = ?", (bucket, name))
 
 
 def next_generation(connection: sqlite3.Connection, now: datetime) -> int:
-    """Microseconds, as in Cloud Storage, but always more than the last, whatever the clock does."""
+    """Return the next generation: microseconds, as in Cloud Storage."""
     row = connection.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()
     last = 0 if row is None else int(row["value"])
+    # Greater than the last even if the clock was set back: generations identify content.
     following = max(last + 1, int(now.timestamp() * 1_000_000))
     connection.execute("REPLACE INTO settings (name, value) VALUES ('generation', ?)", (str(following),))
     return following

@@ -1,6 +1,6 @@
-"""Buckets and objects: the files below the home's `gcs` folder, and what is noted of them.
+"""Buckets and objects: the files below the home's `gcs` folder, and their rows in the database.
 
-A file that isn't as it was noted (size, time, inode) has changed without us: trainers write there directly.
+Trainers write files there directly: a file that differs from its row (size, time, inode) has changed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from reconciler.training_service.http.message import ApiError, invalid, not_foun
 from reconciler.training_service.state.database import Database
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.state.store import rfc3339
-from reconciler.training_service.storage import files as bucket_files
-from reconciler.training_service.storage import files as bucket_walk
-from reconciler.training_service.storage import index
+from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.incoming import Staged, checksums_of
 from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
@@ -33,7 +31,7 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket; `body` is what its creator said of it."""
+    """A bucket; `body` is its creator's metadata."""
 
     name: str
     generation: int
@@ -50,7 +48,7 @@ class Content:
 
 
 class Objects:
-    """The buckets of one home."""
+    """Buckets of one service home."""
 
     def __init__(self, home: Path, database: Database, clock: Callable[[], datetime]) -> None:
         self._root = home / "gcs"
@@ -58,14 +56,14 @@ class Objects:
         self._clock = clock
 
     def buckets(self) -> list[str]:
-        """The names of all buckets, sorted."""
+        """Return the names of all buckets, sorted."""
         if not self._root.is_dir():
             return []
         found = (path.name for path in self._root.iterdir() if path.is_dir() and not path.is_symlink())
-        return sorted(filter(bucket_files.is_bucket_name, found))
+        return sorted(filter(files.is_bucket_name, found))
 
     def bucket(self, name: str) -> Bucket:
-        """One bucket; a folder that somebody made is one.
+        """Return a bucket, also for a folder that another program created.
 
         Raises:
             ApiError: NOT_FOUND.
@@ -79,12 +77,12 @@ class Objects:
         return Bucket(name, row["generation"], row["created"], json.loads(row["body"]))
 
     def create_bucket(self, name: str, body: JsonObject) -> Bucket:
-        """Make a bucket.
+        """Create a bucket.
 
         Raises:
-            ApiError: INVALID_ARGUMENT: no bucket's name; ALREADY_EXISTS.
+            ApiError: INVALID_ARGUMENT: The name is invalid; ALREADY_EXISTS.
         """
-        if not bucket_files.is_bucket_name(name):
+        if not files.is_bucket_name(name):
             raise invalid(f"Invalid bucket name: {name!r}")
         self._root.mkdir(exist_ok=True)
         with self._database.writing() as connection:
@@ -92,8 +90,8 @@ class Objects:
                 (self._root / name).mkdir()
             except FileExistsError:
                 raise ApiError("ALREADY_EXISTS", f"The bucket {name} is there already.") from None
-            with bucket_files.opened(self._root) as root:
-                os.fsync(root)
+            with files.opened(self._root) as root:
+                os.fsync(root)  # the folder must survive a power failure, as its row does
             now = self._clock()
             bucket = Bucket(name, index.next_generation(connection, now), rfc3339(now), body)
             row = (name, bucket.generation, bucket.created, json.dumps(body))
@@ -101,33 +99,33 @@ class Objects:
         return bucket
 
     def get(self, bucket: str, name: str) -> StoredObject:
-        """An object without its content.
+        """Return an object without its content.
 
         Raises:
             ApiError: NOT_FOUND.
         """
         with self._folder(bucket) as folder:
-            status = bucket_files.status(folder, bucket_files.parts_of(name))
-        known = self._known(bucket, name)
-        if status is not None and known is not None and known.is_of(status):
-            return known
+            status = files.status(folder, files.parts_of(name))
+        recorded = self._row(bucket, name)
+        if status is not None and recorded is not None and recorded.is_of(status):
+            return recorded
         content = self.open(bucket, name)
         content.file.close()
         return content.object
 
     def open(self, bucket: str, name: str) -> Content:
-        """An object with its content.
+        """Return an object with its content.
 
         Raises:
             ApiError: NOT_FOUND.
         """
         for _ in range(_TRIES):
             with self._folder(bucket) as folder:
-                descriptor = bucket_files.open_file(folder, bucket_files.parts_of(name))
+                descriptor = files.open_file(folder, files.parts_of(name))
             if descriptor is None:
                 raise _no_object(bucket, name)
             file = os.fdopen(descriptor, "rb")
-            found = self._noted(bucket, name, file)
+            found = self._recorded(bucket, name, file)
             if found is not None:
                 return Content(found, file)
             file.close()
@@ -136,35 +134,35 @@ class Objects:
     def put(
         self, bucket: str, name: str, staged: Staged, body: JsonObject, conditions: Conditions = ANY
     ) -> StoredObject:
-        """Make the staged file the object's content, and `body` what is said of it: both, or neither.
+        """Make the staged file the object's content, and `body` its metadata: both, or neither.
 
         Raises:
-            ApiError: NOT_FOUND: no such bucket; INVALID_ARGUMENT: the name; FAILED_PRECONDITION.
+            ApiError: NOT_FOUND: No such bucket; INVALID_ARGUMENT: The name; FAILED_PRECONDITION.
         """
         status = staged.path.stat()
-        # What meets the conditions now may no longer meet them when it is known to be announced.
-        with self._changing(bucket, name, conditions) as (connection, _, _):
+        # The announcement is a transaction of its own, so the conditions are checked again in the next one.
+        with self._transaction(bucket, name, conditions) as (connection, _, _):
             index.announce(connection, bucket, name, status.st_ino, staged.checksums.md5, body)
         with (
-            self._withdrawn_if_refused(bucket, name, status.st_ino),
-            self._changing(bucket, name, conditions) as (connection, folder, _),
+            self._withdraw_if_refused(bucket, name, status.st_ino),
+            self._transaction(bucket, name, conditions) as (connection, folder, _),
         ):
-            # The file first: if all ends between the two, the next look finds the row by what was announced.
-            bucket_files.place(folder, bucket_files.parts_of(name), staged.path)
+            # The file first: after a crash in between, the next access creates the row from the announcement.
+            files.place(folder, files.parts_of(name), staged.path)
             return index.note_new(connection, bucket, name, status, staged.checksums, body, self._clock())
 
     def patch(
         self, bucket: str, name: str, change: Callable[[JsonObject], JsonObject], conditions: Conditions
     ) -> StoredObject:
-        """Replace the client's metadata of an object by what `change` makes of it.
+        """Replace the client's metadata of an object by `change`'s result.
 
         Raises:
             ApiError: NOT_FOUND, FAILED_PRECONDITION.
         """
         for _ in range(_TRIES):
             found = self.get(bucket, name)
-            with self._changing(bucket, name, conditions) as (connection, _, current):
-                # Another generation, or changed without us a moment ago: look again.
+            with self._transaction(bucket, name, conditions) as (connection, _, current):
+                # Otherwise the object changed since `get`: read it again.
                 if current is not None and current.generation == found.generation:
                     after = replace(
                         current,
@@ -176,32 +174,32 @@ class Objects:
         raise _always_changing(bucket, name)
 
     def delete(self, bucket: str, name: str, generation: int | None, conditions: Conditions) -> None:
-        """Remove an object, or that generation of it.
+        """Delete an object, only if it has the given generation (if any).
 
         Raises:
             ApiError: NOT_FOUND, FAILED_PRECONDITION.
         """
-        with self._changing(bucket, name, conditions) as (connection, folder, current):
+        with self._transaction(bucket, name, conditions) as (connection, folder, current):
             if current is None or generation not in (None, current.generation):
                 raise _no_object(bucket, name)
-            bucket_files.remove(folder, bucket_files.parts_of(name))
+            files.remove(folder, files.parts_of(name))
             index.forget(connection, bucket, name)
 
     def walk(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
-        """Yield the bucket's wanted names, in order.
+        """Yield the bucket's selected names, in order.
 
         Raises:
-            ApiError: NOT_FOUND: no such bucket.
+            ApiError: NOT_FOUND: No such bucket.
         """
         with self._folder(bucket) as folder:
-            yield from bucket_walk.walk(folder, wanted)
+            yield from files.walk(folder, wanted)
 
     def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
-        """The objects of found files, but for those that are gone meanwhile."""
-        files = [each for each in found if each.status is not None]
+        """Yield the objects of found files, except files deleted since."""
+        listed = [each for each in found if each.status is not None]
         with self._database.reading() as connection:
-            noted = index.find_all(connection, bucket, [each.name for each in files])
-        for each in files:
+            noted = index.find_all(connection, bucket, [each.name for each in listed])
+        for each in listed:
             known = noted.get(each.name)
             if known is not None and each.status is not None and known.is_of(each.status):
                 yield known
@@ -211,68 +209,68 @@ class Objects:
 
     @contextmanager
     def _folder(self, bucket: str) -> Iterator[int]:
-        if not bucket_files.is_bucket_name(bucket):
+        if not files.is_bucket_name(bucket):
             raise _no_bucket()
         with ExitStack() as stack:
             try:
-                folder = stack.enter_context(bucket_files.opened(self._root / bucket))
+                folder = stack.enter_context(files.opened(self._root / bucket))
             except OSError as error:
-                if bucket_files.is_missing(error):
+                if files.is_missing(error):
                     raise _no_bucket() from error
                 raise
             yield folder
 
-    def _known(self, bucket: str, name: str) -> StoredObject | None:
+    def _row(self, bucket: str, name: str) -> StoredObject | None:
         with self._database.reading() as connection:
             return index.find(connection, bucket, name)
 
     @contextmanager
-    def _withdrawn_if_refused(self, bucket: str, name: str, inode: int) -> Iterator[None]:
+    def _withdraw_if_refused(self, bucket: str, name: str, inode: int) -> Iterator[None]:
         try:
             yield
-        except ApiError:  # which is before the file takes its place
+        except ApiError:  # always raised before the file takes its place
             with self._database.writing() as connection:
                 index.withdraw(connection, bucket, name, inode)
             raise
 
     @contextmanager
-    def _changing(
+    def _transaction(
         self, bucket: str, name: str, conditions: Conditions
     ) -> Iterator[tuple[sqlite3.Connection, int, StoredObject | None]]:
-        """A transaction in which the object, None where there is none, meets the conditions."""
-        parts = bucket_files.parts_of(name)
+        """Run the block in a transaction in which the object, None if missing, meets the conditions."""
+        parts = files.parts_of(name)
         with suppress(ApiError):
-            self.get(bucket, name)  # notes what was written without us, so that it has a generation
+            self.get(bucket, name)  # gives a file that another program wrote a generation
         with self._folder(bucket) as folder, self._database.writing() as connection:
-            status = bucket_files.status(folder, parts)
+            status = files.status(folder, parts)
             current = index.find(connection, bucket, name) if status else None
             if status and (current is None or not current.may_be_of(status)):
                 current = _changed_just_now(bucket, name, status)
             conditions.check(current)
             yield connection, folder, current
 
-    def _noted(self, bucket: str, name: str, file: BinaryIO) -> StoredObject | None:
-        """The object of an open file; None where the file was cut while it was read, or is no more."""
+    def _recorded(self, bucket: str, name: str, file: BinaryIO) -> StoredObject | None:
+        """Return the object of an open file; None if the file was truncated or replaced while it was read."""
         status = os.fstat(file.fileno())
-        known = self._known(bucket, name)
-        if known is not None and known.is_of(status):
-            return known
+        recorded = self._row(bucket, name)
+        if recorded is not None and recorded.is_of(status):
+            return recorded
         checksums = checksums_of(file, status.st_size)
         file.seek(0)
         if checksums is None:
             return None
         with self._folder(bucket) as folder, self._database.writing() as connection:
-            now = bucket_files.status(folder, bucket_files.parts_of(name))
+            now = files.status(folder, files.parts_of(name))
             if now is None or now.st_ino != status.st_ino:
                 return None
-            known = index.find(connection, bucket, name)
-            if known is not None and known.is_of(status):
-                return known
+            recorded = index.find(connection, bucket, name)
+            if recorded is not None and recorded.is_of(status):
+                return recorded
             return index.note_outside(connection, bucket, name, status, checksums, self._clock())
 
 
 def _changed_just_now(bucket: str, name: str, status: os.stat_result) -> StoredObject:
-    """A file that somebody is writing without us: there, and of no generation that a client can know."""
+    # Another program is writing the file: it exists, but with no generation that a client can know.
     return StoredObject(bucket, name, -1, -1, "", "", status.st_size, "", "", status.st_ino, -1, {})
 
 

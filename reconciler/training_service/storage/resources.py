@@ -1,4 +1,4 @@
-"""Cloud Storage's resources as its JSON API writes them, and the client's own part of their metadata."""
+"""Cloud Storage's resources in JSON, and the client's own part of their metadata."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _OBJECT_FIELDS = (
 )
 _MAX_CUSTOM = 8 * 1024  # https://cloud.google.com/storage/quotas#objects
 BUCKET_FIELDS = ("iamConfiguration", "labels", "location", "storageClass")
-"""What a bucket is told and gives back, with no effect here."""
+"""Fields of a bucket that are stored and returned, without effect here."""
 
 
 def object_body(given: Mapping[str, Json]) -> JsonObject:
-    """What is kept of a client's Object.
+    """Return the stored part of a client's Object.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: too much of it.
+        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
     """
     return _checked({name: given[name] for name in _OBJECT_FIELDS if name in given})
 
 
 def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
-    """The metadata after a patch: null removes, and the entries of `metadata` are patched one by one.
+    """Return the metadata after a patch: null removes a field; entries of `metadata` are patched singly.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: too much of it.
+        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
     """
     merged = {**body, **given}
     if isinstance(given.get("metadata"), dict):
@@ -54,7 +54,7 @@ def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
 
 
 def object_resource(stored: StoredObject, base: str) -> JsonObject:
-    """The object as the API gives it; `base` is what its links begin with."""
+    """Return the object in the API's form; `base` begins its links."""
     # quote returns a part without special characters at once, but encodes a text with "/" byte by byte.
     path = f"b/{stored.bucket}/o/{'%2F'.join(map(quote, stored.name.split('/')))}"
     media = f"{base}/download/storage/v1/{path}?generation={stored.generation}&alt=media"
@@ -82,7 +82,7 @@ def object_resource(stored: StoredObject, base: str) -> JsonObject:
 
 
 def bucket_resource(bucket: Bucket, base: str) -> JsonObject:
-    """The bucket as the API gives it."""
+    """Return the bucket in the API's form."""
     return {
         "kind": "storage#bucket",
         "id": bucket.name,
@@ -100,27 +100,27 @@ def bucket_resource(bucket: Bucket, base: str) -> JsonObject:
 
 
 def etag_of(stored: StoredObject) -> str:
-    """Changes with the generation and the metageneration."""
+    """Return the etag, which changes with the generation and the metageneration."""
     return _base64(f"{stored.generation}/{stored.metageneration}")
 
 
 def check_sums(given: Mapping[str, Json], found: Checksums) -> None:
-    """Refuse content that isn't what its sender says it is; `given` may have md5Hash and crc32c.
+    """Compare content with the checksums that its sender may give: md5Hash and crc32c.
 
     Raises:
-        ApiError: INVALID_ARGUMENT.
+        ApiError: INVALID_ARGUMENT: A checksum differs.
     """
-    for name, told, calculated in (
+    for name, expected, calculated in (
         ("CRC32C", given.get("crc32c"), found.crc32c),
         ("MD5 hash", given.get("md5Hash"), found.md5),
     ):
-        if told and told != calculated:
-            text = f'Provided {name} "{told}" doesn\'t match calculated {name} "{calculated}".'
+        if expected and expected != calculated:
+            text = f'Provided {name} "{expected}" doesn\'t match calculated {name} "{calculated}".'
             raise ApiError("INVALID_ARGUMENT", text)
 
 
 def sums_of_header(header: str) -> JsonObject:
-    """The checksums in an X-Goog-Hash header: "crc32c=…,md5=…"."""
+    """Return the checksums of an X-Goog-Hash header: "crc32c=…,md5=…"."""
     pairs = [part.strip().partition("=") for part in header.split(",")]
     names = {"crc32c": "crc32c", "md5": "md5Hash"}
     return {names[name]: value for name, _, value in pairs if name in names}

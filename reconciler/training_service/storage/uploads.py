@@ -1,4 +1,4 @@
-"""Uploads to Cloud Storage: simple, multipart and resumable.
+"""Uploads to Cloud Storage (simple, multipart and resumable) and downloads.
 
 https://cloud.google.com/storage/docs/uploads-downloads
 """
@@ -22,18 +22,21 @@ from reconciler.training_service.storage.resources import DEFAULT_TYPE, etag_of
 
 _CHUNK = 256 * 1024
 _MAX_HEADER = 64 * 1024
+_MAX_METADATA = 1024 * 1024
+_CLIENT_CLOSED = 499
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,200})"|'([^']{1,200})'|([^\s;"']{1,200}))""", re.IGNORECASE)
 
 
-def download(content: Content, wanted: str) -> Response:
-    """An object's content, or the part that a Range header wants ("" for all).
+def download(content: Content, range_header: str) -> Response:
+    """Return an object's content, or the part that a Range header selects ("" for all).
 
     Raises:
-        ApiError: 416: no such part.
+        ApiError: 416: The content has no such part.
     """
     stored = content.object
-    span = _range(wanted, stored.size)
+    span = _range(range_header, stored.size)
     first, last = span or (0, stored.size - 1)
     headers = [
         ("Content-Type", stored.body.get("contentType", DEFAULT_TYPE)),
@@ -57,16 +60,16 @@ def download(content: Content, wanted: str) -> Response:
 
 
 def chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """A request's content, piece by piece."""
+    """Yield a request's content in pieces."""
     while chunk := stream.read(_CHUNK):
         yield chunk
 
 
 def boundary_of(content_type: str) -> bytes:
-    """The boundary that a multipart Content-Type tells.
+    """Return the boundary of a multipart Content-Type.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: it tells none.
+        ApiError: INVALID_ARGUMENT: The Content-Type has no boundary.
     """
     found = _BOUNDARY.search(content_type)
     if found is None:
@@ -75,21 +78,21 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class Multipart:
-    """Reads a multipart body part by part; line ends may be CRLF or LF, as clients send both."""
+    """Reader of a multipart body's parts; accepts CRLF and LF line ends, as clients send both."""
 
     def __init__(self, stream: BinaryIO, boundary: bytes) -> None:
         self._stream = stream
         self._boundary = b"--" + boundary
-        self._left = b"\n"  # so that the first boundary is found like the others, after a line end
+        self._left = b"\n"  # each boundary follows a line end; this one precedes the first
         self._mark = b"\n" + self._boundary
         for _ in self._until_mark():
             pass
 
     def part(self) -> tuple[dict[str, str], Iterator[bytes]]:
-        """The next part: its headers by lower-case name, and its content, to be read before the next part.
+        """Return the next part: headers by lower-case name, and content, to be read before the next part.
 
         Raises:
-            ApiError: INVALID_ARGUMENT: there is none.
+            ApiError: INVALID_ARGUMENT: The body has no further part.
         """
         head = b""
         while not (end := re.search(rb"\r?\n\r?\n", head)):
@@ -97,7 +100,7 @@ class Multipart:
             if not more or len(head) > _MAX_HEADER or head.startswith(b"--"):
                 raise invalid("The multipart body ends too early.")
             head += more
-        # The line end before a boundary belongs to the boundary, and what it is shows at the first.
+        # The line end before a boundary is part of it; the first line shows whether it is CRLF or LF.
         self._mark = (b"\r\n" if head.startswith(b"\r") else b"\n") + self._boundary
         self._left = head[end.end() :]
         lines = head[: end.start()].decode("utf-8", "replace").splitlines()
@@ -105,30 +108,30 @@ class Multipart:
         return {name.strip().lower(): value.strip() for name, _, value in pairs}, self._until_mark()
 
     def _until_mark(self) -> Iterator[bytes]:
-        keep = len(self._mark)  # the end of a piece may cut a mark
-        held = b""
+        keep = len(self._mark)  # a piece may end inside a boundary
+        pending = b""
         while True:
             more = self._read()
-            held += more
-            place = held.find(self._mark)
+            pending += more
+            place = pending.find(self._mark)
             if place >= 0:
-                self._left = held[place + len(self._mark) :]
-                yield held[:place]
+                self._left = pending[place + len(self._mark) :]
+                yield pending[:place]
                 return
             if not more:
                 raise invalid("The multipart body ends too early.")
-            yield held[:-keep]
-            held = held[-keep:]
+            yield pending[:-keep]
+            pending = pending[-keep:]
 
     def _read(self) -> bytes:
         left, self._left = self._left, b""
         return left or self._stream.read(_CHUNK)
 
 
-def _range(wanted: str, size: int) -> tuple[int, int] | None:
-    """The first and the last byte; None for all: as HTTP has it, a range that can't be read is no range."""
-    found = _RANGE.fullmatch(wanted.strip())
-    if found is None or found.groups() == ("", ""):
+def _range(range_header: str, size: int) -> tuple[int, int] | None:
+    """Return the first and the last byte of a Range header; None for all."""
+    found = _RANGE.fullmatch(range_header.strip())
+    if found is None or found.groups() == ("", ""):  # HTTP ignores an unreadable range
         return None
     begin, end = found.groups()
     first = int(begin) if begin else max(0, size - int(end))
@@ -139,26 +142,21 @@ def _range(wanted: str, size: int) -> tuple[int, int] | None:
 
 
 def _header_value(text: str) -> str:
-    """The text as a header may hold it: what a client stored there must not begin a header of its own."""
+    # A client's stored text must not be able to start another header.
     return text if text.isascii() and text.isprintable() else quote(text)
 
 
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
-_MAX_METADATA = 1024 * 1024
-_CLIENT_CLOSED = 499
-
-
 class StorageUploads:
-    """Answers what comes on the upload path."""
+    """Handler of the upload path."""
 
     def __init__(self, objects: Objects, uploads: Uploads) -> None:
         self._objects = objects
         self._uploads = uploads
 
     def answer(self, call: Call) -> Response | JsonObject:
-        """An upload, or the next step of one."""
+        """Answer an upload, or the next step of a resumable one."""
         if call.request.parameter("upload_id"):
-            return self._go_on(call, call.request.parameter("upload_id"))
+            return self._continue(call, call.request.parameter("upload_id"))
         if call.request.method != "POST":
             raise invalid("An upload begins with POST.")
         begin: dict[str, Handler] = {
@@ -172,7 +170,7 @@ class StorageUploads:
         return begin[kind](call)
 
     def _simple(self, call: Call) -> JsonObject:
-        given = {"contentType": call.request.headers.get("content-type", resources.DEFAULT_TYPE)}
+        given = {"contentType": call.request.headers.get("content-type", DEFAULT_TYPE)}
         return self._stored(call, given, chunks(call.request.body))
 
     def _multipart(self, call: Call) -> JsonObject:
@@ -189,8 +187,8 @@ class StorageUploads:
             return self._put(call, about, staged)
 
     def _put(self, call: Call, about: JsonObject, staged: Staged) -> JsonObject:
-        told = resources.sums_of_header(call.request.headers.get("x-goog-hash", ""))
-        resources.check_sums({**about["sums"], **told}, staged.checksums)
+        header_sums = resources.sums_of_header(call.request.headers.get("x-goog-hash", ""))
+        resources.check_sums({**about["sums"], **header_sums}, staged.checksums)
         conditions = Conditions(**about["conditions"])
         stored = self._objects.put(about["bucket"], about["name"], staged, about["body"], conditions)
         return resources.object_resource(stored, call.request.base)
@@ -205,15 +203,15 @@ class StorageUploads:
         location = f"{call.request.base}/upload/storage/v1/b/{about['bucket']}/o?{query}"
         return Response(200, (("Location", location), ("X-GUploader-UploadID", upload)))
 
-    def _go_on(self, call: Call, upload: str) -> Response | JsonObject:
+    def _continue(self, call: Call, upload: str) -> Response | JsonObject:
         with self._uploads.session(upload) as session:
             if session.about["bucket"] != call.path["bucket"]:
                 raise invalid("The upload was begun for another bucket.")
-            call.reach.check_object(session.about["bucket"], session.about["name"])
+            call.access.check_object(session.about["bucket"], session.about["name"])
             if call.request.method == "DELETE":
                 session.give_up()
                 return Response(_CLIENT_CLOSED)
-            if "object" in session.about:
+            if "object" in session.about:  # finished before, but the client missed the answer
                 answer: JsonObject = session.about["object"]
                 return answer
             return self._receive(call, session)
@@ -243,7 +241,7 @@ class StorageUploads:
 
 
 def conditions_of(call: Call) -> Conditions:
-    """The preconditions that a call's parameters tell."""
+    """Return the preconditions in a call's parameters."""
     return Conditions(
         generation=call.number("ifGenerationMatch"),
         generation_not=call.number("ifGenerationNotMatch"),
@@ -253,11 +251,11 @@ def conditions_of(call: Call) -> Conditions:
 
 
 def _about(call: Call, given: JsonObject) -> JsonObject:
-    """What an upload's end needs to know, as JSON, because a resumable one may end after a restart."""
+    # As JSON, because a resumable upload may end after a restart of the service.
     bucket, name = call.path["bucket"], call.text("name") or given.get("name", "")
     if not name:
         raise invalid("Required parameter: name")
-    call.reach.check_object(bucket, name)
+    call.access.check_object(bucket, name)
     body = resources.object_body(given)
     if call.text("contentEncoding"):
         body["contentEncoding"] = call.text("contentEncoding")
@@ -276,8 +274,8 @@ def _message(call: Call, text: bytes) -> JsonObject:
 
 
 def _typed(given: JsonObject, content_type: str) -> JsonObject:
-    """The metadata with the content's type, which the metadata itself may also tell."""
-    return {"contentType": content_type or resources.DEFAULT_TYPE} | given
+    """Return the metadata with the content's type, unless it contains a type itself."""
+    return {"contentType": content_type or DEFAULT_TYPE} | given
 
 
 def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -290,7 +288,7 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _content_range(call: Call) -> tuple[int | None, int | None]:
-    """Where the content begins, None for a mere question; and the whole's size, None where not known yet."""
+    """Return the content's first position, None in a query of progress, and the total size if known."""
     text = call.request.headers.get("content-range", "")
     if not text:
         return 0, int(call.request.headers.get("content-length", "0") or "0")
@@ -302,10 +300,10 @@ def _content_range(call: Call) -> tuple[int | None, int | None]:
 
 
 def _incomplete(call: Call, received: int) -> Response:
-    """308: go on. It says how much is here."""
+    """Return 308: continue after the bytes received so far."""
     headers = [("Content-Length", "0")]
     if received:
         headers.append(("Range", f"bytes=0-{received - 1}"))
-    if call.request.headers.get("x-guploader-no-308") == "yes":  # Google's Go clients
+    if call.request.headers.get("x-guploader-no-308") == "yes":  # Google's Go clients don't handle 308
         return Response(200, (*headers, ("X-Http-Status-Code-Override", "308")))
     return Response(308, tuple(headers))

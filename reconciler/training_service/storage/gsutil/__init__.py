@@ -1,1 +1,1 @@
-"""gsutil and gcloud storage, as trainers call them."""
+"""Stand-ins for `gsutil` and `gcloud storage`, which trainers call."""

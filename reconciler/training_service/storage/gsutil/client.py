@@ -1,4 +1,4 @@
-"""A small client of Cloud Storage, for the stand-ins of gsutil and gcloud; of the standard library only."""
+"""Small client of Cloud Storage for the stand-ins of gsutil and gcloud; standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK = 1024 * 1024
 
 
 class StorageError(Exception):
-    """The service refused; `status` is HTTP's."""
+    """Refusal by the service; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class StorageError(Exception):
 
 
 class Storage:
-    """Cloud Storage at a URL."""
+    """Client of Cloud Storage at a URL."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -30,7 +30,7 @@ class Storage:
         self._base = parts.path.rstrip("/")
 
     def names(self, bucket: str, prefix: str, delimiter: str = "") -> Iterator[dict[str, Any]]:
-        """The objects that begin with the prefix, and as {"prefix": …} what is folded by the delimiter."""
+        """Yield the objects with the prefix, and {"prefix": …} for names folded at the delimiter."""
         query = {"prefix": prefix, "delimiter": delimiter}
         while True:
             answer = self._json("GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
@@ -41,12 +41,12 @@ class Storage:
             query = {**query, "pageToken": answer["nextPageToken"]}
 
     def buckets(self) -> list[str]:
-        """The names of the buckets that there are."""
+        """Return the names of all buckets."""
         answer = self._json("GET", "/storage/v1/b", {"project": "_"})
         return [str(each["name"]) for each in answer.get("items", ())]
 
     def find(self, bucket: str, name: str) -> dict[str, Any] | None:
-        """An object's resource, None where it isn't there."""
+        """Return an object's resource, None if missing."""
         try:
             return self._json("GET", _object(bucket, name))
         except StorageError as error:
@@ -60,7 +60,7 @@ class Storage:
             shutil.copyfileobj(response, out, _CHUNK)
 
     def write(self, bucket: str, name: str, source: BinaryIO, content_type: str) -> None:
-        """Make an object of what `source` holds from where it stands."""
+        """Create an object from the rest of `source`, from its present position on."""
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o?"
         size = os.fstat(source.fileno()).st_size - source.tell()
         headers = {"Content-Type": content_type, "Content-Length": str(size)}

@@ -1,6 +1,6 @@
-"""Stand-ins for `gsutil` and `gcloud storage`, which published trainers call, on the job's own storage.
+"""Commands of `gsutil` and `gcloud storage`, which published trainers call, on the job's own storage.
 
-Standard library only, and no import but of its neighbours: a trainer may call them often.
+Imports only the standard library and this package: a trainer may start it often.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from reconciler.training_service.storage.gsutil.paths import (
     parse,
 )
 
-# What `stat` tells of an object, by the names of its resource.
-_TOLD = {
+# Labels that `stat` prints, with the fields of an object's resource.
+_STAT_FIELDS = {
     "Creation time": "timeCreated",
     "Update time": "updated",
     "Content-Length": "size",
@@ -40,7 +40,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the command's flags say."""
+    """Flags of a command."""
 
     recursive: bool = False
     no_clobber: bool = False
@@ -53,7 +53,7 @@ class Flags:
 
 @dataclass
 class Command:
-    """One call of one of the tools."""
+    """One call of one of the tools; `failed` collects messages of failures that don't stop it."""
 
     storage: Storage
     flags: Flags
@@ -61,7 +61,7 @@ class Command:
     failed: list[str] = field(default_factory=list)
 
     def cp(self, words: Sequence[str], *, move: bool = False) -> None:
-        """Copy, or move."""
+        """Copy or move files and objects."""
         if self.flags.from_stdin:
             words = [*sys.stdin.read().splitlines(), *words]
         if len(words) < 2:
@@ -81,6 +81,7 @@ class Command:
             pair for word in sources for pair in self._sources(word, recursive=self.flags.recursive or move)
         ]
         several = len({top for _, top in found}) > 1
+        # Several sources need a container; in a bucket, names below a new prefix make one.
         if several and not into and not target.bucket:
             text = f"{last} must name a directory, bucket, or bucket subdirectory for several sources."
             raise UsageError(f"Destination URL {text}")
@@ -94,7 +95,7 @@ class Command:
                 self._copy(source.place, target.below(source.path), move=move)
 
     def mv(self, words: Sequence[str]) -> None:
-        """Move."""
+        """Move files and objects."""
         self.cp(words, move=True)
 
     def rm(self, words: Sequence[str]) -> None:
@@ -125,7 +126,7 @@ class Command:
         sys.stdout.buffer.flush()
 
     def ls(self, words: Sequence[str]) -> None:
-        """List buckets or what is in them."""
+        """List buckets or their contents."""
         if not words:
             for name in self.storage.buckets():
                 _print(f"gs://{name}/")
@@ -145,18 +146,18 @@ class Command:
                     self._print(entry, Place(entry.get("prefix") or entry["name"], place.bucket))
 
     def stat(self, words: Sequence[str]) -> None:
-        """Tell what is known of objects; one that isn't there fails the call, which it is for."""
+        """Print objects' metadata; a missing object fails the call, which scripts use as a test."""
         for word in words:
             found = [(place, self.storage.find(place.bucket, place.name)) for place in self._objects(word)]
             if not found:
                 self.failed.append(f"No URLs matched: {word}")
             for place, entry in found if not self.flags.quiet else ():
                 _print(f"{place}:")
-                for label, name in _TOLD.items():
+                for label, name in _STAT_FIELDS.items():
                     _print(f"    {label + ':':24}{(entry or {}).get(name, '')}")
 
     def rsync(self, words: Sequence[str]) -> None:
-        """Make a container hold what another holds."""
+        """Make a container's contents equal to another's."""
         if len(words) != 2:
             raise UsageError("The rsync command needs a source and a destination.")
         source, target = map(parse, words)
@@ -190,7 +191,7 @@ class Command:
         return b64encode(digest.digest()).decode()
 
     def _sources(self, word: str, *, recursive: bool, quiet: bool = False) -> list[tuple[Source, str]]:
-        """What a word stands for, with the name of the container that each was found in."""
+        """Return the files and objects of a word, each with the name of the container that matched."""
         found: list[tuple[Source, str]] = []
         for place, container in matches(self.storage, parse(word)):
             top = place.name.rstrip("/").rpartition("/")[2] or place.bucket
@@ -220,18 +221,18 @@ class Command:
             self._remove(source)
 
     def _to_file(self, source: Place, path: Path) -> None:
-        """The file appears when it is whole."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if not source.bucket:
             shutil.copyfile(source.name, path)
             return
+        # Written under another name first, so that the file only appears when complete.
         part = path.with_name(f"{path.name}_.gstmp")
         with part.open("wb") as file:
             self.storage.read(source.bucket, source.name, file)
         part.replace(path)
 
     def _from_stdin(self, target: Place) -> None:
-        import tempfile
+        import tempfile  # here: few calls need it, and imports are most of a call's time
 
         with tempfile.TemporaryFile() as file:
             shutil.copyfileobj(sys.stdin.buffer, file)

@@ -1,4 +1,4 @@
-"""The command lines of the stand-ins for `gsutil` and `gcloud storage`, and how both get into a PATH."""
+"""Command lines of the stand-ins for `gsutil` and `gcloud storage`, and their launchers for the PATH."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ROOT = Path(__file__).resolve().parents[4]
 
 
 def write_launchers(folder: Path) -> None:
-    """Put the programs `gsutil` and `gcloud` into a folder; they run with this process's Python.
+    """Write the programs `gsutil` and `gcloud` into a folder; they run with this process's Python.
 
-    Isolated: what a trainer has in its environment or its packages is none of theirs.
+    They are isolated from the trainer's environment variables and packages.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # The storage is on loopback: loading TLS would be a third of the time that a call takes.
+    # The storage is on loopback: loading TLS would take a third of a call's time.
     code = "import sys; sys.modules['ssl'] = None; sys.path.append(sys.argv.pop(1)); "
     code += "from reconciler.training_service.storage.gsutil.main import main; sys.exit(main(sys.argv[1:]))"
     for tool in ("gsutil", "gcloud"):
@@ -41,7 +41,7 @@ _LETTERS = {
     "f": "ignore_missing",
     "I": "from_stdin",
 }
-# Those of each command; the value None is a flag that changes nothing here.
+# Accepted letters by command; those missing in _LETTERS have no effect here.
 _ALLOWED = {
     "cp": "rRnIcePvU",
     "mv": "nIcePvU",
@@ -65,7 +65,7 @@ _BEFORE_WITH_VALUE = {"-o", "-h", "-u", "-i", "--project", "--verbosity", "--bil
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry out `gsutil …` or `gcloud …`; the exit code."""
+    """Execute `gsutil …` or `gcloud …` and return the exit code."""
     tool, *words = arguments
     try:
         return _carry_out(tool, words)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             error.status, "BadRequestException"
         )
         return _fail(tool, f"{error.status} {error}", kind)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of the output has gone, as in `gsutil cat … | head`
         return 1
     except OSError as error:
         return _fail(tool, str(error), "OSError")

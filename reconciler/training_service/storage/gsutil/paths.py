@@ -1,4 +1,4 @@
-"""What the words of a `cp` stand for: objects and files by wildcard, and where each of them is copied to.
+"""Words of a command line: the files and objects that they name, by wildcard, and targets of copies.
 
 Source: the pages "cp - Copy files and objects" and "URI wildcards" of Google's documentation.
 """
@@ -18,12 +18,12 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class UsageError(Exception):
-    """The command line can't be carried out."""
+    """Refusal of a command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file, or with a bucket an object; `name` is its path or name, a container's may end in "/"."""
+    """A file, or an object if `bucket` is set; `name` is its path or name, a container's may end in "/"."""
 
     name: str
     bucket: str = ""
@@ -32,29 +32,29 @@ class Place:
         return f"gs://{self.bucket}/{self.name}" if self.bucket else self.name
 
     def below(self, name: str) -> Place:
-        """A place within this one."""
+        """Return a place below this one."""
         joined = f"{self.name.rstrip('/')}/{name}" if self.name.rstrip("/") else name
         return Place(f"/{name}" if not self.bucket and self.name == "/" else joined, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One thing to copy; `path` is its place in the container that was named, "" where it was itself."""
+    """A file or object to copy; `path` is relative to the named container, "" if named itself."""
 
     place: Place
     path: str = ""
 
     @property
     def base(self) -> str:
-        """The last part of the name."""
+        """Return the last part of the name."""
         return self.place.name.rstrip("/").rpartition("/")[2]
 
 
 def parse(word: str) -> Place:
-    """The place that a word names.
+    """Return the place that a word names.
 
     Raises:
-        UsageError: It names one elsewhere.
+        UsageError: The word names a place outside files and Cloud Storage.
     """
     scheme, found, rest = word.partition("://")
     if not found or scheme == "file":
@@ -66,10 +66,10 @@ def parse(word: str) -> Place:
 
 
 def matches(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
-    """The objects and containers that a place with or without wildcards names; the second: a container."""
+    """Yield the objects and containers that a place with or without wildcards names, True for containers."""
     if not place.bucket:
         wild = _WILD.search(place.name) is not None
-        # glob's rules are those of the tools; Path.glob has others.
+        # gsutil's rules are those of glob; Path.glob differs.
         for path in sorted(glob.glob(place.name, recursive=True)) if wild else [place.name]:  # noqa: PTH207 (see above)
             if os.path.lexists(path) and not ("**" in place.name and Path(path).is_dir()):
                 yield Place(path), Path(path).is_dir()
@@ -82,7 +82,7 @@ def matches(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
 
 
 def files(storage: Storage, container: Place) -> Iterator[Source]:
-    """All that is below a container."""
+    """Yield all files or objects below a container."""
     if container.bucket:
         prefix = f"{container.name.rstrip('/')}/" if container.name else ""
         for found in storage.names(container.bucket, prefix):
@@ -96,7 +96,8 @@ def files(storage: Storage, container: Place) -> Iterator[Source]:
 
 
 def is_container(storage: Storage, place: Place) -> bool:
-    """Whether a copy to this place goes below it: a bucket, a folder, names that begin so, or a final "/"."""
+    """Return whether a copy to this place goes below it."""
+    # As in gsutil: a bucket, a folder, a prefix of existing names, or any name with a final "/".
     if place.name.endswith("/") or (place.bucket and not place.name):
         return True
     if not place.bucket:
@@ -119,7 +120,7 @@ def _by_wildcard(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]
     for found in storage.names(place.bucket, start):
         name = found["name"]
         parts = name.split("/")
-        if "**" in place.name:
+        if "**" in place.name:  # matches across "/", so it names objects, never containers
             if pattern.fullmatch(name):
                 yield Place(name, place.bucket), False
             continue
