@@ -25,12 +25,12 @@ from reconciler.operations.apply import (
     refused,
     settle,
     submitted_by,
-    untold,
 )
 from reconciler.operations.execute import PATIENCE, applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import uncarried
 from reconciler.operations.plan import plan_of
+from reconciler.operations.report import untold
 from reconciler.operations.wait import Awaited, awaited, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text

@@ -11,9 +11,10 @@ from reconciler.cli.comment import run_comment
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
 from reconciler.git.commit import commit_of, still_at
-from reconciler.operations.apply import invalid, tell_commits, unposted, untold
+from reconciler.operations.apply import invalid
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
+from reconciler.operations.report import tell_commits, unposted, untold
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import observe
 

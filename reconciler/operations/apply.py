@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +15,11 @@ from reconciler.model.plan import Action, DesiredJob, Plan
 from reconciler.operations.execute import Applier
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
-from reconciler.operations.plan import accelerator_hours, plan_of
-from reconciler.operations.report import open_record, report
+from reconciler.operations.plan import accelerator_hours
+from reconciler.operations.report import open_record, tell_commits, tell_stop, unposted
 from reconciler.planning.limits import SUBMISSIONS, check_brakes
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reporting.github.settings import contexts_of, github_settings
-from reconciler.reporting.github.statuses import Failed, GitHubReporter
-from reconciler.reporting.status import plain_status
-from reconciler.reporting.status_rules import View
+from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import Observed, observe
 
 _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
@@ -133,72 +130,3 @@ def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
         return unposted([*failed, *tell_stop(session, commit, said)])
     except ReconcilerError as other:
         return [other.message]
-
-
-def untold(session: Session, origin: Origin) -> list[str]:
-    """Return why no commit gets a verdict; nothing if one does, or if no commits are told."""
-    if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
-        return []
-    if not origin.commit:
-        return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
-    first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
-    more = f" (and {len(others)} more)" if others else ""
-    return [f"{first}{more}: the commit gets no overall status and no drift report"]
-
-
-def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
-    """Tell a commit that it isn't applied, and why; what couldn't be posted."""
-    settings = github_settings(session.config.github, os.environ, session.config.root)
-    if settings is None or not commit:
-        return []
-    context = contexts_of(session.config, session.environment.name).roll_up
-    outcomes = GitHubReporter(settings.transport(), settings).report(
-        commit, [plain_status("error", context, said)]
-    )
-    return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
-
-
-def tell_commits(
-    session: Session,
-    desired: Desired,
-    observed: Observed,
-    commit: str,
-    whole: bool = True,
-    problems: Mapping[str, str] | None = None,
-) -> list[Failed]:
-    """Tell the commits how their jobs stand, where GitHub is configured; what couldn't be posted.
-
-    Args:
-        session: The environment.
-        desired: The wanted jobs.
-        observed: What there is.
-        commit: The commit whose jobs are exactly the wanted ones, "" for none.
-        whole: Whether `desired` is all that the repository wants.
-        problems: By base name, why a job wasn't submitted.
-
-    Raises:
-        ServiceError: The service can't be asked any more.
-    """
-    github = session.config.github
-    settings = github_settings(github, os.environ, session.config.root)
-    if settings is None:
-        return []
-    view = View(
-        contexts=contexts_of(session.config, session.environment.name),
-        commit=commit,
-        observed=observed,
-        plan=plan_of(session, desired, observed, whole=whole),
-        problems=problems or {},
-        each=settings.each,
-    )
-    return report(session.commits, GitHubReporter(settings.transport(), settings), view)
-
-
-def unposted(failed: Sequence[Failed]) -> list[str]:
-    """Which commit statuses couldn't be posted, in sentences; those of one reason in one."""
-    lines = []
-    for message in sorted({one.message for one in failed}):
-        contexts = [one.status.context for one in failed if one.message == message]
-        more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
-        lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
-    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +11,16 @@ from itertools import chain
 from typing import Protocol
 
 from reconciler.base.errors import ServiceError
+from reconciler.google.session import Session
 from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
-from reconciler.reporting.github.statuses import Failed, Outdated, Posted
-from reconciler.reporting.status import CommitStatus
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.origin import Origin
+from reconciler.operations.plan import plan_of
+from reconciler.reporting.github.settings import contexts_of, github_settings
+from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
+from reconciler.reporting.status import CommitStatus, plain_status
 from reconciler.reporting.status_rules import (
     Telling,
     View,
@@ -25,6 +31,7 @@ from reconciler.reporting.status_rules import (
     submitted_twice,
     telling,
 )
+from reconciler.submission.observe import Observed
 
 Skipped = Callable[[Collection[str]], Sequence[str]]
 
@@ -209,3 +216,72 @@ def _tidy(store: CommitStore, unknown: set[str]) -> None:
         gone = sha in unknown and now is not None and now - record.since > PATIENCE
         if (record.closed and record != newest) or gone:
             store.remove(sha, found.generation)
+
+
+def untold(session: Session, origin: Origin) -> list[str]:
+    """Return why no commit gets a verdict; nothing if one does, or if no commits are told."""
+    if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
+        return []
+    if not origin.commit:
+        return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
+    first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
+    more = f" (and {len(others)} more)" if others else ""
+    return [f"{first}{more}: the commit gets no overall status and no drift report"]
+
+
+def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
+    """Tell a commit that it isn't applied, and why; what couldn't be posted."""
+    settings = github_settings(session.config.github, os.environ, session.config.root)
+    if settings is None or not commit:
+        return []
+    context = contexts_of(session.config, session.environment.name).roll_up
+    outcomes = GitHubReporter(settings.transport(), settings).report(
+        commit, [plain_status("error", context, said)]
+    )
+    return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+
+
+def tell_commits(
+    session: Session,
+    desired: Desired,
+    observed: Observed,
+    commit: str,
+    whole: bool = True,
+    problems: Mapping[str, str] | None = None,
+) -> list[Failed]:
+    """Tell the commits how their jobs stand, where GitHub is configured; what couldn't be posted.
+
+    Args:
+        session: The environment.
+        desired: The wanted jobs.
+        observed: What there is.
+        commit: The commit whose jobs are exactly the wanted ones, "" for none.
+        whole: Whether `desired` is all that the repository wants.
+        problems: By base name, why a job wasn't submitted.
+
+    Raises:
+        ServiceError: The service can't be asked any more.
+    """
+    github = session.config.github
+    settings = github_settings(github, os.environ, session.config.root)
+    if settings is None:
+        return []
+    view = View(
+        contexts=contexts_of(session.config, session.environment.name),
+        commit=commit,
+        observed=observed,
+        plan=plan_of(session, desired, observed, whole=whole),
+        problems=problems or {},
+        each=settings.each,
+    )
+    return report(session.commits, GitHubReporter(settings.transport(), settings), view)
+
+
+def unposted(failed: Sequence[Failed]) -> list[str]:
+    """Which commit statuses couldn't be posted, in sentences; those of one reason in one."""
+    lines = []
+    for message in sorted({one.message for one in failed}):
+        contexts = [one.status.context for one in failed if one.message == message]
+        more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
+        lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
+    return lines

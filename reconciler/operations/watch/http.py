@@ -28,7 +28,7 @@ from reconciler.base.errors import ServiceError, UsageError
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Drift, DriftKind
-from reconciler.operations.watch.one_pass import Result
+from reconciler.operations.watch.state import Result
 from reconciler.submission.observe import Observed
 
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", re.ASCII)

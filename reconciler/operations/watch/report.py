@@ -11,7 +11,7 @@ from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.watch.http import Metrics
-from reconciler.operations.watch.one_pass import Result, Turn
+from reconciler.operations.watch.state import Pass, Result
 from reconciler.output.json import problem_json
 from reconciler.output.text import short_error
 from reconciler.planning.limits import SUBMISSIONS
@@ -89,36 +89,36 @@ class Teller:
             if outcome.change.action is Action.CANCEL:
                 self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
 
-    def passed(self, turn: Turn, seconds: float, commit: str) -> None:
+    def passed(self, result: Pass, seconds: float, commit: str) -> None:
         """A pass ended, and `carried_out` was told of what it did."""
-        self._metrics.passed(turn.result, seconds)
-        self._wrong(turn)
-        self._stands("failed", _of_outcomes(turn.outcomes, Status.FAILED))
-        self._stands("blocked", _of_outcomes(turn.outcomes, Status.SKIPPED))
-        if turn.plan:
-            self._metrics.drifted(turn.plan.drift)
-            self._stands("drift", map(_of_drift, turn.plan.drift), same=_but_for_states)
-        if turn.settled:
-            self._metrics.unposted(turn.settled.unposted)
-            self._stands("not-kept", ((("message", problem),) for problem in turn.settled.problems))
-            if turn.settled.observed:
-                self._seen(turn.settled.observed)
-        done = any(outcome.status is Status.APPLIED for outcome in turn.outcomes)
+        self._metrics.passed(result.result, seconds)
+        self._wrong(result)
+        self._stands("failed", _of_outcomes(result.outcomes, Status.FAILED))
+        self._stands("blocked", _of_outcomes(result.outcomes, Status.SKIPPED))
+        if result.plan:
+            self._metrics.drifted(result.plan.drift)
+            self._stands("drift", map(_of_drift, result.plan.drift), same=_but_for_states)
+        if result.settled:
+            self._metrics.unposted(result.settled.unposted)
+            self._stands("not-kept", ((("message", problem),) for problem in result.settled.problems))
+            if result.settled.observed:
+                self._seen(result.settled.observed)
+        done = any(outcome.status is Status.APPLIED for outcome in result.outcomes)
         told = self._events.info if done else self._events.debug
-        told("pass", result=str(turn.result), seconds=round(seconds, 3), **_of_commit(commit))
+        told("pass", result=str(result.result), seconds=round(seconds, 3), **_of_commit(commit))
 
-    def _wrong(self, turn: Turn) -> None:
+    def _wrong(self, result: Pass) -> None:
         """What keeps a pass from doing its work; what no longer does is told too."""
-        problems = turn.error.problems if isinstance(turn.error, InvalidError) else ()
+        problems = result.error.problems if isinstance(result.error, InvalidError) else ()
         invalid = [tuple(problem_json(problem).items()) for problem in problems]
         named = len({problem.path for problem in problems})
-        self._metrics.invalid(max(named, 1) if turn.result is Result.INVALID else 0)
+        self._metrics.invalid(max(named, 1) if result.result is Result.INVALID else 0)
         self._stands("invalid", invalid)
-        for result in (Result.FAILED, Result.INVALID, Result.REFUSED):
+        for kind in (Result.FAILED, Result.INVALID, Result.REFUSED):
             # Mistakes that have a place say it all.
-            error = turn.error if turn.result is result and not problems else None
-            self._stands(str(result), [_of_error(error)] if error else [], about="pass")
-        if turn.error is None:
+            error = result.error if result.result is kind and not problems else None
+            self._stands(str(kind), [_of_error(error)] if error else [], about="pass")
+        if result.error is None:
             self._goes_on()
         else:
             self._stopped = True

@@ -32,8 +32,8 @@ from reconciler.manifests.files import Signature, can_be_trusted, signature_of
 from reconciler.manifests.paths import JOBS_FOLDER
 from reconciler.manifests.settings import FILE_NAME, Config, from_document, load_config
 from reconciler.model.plan import DesiredJob
-from reconciler.operations.watch.one_pass import Checkout
 from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
 
 # Not that files are opened or closed: each pass reads them all.

@@ -112,12 +112,11 @@ class Wakes:
         finally:
             self._can_be_left_off = False
 
-    def wait(self, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Wait until files changed and then kept still, the end is asked for, or the time is over.
 
         Args:
             seconds: How long to wait for a change.
-            meanwhile: Called at the first change: what needn't wait for files to be still.
 
         Returns:
             Whether files changed.
@@ -130,9 +129,6 @@ class Wakes:
                 last = self._happened.get(timeout=left) if left > 0 else self._happened.get_nowait()
             except Empty:
                 return first is not None
-            if first is None:
-                first = last
-                if not self.stopping:
-                    meanwhile()
+            first = last if first is None else first
             end = still_at(first, last)
         return False
