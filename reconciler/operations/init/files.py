@@ -81,7 +81,7 @@ class Google:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Setup:
     """Parameters of a set-up.
 
     Attributes:
@@ -149,14 +149,14 @@ def template(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def settings(wanted: Wanted) -> str:
+def settings(setup: Setup) -> str:
     """Return the text of `reconciler.yaml`."""
-    text = template("reconciler.yaml").replace('"my-jobs"', json.dumps(wanted.source))
-    if wanted.google is None:
+    text = template("reconciler.yaml").replace('"my-jobs"', json.dumps(setup.source))
+    if setup.google is None:
         return text
     guidance, _, rest = text.partition("\nenvironments:\n")
     local, images, end = rest.partition("\n# What the local service")
-    return f"{guidance}\nenvironments:\n{local}{environment(wanted.google)}{images}{end}"
+    return f"{guidance}\nenvironments:\n{local}{environment(setup.google)}{images}{end}"
 
 
 def environment(google: Google) -> str:
@@ -168,20 +168,20 @@ def environment(google: Google) -> str:
     return _with_names(text, google)
 
 
-def plan_workflow(wanted: Wanted) -> str:
+def plan_workflow(setup: Setup) -> str:
     """Return the workflow for pull requests."""
     # The plan is offline; the environment only supplies the defaults of its manifests.
-    inputs = f"        with:\n          environment: {wanted.google.name}\n" if wanted.google else ""
-    return with_action(template("workflows/plan.yml") + inputs, wanted.action)
+    inputs = f"        with:\n          environment: {setup.google.name}\n" if setup.google else ""
+    return with_action(template("workflows/plan.yml") + inputs, setup.action)
 
 
-def apply_workflow(wanted: Wanted) -> str:
+def apply_workflow(setup: Setup) -> str:
     """Return the workflow for the branch whose jobs are applied."""
-    if wanted.google is None:
+    if setup.google is None:
         text = template("workflows/apply-local.yml")
     else:
-        text = _with_names(template("workflows/apply.yml"), wanted.google)
-    return with_action(text.replace("[main]", f'["{wanted.branch}"]'), wanted.action)
+        text = _with_names(template("workflows/apply.yml"), setup.google)
+    return with_action(text.replace("[main]", f'["{setup.branch}"]'), setup.action)
 
 
 def _with_names(text: str, google: Google) -> str:
@@ -252,25 +252,25 @@ class File:
         return re.search(self.holds, text, re.MULTILINE) is not None
 
 
-def files_of(wanted: Wanted, example: Iterable[str] = ()) -> tuple[File, ...]:
+def files_of(setup: Setup, example: Iterable[str] = ()) -> tuple[File, ...]:
     """Return all files of a set-up, sorted by path.
 
     Args:
-        wanted: The parameters of the set-up.
+        setup: The parameters of the set-up.
         example: The files of README and EXAMPLE to include.
     """
-    found = [*_settings(wanted), *_of_git(), *_of_editors(), *_of_pre_commit(wanted), *_workflows(wanted)]
+    found = [*_settings(setup), *_of_git(), *_of_editors(), *_of_pre_commit(setup), *_workflows(setup)]
     found += (File(path, template(path)) for path in example)
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def _settings(wanted: Wanted) -> Iterator[File]:
-    text = settings(wanted)
-    if wanted.google is None:
+def _settings(setup: Setup) -> Iterator[File]:
+    text = settings(setup)
+    if setup.google is None:
         yield File(FILE_NAME, text)
         return
-    missing = f"source: {wanted.source}\nenvironments:\n{environment(wanted.google)}"
-    yield File(FILE_NAME, text, holds=rf"^\s*{wanted.google.name}:", missing=missing)
+    missing = f"source: {setup.source}\nenvironments:\n{environment(setup.google)}"
+    yield File(FILE_NAME, text, holds=rf"^\s*{setup.google.name}:", missing=missing)
 
 
 def _of_git() -> Iterator[File]:
@@ -286,16 +286,16 @@ def _of_editors() -> Iterator[File]:
     yield File(".vscode/extensions.json", template("vscode/extensions.json"))
 
 
-def _of_pre_commit(wanted: Wanted) -> Iterator[File]:
+def _of_pre_commit(setup: Setup) -> Iterator[File]:
     # Without a known action the hook runs the installed command, which needs nothing filled in.
-    name = "pre-commit-config.yaml" if wanted.action.is_known else "pre-commit-local.yaml"
-    text = with_action(template(name), wanted.action)
+    name = "pre-commit-config.yaml" if setup.action.is_known else "pre-commit-local.yaml"
+    text = with_action(template(name), setup.action)
     yield File(".pre-commit-config.yaml", text, holds=r"\breconciler-validate\b")
 
 
-def _workflows(wanted: Wanted) -> Iterator[File]:
-    yield File(APPLY_WORKFLOW, apply_workflow(wanted), Existing.FILLED_IN)
-    yield File(PLAN_WORKFLOW, plan_workflow(wanted), Existing.FILLED_IN)
+def _workflows(setup: Setup) -> Iterator[File]:
+    yield File(APPLY_WORKFLOW, apply_workflow(setup), Existing.FILLED_IN)
+    yield File(PLAN_WORKFLOW, plan_workflow(setup), Existing.FILLED_IN)
 
 
 _READ_BY_GIT = (".gitignore", ".gitattributes")

@@ -12,7 +12,7 @@ from pathlib import Path
 from reconciler.base.git_command import Git
 from reconciler.google.claim_store import PREFIX
 from reconciler.manifests.settings import Environment
-from reconciler.operations.init.files import APPLY_WORKFLOW, NO_REPOSITORY, SUBMITTER, Wanted, service_account
+from reconciler.operations.init.files import APPLY_WORKFLOW, NO_REPOSITORY, SUBMITTER, Setup, service_account
 
 MEMBER = "MEMBER"
 """Placeholder for the identity that runs apply, in a command."""
@@ -102,15 +102,15 @@ PROVIDER = "github"
 _POOL_LENGTH = 32
 
 
-def attribute_condition(wanted: Wanted, repository_id: str, owner_id: str) -> str:
+def attribute_condition(setup: Setup, repository_id: str, owner_id: str) -> str:
     """Return the condition on a run's token, in CEL: this workflow, for the branch whose jobs are applied.
 
     Args:
-        wanted: The repository and its branch.
+        setup: The repository and its branch.
         repository_id: The repository's number: its name can be given up, and taken by another owner.
         owner_id: The owner's number.
     """
-    ref = f"refs/heads/{wanted.branch}"
+    ref = f"refs/heads/{setup.branch}"
     events = ", ".join(f"'{event}'" for event in EVENTS)
     return " && ".join(
         (
@@ -118,43 +118,43 @@ def attribute_condition(wanted: Wanted, repository_id: str, owner_id: str) -> st
             f"assertion.repository_owner_id == '{owner_id}'",
             f"assertion.ref == '{ref}'",
             f"assertion.event_name in [{events}]",
-            f"assertion.workflow_ref == '{wanted.repository}/{APPLY_WORKFLOW}@{ref}'",
+            f"assertion.workflow_ref == '{setup.repository}/{APPLY_WORKFLOW}@{ref}'",
             "assertion.runner_environment == 'github-hosted'",
         )
     )
 
 
-def pool_id(wanted: Wanted) -> str:
+def pool_id(setup: Setup) -> str:
     """Return the id of an identity pool for this repository alone."""
     # A shared pool would admit other repositories through a provider with a weaker condition.
-    words = re.sub("[^a-z0-9]+", "-", wanted.repository.rpartition("/")[2].lower())
+    words = re.sub("[^a-z0-9]+", "-", setup.repository.rpartition("/")[2].lower())
     return f"reconciler-{words}"[:_POOL_LENGTH].strip("-")
 
 
-def provider_name(wanted: Wanted, project_number: str) -> str:
+def provider_name(setup: Setup, project_number: str) -> str:
     """Return the full name of the workflow's identity provider."""
     return (
-        f"projects/{project_number}/locations/global/workloadIdentityPools/{pool_id(wanted)}"
+        f"projects/{project_number}/locations/global/workloadIdentityPools/{pool_id(setup)}"
         f"/providers/{PROVIDER}"
     )
 
 
-def federation(wanted: Wanted, environment: Environment, account: str) -> Iterator[Step]:
+def federation(setup: Setup, environment: Environment, account: str) -> Iterator[Step]:
     """Yield the steps that let runs of the workflow act as `account`; they use shell variables."""
-    project, pool = environment.project, pool_id(wanted)
+    project, pool = environment.project, pool_id(setup)
     yield Step(
         "the numbers behind the names, for the commands below",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
-        f"REPOSITORY_ID=$(gh api repos/{wanted.repository} --jq .id)\n"
-        f"OWNER_ID=$(gh api repos/{wanted.repository} --jq .owner.id)",
+        f"REPOSITORY_ID=$(gh api repos/{setup.repository} --jq .id)\n"
+        f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)",
     )
     yield Step(
         "a pool of identities for this repository alone",
         f"gcloud iam workload-identity-pools create {pool} --project={project} --location=global",
     )
-    condition = attribute_condition(wanted, "$REPOSITORY_ID", "$OWNER_ID")
+    condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
     yield Step(
-        f"only this workflow on {wanted.branch} gets in, by numbers that nobody else can come to have",
+        f"only this workflow on {setup.branch} gets in, by numbers that nobody else can come to have",
         f"gcloud iam workload-identity-pools providers create-oidc {PROVIDER} --project={project} "
         f"--location=global --workload-identity-pool={pool} --issuer-uri={ISSUER} "
         "--attribute-mapping=google.subject=assertion.repository_id "
@@ -230,41 +230,46 @@ def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
     return Part("Commit it", tuple(steps))
 
 
-def google_cloud(wanted: Wanted, environment: Environment) -> Part:
+def google_cloud(setup: Setup, environment: Environment) -> Part:
     """Return the steps that prepare the project for the environment; they use shell variables."""
     account = environment.submitter or service_account(SUBMITTER, environment.project)
-    steps = [] if wanted.is_on_github else [_remote(environment)]
+    steps = [] if setup.is_on_github else [_remote(environment)]
     steps += _resources(environment, account)
-    needed = grants(environment, wanted.source, f"serviceAccount:{account}")
+    needed = grants(environment, setup.source, f"serviceAccount:{account}")
     # `_resources` has enabled all APIs already.
     steps += (step for step in needed if not step.command.startswith(_ENABLE))
     steps += _of_trainer(environment)
-    if wanted.is_on_github:
-        steps += federation(wanted, environment, account)
+    if setup.is_on_github:
+        steps += federation(setup, environment, account)
     return Part(
         f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell", tuple(steps)
     )
 
 
-def github(wanted: Wanted, environment: Environment | None, *, is_filled_in: bool) -> Part:
+def github(setup: Setup, environment: Environment | None, *, is_filled_in: bool) -> Part:
     """Return the steps on GitHub.
 
     Args:
-        wanted: The repository.
+        setup: The repository.
         environment: The environment in Google Cloud that is applied; None for the embedded service.
         is_filled_in: True if the workflows name the reconciler's repository.
     """
-    steps = [] if is_filled_in else [_fill_in()]
-    if environment is not None and wanted.is_on_github:
-        number = provider_name(wanted, "$PROJECT_NUMBER")
+    fill_in = Step(
+        "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
+        "reconciler init --action OWNER/REPO@SHA",
+    )
+    steps = [] if is_filled_in else [fill_in]
+    if environment is not None and setup.is_on_github:
+        number = provider_name(setup, "$PROJECT_NUMBER")
         steps.append(
             Step(
                 "tell the workflow the provider's name",
-                f'gh variable set {PROVIDER_VARIABLE} --repo {wanted.repository} --body "{number}"',
+                f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{number}"',
             )
         )
-    steps += [_publish(), _protection(wanted), _owners(wanted)]
-    return Part(f"GitHub, repository {wanted.repository}", tuple(steps))
+    publish = Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
+    steps += [publish, _protection(setup), _owners(setup)]
+    return Part(f"GitHub, repository {setup.repository}", tuple(steps))
 
 
 def _remote(environment: Environment) -> Step:
@@ -320,18 +325,7 @@ def _trainer(environment: Environment) -> str:
     return str(environment.defaults.get("serviceAccount") or "")
 
 
-def _fill_in() -> Step:
-    return Step(
-        "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
-        "reconciler init --action OWNER/REPO@SHA",
-    )
-
-
-def _publish() -> Step:
-    return Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
-
-
-def _protection(wanted: Wanted) -> Step:
+def _protection(setup: Setup) -> Step:
     check = {"context": CHECK, "integration_id": _GITHUB_ACTIONS}
     checks = {"required_status_checks": [check], "strict_required_status_checks_policy": False}
     ruleset = {
@@ -348,12 +342,12 @@ def _protection(wanted: Wanted) -> Step:
     body = json.dumps(ruleset, indent=2)
     return Step(
         f'from now on nothing is merged without the check "{CHECK}", which only GitHub Actions can give',
-        f"gh api --method POST repos/{wanted.repository}/rulesets --input - <<'END'\n{body}\nEND",
+        f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 
 
-def _owners(wanted: Wanted) -> Step:
-    owner = wanted.repository.partition("/")[0]
+def _owners(setup: Setup) -> Step:
+    owner = setup.repository.partition("/")[0]
     paths = ("/.github/", "/jobs/", "/reconciler.yaml")
     lines = " ".join(shlex.quote(f"{path} @{owner}/TEAM") for path in paths)
     return Step(

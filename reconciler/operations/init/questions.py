@@ -13,7 +13,6 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.base.git_command import Git
 from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, load_config
-from reconciler.operations.init import files
 from reconciler.operations.init.files import (
     APPLY_WORKFLOW,
     NO_REPOSITORY,
@@ -24,11 +23,12 @@ from reconciler.operations.init.files import (
     Action,
     Change,
     Google,
-    Wanted,
+    Setup,
     action_of,
     github_repository,
     is_plain_branch,
     service_account,
+    settings,
     source_id,
 )
 
@@ -43,7 +43,7 @@ _NEEDED = ("project", "location", "staging_bucket")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Flags:
     """Flags of the command line; None for a missing flag."""
 
     environment: str | None = None
@@ -56,28 +56,28 @@ class Asked:
 
 
 def flag(name: str) -> str:
-    """Return the flag of the attribute `name` of `Asked`."""
+    """Return the flag of the attribute `name` of `Flags`."""
     return f"--{name.replace('_', '-')}"
 
 
-def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None]:
+def read_setup(flags: Flags, root: Path) -> tuple[Setup, Environment | None]:
     """Return the parameters of the set-up at `root`, and its environment in Google Cloud, if any.
 
     Raises:
         UsageError: A flag is wrong, or contradicts `reconciler.yaml`.
         InvalidError: `reconciler.yaml` is invalid.
     """
-    action = action_of(asked.action) if asked.action is not None else Action()
+    action = action_of(flags.action) if flags.action is not None else Action()
     config = load_config(root)
-    google = _google(asked, config)
+    google = _google(flags, config)
     git = Git(root)
     repository = github_repository((git.ask("remote", "get-url", "origin") or "").strip())
     source = config.source
     # The default source is shared by all repositories without settings; a new one must be unique.
     if source == LOCAL:
         source = source_id((repository or str(root)).rpartition("/")[2], secrets.token_hex(4))
-    environment = _existing(config, asked.environment) if asked.engine is None else None
-    wanted = Wanted(
+    environment = _existing(config, flags.environment) if flags.engine is None else None
+    setup = Setup(
         source=source,
         repository=repository or NO_REPOSITORY,
         branch=_branch(git),
@@ -85,15 +85,15 @@ def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None
         google=google or (_as_google(environment) if environment else None),
     )
     if google is not None:
-        environment = _checked(wanted, google)
+        environment = _checked(setup, google)
         _refuse_other(config, environment)
-    return wanted, environment
+    return setup, environment
 
 
-def _google(asked: Asked, config: Config) -> Google | None:
+def _google(flags: Flags, config: Config) -> Google | None:
     """Return the environment that the flags describe; None without `--engine google`."""
-    given = {name: getattr(asked, name) for name in _OF_GOOGLE.values()}
-    if asked.engine != "google":
+    given = {name: getattr(flags, name) for name in _OF_GOOGLE.values()}
+    if flags.engine != "google":
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag(name)} needs --engine google beside it")
@@ -101,7 +101,7 @@ def _google(asked: Asked, config: Config) -> Google | None:
     lacking = [flag(name) for name in _NEEDED if not given[name]]
     if lacking:
         raise UsageError(f"--engine google needs {', '.join(lacking)} beside it")
-    name = asked.environment or _DEFAULT_NAME
+    name = flags.environment or _DEFAULT_NAME
     if not re.fullmatch("[a-z][a-z0-9-]{0,29}", name) or name == LOCAL:
         hint = "use at most 30 lower-case letters, digits and '-', a letter first; \"local\" is taken"
         raise UsageError(
@@ -160,11 +160,11 @@ def _as_google(environment: Environment) -> Google:
     )
 
 
-def _checked(wanted: Wanted, google: Google) -> Environment:
+def _checked(setup: Setup, google: Google) -> Environment:
     """Return the environment as read from its own `reconciler.yaml`; raise UsageError that names the flag."""
     # The reader of `reconciler.yaml` has all rules for its values, so the flags need none of their own.
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / FILE_NAME).write_text(files.settings(wanted), encoding="utf-8")
+        (Path(folder) / FILE_NAME).write_text(settings(setup), encoding="utf-8")
         try:
             return load_config(Path(folder)).environment(google.name)
         except InvalidError as error:
@@ -173,13 +173,13 @@ def _checked(wanted: Wanted, google: Google) -> Environment:
     raise UsageError(f"{flag(name) if name else '--env'}: {problem.message}", hint=problem.hint) from None
 
 
-def _refuse_other(config: Config, wanted: Environment) -> None:
-    existing = config.environments.get(wanted.name)
+def _refuse_other(config: Config, environment: Environment) -> None:
+    existing = config.environments.get(environment.name)
     fields = ("engine", "project", "location", "staging_bucket")
-    if existing is None or all(getattr(existing, name) == getattr(wanted, name) for name in fields):
+    if existing is None or all(getattr(existing, name) == getattr(environment, name) for name in fields):
         return
     raise UsageError(
-        f"{FILE_NAME} has another environment {quote(wanted.name)} already",
+        f"{FILE_NAME} has another environment {quote(environment.name)} already",
         hint="change it there, or give this one another name with --env",
     )
 
