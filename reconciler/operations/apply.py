@@ -16,7 +16,7 @@ from reconciler.operations.execute import Applier
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
 from reconciler.operations.plan import accelerator_hours
-from reconciler.operations.report import open_record, tell_commits, tell_stop, unposted
+from reconciler.operations.report import open_record, post_reason, post_statuses, unposted_sentences
 from reconciler.planning.limits import SUBMISSIONS, check_brakes
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reporting.github.settings import github_settings
@@ -40,7 +40,7 @@ class Settled:
     unposted: int = 0
 
 
-def brake(session: Session, plan: Plan, reviewed: str | None = None) -> None:
+def check_limits(session: Session, plan: Plan, reviewed: str | None = None) -> None:
     """Raise RefusedError if the plan isn't the reviewed plan, or exceeds the limits."""
     check_brakes(plan, accelerator_hours(plan), session.environment.limits, reviewed)
 
@@ -103,10 +103,10 @@ def settle(
         # Observed again after the changes: a claim must not get a state from before them.
         observed = observe(session.ports)
         not_updated = applier.upkeep(desired.jobs, observed)
-        failed = tell_commits(session, desired, observed, origin.exact, plan.whole, problems)
+        failed = post_statuses(session, desired, observed, origin.exact, plan.whole, problems)
     except ReconcilerError as error:
         return Settled(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
-    return Settled(observed, (*not_updated, *unposted(failed)), len(failed))
+    return Settled(observed, (*not_updated, *unposted_sentences(failed)), len(failed))
 
 
 def refused(
@@ -114,8 +114,8 @@ def refused(
 ) -> Settled:
     """Update claims and commit statuses after a refused plan, and post the reason to its commit."""
     settled = settle(session, applier, desired, plan, [], origin)
-    failed = tell_stop(session, origin.exact, f"refused: {error.message}")
-    problems = (*settled.problems, *unposted(failed))
+    failed = post_reason(session, origin.exact, f"refused: {error.message}")
+    problems = (*settled.problems, *unposted_sentences(failed))
     return replace(settled, problems=problems, unposted=settled.unposted + len(failed))
 
 
@@ -129,7 +129,7 @@ def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
     count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
     reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
     try:
-        failed = tell_commits(session, Desired((), {}), observe(session.ports), "", whole=False)
-        return unposted([*failed, *tell_stop(session, commit, reason)])
+        failed = post_statuses(session, Desired((), {}), observe(session.ports), "", whole=False)
+        return unposted_sentences([*failed, *post_reason(session, commit, reason)])
     except ReconcilerError as other:
         return [other.message]

@@ -225,7 +225,7 @@ def _tidy(store: CommitStore, unknown: set[str]) -> None:
             store.remove(sha, found.generation)
 
 
-def untold(session: Session, origin: Origin) -> list[str]:
+def missing_status_reasons(session: Session, origin: Origin) -> list[str]:
     """Return the reasons why no commit gets an overall status; empty if a commit does or none are posted."""
     if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
         return []
@@ -236,7 +236,7 @@ def untold(session: Session, origin: Origin) -> list[str]:
     return [f"{first}{more}: the commit gets no overall status and no drift report"]
 
 
-def tell_stop(session: Session, commit: str, reason: str) -> list[Failed]:
+def post_reason(session: Session, commit: str, reason: str) -> list[Failed]:
     """Post to a commit why its jobs aren't applied; return the statuses that failed."""
     settings = github_settings(session.config.github, os.environ, session.config.root)
     if settings is None or not commit:
@@ -248,7 +248,7 @@ def tell_stop(session: Session, commit: str, reason: str) -> list[Failed]:
     return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
 
 
-def tell_commits(
+def post_statuses(
     session: Session,
     desired: Desired,
     observed: Observed,
@@ -283,7 +283,7 @@ def tell_commits(
     return report(session.commits, GitHubReporter(settings.transport(), settings), view)
 
 
-def unposted(failed: Sequence[Failed]) -> list[str]:
+def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
     """Return a sentence for each reason for which commit statuses could not be posted."""
     lines = []
     for message in sorted({failure.message for failure in failed}):

@@ -10,12 +10,12 @@ from functools import partial
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, ServiceError, UsageError
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session, open_session
-from reconciler.operations.apply import Settled, brake, carry_out, invalid, origin_for, refused, settle
+from reconciler.operations.apply import Settled, carry_out, check_limits, invalid, origin_for, refused, settle
 from reconciler.operations.execute import PATIENCE, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, exported
 from reconciler.operations.plan import plan_of
-from reconciler.operations.report import tell_commits, unposted
+from reconciler.operations.report import post_statuses, unposted_sentences
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, PassInputs, Result
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reporting.github.settings import github_settings
@@ -99,8 +99,8 @@ def _clean_commit(checkout: Checkout) -> str | None:
 def _repeat(session: Session, desired: Desired, previous: Pass, inputs: PassInputs) -> Pass:
     """Return the previous result again, after posting the statuses that are still due."""
     try:
-        failed = tell_commits(session, desired, inputs.observed, previous.origin.exact)
-        settled = Settled(inputs.observed, tuple(unposted(failed)), len(failed))
+        failed = post_statuses(session, desired, inputs.observed, previous.origin.exact)
+        settled = Settled(inputs.observed, tuple(unposted_sentences(failed)), len(failed))
     except ReconcilerError as error:
         settled = Settled(inputs.observed, (error.message,))
     return replace(previous, settled=settled, inputs=inputs, steady=True)
@@ -125,7 +125,7 @@ def _apply(
     stop: RefusedError | None = None
     outcomes: list[Outcome] = []
     try:
-        brake(session, plan)
+        check_limits(session, plan)
         outcomes = carry_out(session, applier, plan, origin)
         done(outcomes, origin)
         settled = settle(session, applier, desired, plan, outcomes, origin)
