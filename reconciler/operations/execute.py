@@ -101,10 +101,7 @@ class Applier:
         yield from self._await_ends(cancelled)
 
     def upkeep(self, desired: Sequence[DesiredJob], observed: Observed) -> list[str]:
-        """Update every claim with the observed state; return the reason for each claim that could not be.
-
-        A claim that changed since it was observed is left to the next pass.
-        """
+        """Update every claim with the observed state; return the reason for each claim that could not be."""
         jobs = {key: job for job in desired for key in keys_of(job)}
         runs = runs_by_claim(observed)
         # All claims first: the previous attempt's claim decides if an attempt is still due.
@@ -131,13 +128,11 @@ class Applier:
             # for example.
             yield partial(Submitter(self.ports).adopt, self._order(job, claim.job_name, claim.id))
         elif claim != found.claim:
+            # The write has no effect if the claim changed since it was observed; the next pass updates it.
             yield partial(self.ports.claims.write, claim, found.generation)
 
     def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> Settlement:
-        """Send a submission again, as a person confirmed; raise ServiceError.
-
-        `runs` are the observed runs: a search must find those of the job's kind before the request is sent.
-        """
+        """Send a submission again if a search finds the `runs` of its kind; raise ServiceError."""
         self.stage(job)
         clock = self.ports.clock
         end = clock.monotonic() + self.patience

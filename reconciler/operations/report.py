@@ -284,7 +284,7 @@ def post_statuses(
 
 
 def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
-    """Return a sentence for each reason for which commit statuses could not be posted."""
+    """Return a sentence for each reason why commit statuses could not be posted."""
     lines = []
     for message in sorted({failure.message for failure in failed}):
         contexts = [failure.status.context for failure in failed if failure.message == message]

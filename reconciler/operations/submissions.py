@@ -243,7 +243,7 @@ def waiting_line(settled: Settlement) -> str:
 
 
 def unsettled_reason(settled: Settlement) -> str:
-    """Return why a submission has no run, and what happens next or what to do."""
+    """Return the reason for a submission without a run, with the next step."""
     claim = settled.claim
     after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
     if claim.state is ClaimState.PENDING:

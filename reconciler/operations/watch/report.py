@@ -149,7 +149,6 @@ class Teller:
 
         Args:
             event: The name of the event.
-            found: The current findings.
             about: A second key, for findings with the same event name and another subject.
             same: Returns the identity of a finding; findings with equal identities are the same.
         """
