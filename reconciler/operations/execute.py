@@ -268,7 +268,7 @@ class _Uploader:
 
 
 def _witnesses(runs: Iterable[ActualJob]) -> dict[str, tuple[ActualJob, ...]]:
-    # The oldest runs show that a listing lacks old jobs; ended runs may be deleted, live ones are not.
+    # The oldest runs reveal a listing without old jobs; live ones come first, as ended ones may be deleted.
     by_kind: dict[str, list[ActualJob]] = defaultdict(list)
     for run in runs:
         by_kind[run.kind].append(run)

@@ -104,7 +104,7 @@ def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
 
 
 def _code_reader(root: Path) -> CodeReader:
-    # Slow to import, and most repositories' jobs run images.
+    # Slow to import, and needed only for jobs with a package.
     from reconciler.operations.staged_code import CodeReader
 
     return CodeReader(root)
@@ -117,7 +117,7 @@ def _module(manifest: Manifest) -> str:
 def _job(manifest: Manifest, known: Identities, code: str, environment: Environment) -> DesiredJob:
     packed = manifest.packed
     if not known:
-        # The cache had no identities: a changed manifest, or one with a package, whose code is part of it.
+        # The cache has no identities of a manifest that changed, or whose package's code is part of them.
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
         assert schema is not None, "a valid manifest has a schema"
         packed = canonical_spec(manifest.spec, schema)

@@ -83,7 +83,7 @@ class Origin:
         if self.exact:
             return plan
         own = tuple(c for c in plan.changes if c.desired and c.desired.job_name in self.made)
-        # A copy by its fields, as msgspec has another `replace` than dataclasses.
+        # Plan is a msgspec struct: `dataclasses.replace` doesn't take it.
         return Plan(plan.target, own, (), plan.digest, whole=False)
 
 
@@ -162,7 +162,7 @@ def uncarried(origin: Origin, jobs: Iterable[DesiredJob]) -> list[str]:
 
 
 def _names(named: list[str]) -> str:
-    # With its verb, so that the number agrees.
+    # Each subject comes with its verb, so that the number agrees.
     if len(named) == 1:
         return f"{named[0]} carries"
     return f"{named[0]} and {len(named) - 1} more job{'' if len(named) == 2 else 's'} carry"

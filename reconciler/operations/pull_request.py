@@ -64,7 +64,7 @@ def proposal_of(
         old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), memory)
     places = [path for path in named if os.path.lexists(path)]
     new, after, problems = _load(root, places, sides[1], package_folder, memory)
-    # Without manifests now, removed manifests still make a plan.
+    # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
     return propose(

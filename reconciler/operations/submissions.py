@@ -161,7 +161,7 @@ class Submissions:
             submission.stage()
             return submission, self._result(submission)
         except NotBegunError as error:
-            # No request was sent, so the job is not submitted for certain: skipped, not failed.
+            # No request was sent, so the job certainly does not exist: skipped, not failed.
             return submission, Outcome(change, Status.SKIPPED, error=error.message or None)
         except ReconcilerError as error:
             return submission, failed(change, error)

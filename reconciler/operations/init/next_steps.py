@@ -386,7 +386,7 @@ def _top(path: str) -> str:
 def _changed_files(root: Path) -> set[str] | None:
     """Return the files with uncommitted changes, without ignored ones; None if git fails."""
     git = Git(root)
-    # `git status` would run the filters of a hostile repository's configuration.
+    # `git status` runs the filters that a hostile repository may configure, unless they are switched off.
     prefix, filters_off = git.ask("rev-parse", "--show-prefix"), git.filters_off()
     if prefix is None or filters_off is None:
         return None

@@ -191,7 +191,7 @@ def _branch(git: Git) -> str:
     if not branch:
         here = (git.ask("symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()
         branch = here if here == "master" else "main"
-    # The name goes into YAML, a shell command and an expression without quotes.
+    # Other names would need quoting in YAML, a shell command and an expression.
     return branch if is_plain_branch(branch) else "main"
 
 
