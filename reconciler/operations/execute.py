@@ -82,7 +82,9 @@ class Applier:
         # Duplicate runs of an attempt have no successor to wait for.
         yield from self._cancel([change for change in cancels if change.repair], cancelled)
         missing: set[str] = set()
-        submissions = self._submissions()
+        submissions = Submissions(
+            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
+        )
         begun = submissions.begin(self._each_submission(plan))
         yield from _collecting(begun, missing)
         waiting = submissions.waiting
@@ -149,11 +151,6 @@ class Applier:
             if delay is None or not self.go_on() or clock.monotonic() + delay > end:
                 return settled
             clock.sleep(delay)
-
-    def _submissions(self) -> Submissions:
-        return Submissions(
-            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
-        )
 
     def _each_submission(self, plan: Plan) -> list[Submission]:
         changes = [change for change in plan.changes if change.action in SUBMISSIONS]
