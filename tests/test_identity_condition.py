@@ -10,7 +10,7 @@ from typing import Any
 import celpy
 import pytest
 
-from reconciler.operations.init.files import Wanted
+from reconciler.operations.init.files import Setup
 from reconciler.operations.init.next_steps import attribute_condition
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "github.md"
@@ -92,7 +92,7 @@ def _documented() -> str:
 
 CONDITIONS = {
     "of the documentation": _documented(),
-    "of init": attribute_condition(Wanted("models-1a2b", "ORG/MODELS"), "1296269", "583231"),
+    "of init": attribute_condition(Setup("models-1a2b", "ORG/MODELS"), "1296269", "583231"),
 }
 PARTS = [
     pytest.param(condition, claim, id=f"{claim} {name}")

@@ -18,19 +18,19 @@ from reconciler.google.session import Session
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Plan
 from reconciler.operations.apply import (
-    brake,
     carry_out,
+    check_limits,
     invalid,
     origin_for,
     refused,
     settle,
     submitted_by,
-    untold,
 )
 from reconciler.operations.execute import PATIENCE, applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import uncarried
 from reconciler.operations.plan import plan_of
+from reconciler.operations.report import missing_status_reasons
 from reconciler.operations.wait import Awaited, awaited, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
@@ -67,13 +67,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         patience = WAITING_PATIENCE if arguments.wait else PATIENCE
         applier = applier_of(session, desired, origin.commit_of, patience, _teller(arguments))
         try:
-            brake(session, plan, arguments.plan_digest)
+            check_limits(session, plan, arguments.plan_digest)
         except RefusedError as error:
             if is_told:
                 _tell(refused(session, applier, desired, plan, error, origin).problems, arguments)
             raise
         _tell_plan(plan, arguments)
-        _tell([*uncarried(origin, submitted_by(plan)), *untold(session, origin)], arguments)
+        _tell([*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)], arguments)
         with submitting(arguments, sys.stderr) as listener:
             outcomes = carry_out(session, replace(applier, listener=listener), plan, origin)
         _tell(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)

@@ -13,9 +13,9 @@ from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import LOCAL, Environment, find_root
 from reconciler.operations.init import files, next_steps
-from reconciler.operations.init.files import EXAMPLE, README, Wanted, files_of
+from reconciler.operations.init.files import EXAMPLE, README, Setup, files_of
 from reconciler.operations.init.next_steps import Step, uncommitted
-from reconciler.operations.init.questions import Asked, flag, other_workflows, what_is_wanted
+from reconciler.operations.init.questions import Flags, flag, other_workflows, read_setup
 
 if TYPE_CHECKING:
     from reconciler.operations.claims_bucket import Prepared
@@ -33,20 +33,20 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return _prepare_claims(arguments)
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
-    return Asked(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
+def _flags(arguments: argparse.Namespace) -> Flags:
+    return Flags(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
 
 
 def _set_up(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
-    wanted, environment = what_is_wanted(_asked(arguments), root)
-    changes = files.changes(root, files_of(wanted, _example(root)), wanted.action)
+    setup, environment = read_setup(_flags(arguments), root)
+    changes = files.changes(root, files_of(setup, _example(root)), setup.action)
     files.write(root, changes)
     if not arguments.quiet:
         _print_changes(root, changes)
     _print_missing(changes)
-    _print_others(wanted, changes)
-    parts = _parts(root, wanted, environment, changes)
+    _print_others(setup, changes)
+    parts = _parts(root, setup, environment, changes)
     if arguments.quiet:
         _print_commands(parts)
     else:
@@ -87,22 +87,22 @@ def _print_missing(changes: Sequence[files.Change]) -> None:
             _indented(change.missing)
 
 
-def _print_others(wanted: Wanted, changes: Sequence[files.Change]) -> None:
-    name = wanted.google.name if wanted.google else LOCAL
+def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
+    name = setup.google.name if setup.google else LOCAL
     others = [*other_workflows(changes, name)]
     if not others:
         return
     print()
     for other in others:
         print(f"{other.path} is for the environment {quote(other.environment)}, and is kept as it is.")
-    action = "" if wanted.action.is_known else next((other.action for other in others if other.action), "")
+    action = "" if setup.action.is_known else next((other.action for other in others if other.action), "")
     also = f", with --action {action}" if action else ""
     print(f"For {quote(name)}, remove what is kept, and run this command again{also}:\n")
     _indented(f"rm {' '.join(other.path for other in others)}")
 
 
 def _parts(
-    root: Path, wanted: Wanted, environment: Environment | None, changes: Sequence[files.Change]
+    root: Path, setup: Setup, environment: Environment | None, changes: Sequence[files.Change]
 ) -> list[next_steps.Part]:
     is_filled_in = not any(change.names_no_action for change in changes)
     has_example = (root / "jobs" / "iris.yaml").is_file()
@@ -110,8 +110,8 @@ def _parts(
     return [
         next_steps.try_it(with_example=has_example),
         next_steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git),
-        *([next_steps.google_cloud(wanted, environment)] if environment else []),
-        next_steps.github(wanted, environment, is_filled_in=is_filled_in),
+        *([next_steps.google_cloud(setup, environment)] if environment else []),
+        next_steps.github(setup, environment, is_filled_in=is_filled_in),
     ]
 
 

@@ -11,9 +11,10 @@ from reconciler.cli.comment import run_comment
 from reconciler.cli.context import context_of
 from reconciler.cli.output import tell
 from reconciler.git.commit import commit_of, still_at
-from reconciler.operations.apply import invalid, tell_commits, unposted, untold
+from reconciler.operations.apply import invalid
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
+from reconciler.operations.report import missing_status_reasons, post_statuses, unposted_sentences
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import observe
 
@@ -37,10 +38,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         raise
     with context.session(start=True) as session:
         origin = origin_of(context.config, desired, desired.jobs, os.environ, whole=True)
-        failed = tell_commits(session, desired, observe(session.ports), origin.exact)
-        for line in untold(session, origin):
+        failed = post_statuses(session, desired, observe(session.ports), origin.exact)
+        for line in missing_status_reasons(session, origin):
             tell(line, arguments.log_format)
-    for line in unposted(failed):
+    for line in unposted_sentences(failed):
         tell(line, arguments.log_format)
     # A commit that GitHub doesn't know may be pushed yet.
     return ExitCode.FAILED if any(not one.unknown_commit for one in failed) else ExitCode.DONE

@@ -17,7 +17,7 @@ from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of, uncarried
 from reconciler.operations.plan import hours_of
-from reconciler.operations.submissions import said_of
+from reconciler.operations.submissions import unsettled_reason
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.limits import check_limit
 from reconciler.submission.observe import observe
@@ -78,7 +78,7 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, runs: tuple[Actu
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
         return ExitCode.DONE
-    print(one_line(f"{claim.job_name}: {said_of(settled)}"))
+    print(one_line(f"{claim.job_name}: {unsettled_reason(settled)}"))
     return ExitCode.FAILED
 
 

@@ -1,9 +1,9 @@
-"""One pass over an environment: decided, carried out, and told to the commits that asked for it."""
+"""Steps of one apply after planning: limits, changes, claims and commit statuses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +15,11 @@ from reconciler.model.plan import Action, DesiredJob, Plan
 from reconciler.operations.execute import Applier
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
-from reconciler.operations.plan import accelerator_hours, plan_of
-from reconciler.operations.report import open_record, report
+from reconciler.operations.plan import accelerator_hours
+from reconciler.operations.report import open_record, post_reason, post_statuses, unposted_sentences
 from reconciler.planning.limits import SUBMISSIONS, check_brakes
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reporting.github.settings import contexts_of, github_settings
-from reconciler.reporting.github.statuses import Failed, GitHubReporter
-from reconciler.reporting.status import plain_status
-from reconciler.reporting.status_rules import View
+from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import Observed, observe
 
 _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
@@ -30,12 +27,12 @@ _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How a pass left things.
+    """State after a pass.
 
     Attributes:
-        observed: What there is now; None where the service can't be asked.
-        problems: What couldn't be kept or told, a sentence for each.
-        unposted: How many commit statuses couldn't be posted.
+        observed: Claims and runs; None if the service could not be read.
+        problems: Claims and statuses that could not be updated, a sentence for each.
+        unposted: The number of commit statuses that could not be posted.
     """
 
     observed: Observed | None
@@ -43,19 +40,20 @@ class Settled:
     unposted: int = 0
 
 
-def brake(session: Session, plan: Plan, reviewed: str | None = None) -> None:
-    """Raise RefusedError where the plan isn't the reviewed one, or does more than the limits allow."""
+def check_limits(session: Session, plan: Plan, reviewed: str | None = None) -> None:
+    """Raise RefusedError if the plan isn't the reviewed plan, or exceeds the limits."""
     check_brakes(plan, accelerator_hours(plan), session.environment.limits, reviewed)
 
 
 def origin_for(session: Session, desired: Desired, plan: Plan) -> Origin:
-    """Compare jobs with the checked-out commit: those that the plan submits, or all if commits are told."""
+    """Compare jobs with the checked-out commit: the submitted jobs, or all jobs if statuses are posted."""
     submitted = submitted_by(plan)
-    is_told = github_settings(session.config.github, os.environ, session.config.root) is not None
-    if not submitted and not is_told:
+    posts_statuses = github_settings(session.config.github, os.environ, session.config.root) is not None
+    if not submitted and not posts_statuses:
         return NO_ORIGIN
-    jobs = desired.jobs if is_told else submitted
-    return origin_of(session.config, desired, jobs, os.environ, whole=is_told and plan.whole)
+    # Without statuses, only the commit label of new runs depends on the comparison.
+    jobs = desired.jobs if posts_statuses else submitted
+    return origin_of(session.config, desired, jobs, os.environ, whole=posts_statuses and plan.whole)
 
 
 def submitted_by(plan: Plan) -> list[DesiredJob]:
@@ -64,22 +62,23 @@ def submitted_by(plan: Plan) -> list[DesiredJob]:
 
 
 def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin) -> list[Outcome]:
-    """Do what the plan says; what failed is among the outcomes.
+    """Carry out a plan; return its outcomes, failures among them, in the plan's order.
 
-    The commit of `origin` is owed the ends of the jobs that are made of its files. The outcomes come in an
-    order that doesn't depend on who answered first: what was submitted, what couldn't be, and what was
-    cancelled, each in the plan's order.
+    Submissions come first, then blocked jobs, then cancellations.
     """
     if session.is_local:
-        # Elsewhere a person prepares it: one that is missing by now was emptied a moment ago.
+        # In Google Cloud `reconciler init --claims` does this. If apply did, it would accept a claims bucket
+        # that was emptied by mistake, and submit every job again.
         session.ports.claims.found()
     config = session.config
     if (origin.exact or origin.made) and github_settings(config.github, os.environ, config.root):
+        # The record comes first: after a crash the next pass posts the statuses of what was submitted.
         skipped = partial(passed_over, config.root, origin.commit)
         open_record(session.commits, origin.commit, origin.part(plan), skipped)
     place = {id(change): number for number, change in enumerate(plan.changes)}
     with closing(applier.run(plan)) as outcomes:
-        return sorted(outcomes, key=lambda one: (_ORDER.get(one.change.action, 0), place[id(one.change)]))
+        # Submissions run concurrently; the order must not depend on the service's response times.
+        return sorted(outcomes, key=lambda o: (_ORDER.get(o.change.action, 0), place[id(o.change)]))
 
 
 def settle(
@@ -90,9 +89,9 @@ def settle(
     outcomes: Sequence[Outcome],
     origin: Origin,
 ) -> Settled:
-    """Keep what is seen now, in claims and on the commits; that it can't be kept is no failure of the jobs.
+    """Update claims and commit statuses with the observed state.
 
-    What isn't kept now is kept by the next pass.
+    Errors become problems of the result, since the jobs are not affected; the next pass tries again.
     """
     problems = {
         outcome.change.desired.manifest.name: outcome.error
@@ -101,104 +100,36 @@ def settle(
     }
     observed = None
     try:
+        # Observed again after the changes: a claim must not get a state from before them.
         observed = observe(session.ports)
-        not_kept = applier.upkeep(desired.jobs, observed)
-        failed = tell_commits(session, desired, observed, origin.exact, plan.whole, problems)
+        not_updated = applier.upkeep(desired.jobs, observed)
+        failed = post_statuses(session, desired, observed, origin.exact, plan.whole, problems)
     except ReconcilerError as error:
         return Settled(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
-    return Settled(observed, (*not_kept, *unposted(failed)), len(failed))
+    return Settled(observed, (*not_updated, *unposted_sentences(failed)), len(failed))
 
 
 def refused(
     session: Session, applier: Applier, desired: Desired, plan: Plan, error: RefusedError, origin: Origin
 ) -> Settled:
-    """What a pass does that a brake stops: all but what the plan says, and its commit is told why."""
+    """Update claims and commit statuses after a refused plan, and post the reason to its commit."""
     settled = settle(session, applier, desired, plan, [], origin)
-    failed = tell_stop(session, origin.exact, f"refused: {error.message}")
-    problems = (*settled.problems, *unposted(failed))
+    failed = post_reason(session, origin.exact, f"refused: {error.message}")
+    problems = (*settled.problems, *unposted_sentences(failed))
     return replace(settled, problems=problems, unposted=settled.unposted + len(failed))
 
 
 def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
-    """What is told where the manifests can't be used: how earlier commits' jobs stand, and to this one why.
+    """Update earlier commits' statuses when manifests are invalid, and post the reason to this commit.
 
     Returns:
-        What couldn't be told, a sentence for each.
+        Statuses that could not be posted, a sentence for each.
     """
     files = len({problem.path for problem in error.problems})
     count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
-    said = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
+    reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
     try:
-        failed = tell_commits(session, Desired((), {}), observe(session.ports), "", whole=False)
-        return unposted([*failed, *tell_stop(session, commit, said)])
+        failed = post_statuses(session, Desired((), {}), observe(session.ports), "", whole=False)
+        return unposted_sentences([*failed, *post_reason(session, commit, reason)])
     except ReconcilerError as other:
         return [other.message]
-
-
-def untold(session: Session, origin: Origin) -> list[str]:
-    """Return why no commit gets a verdict; nothing if one does, or if no commits are told."""
-    if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
-        return []
-    if not origin.commit:
-        return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
-    first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
-    more = f" (and {len(others)} more)" if others else ""
-    return [f"{first}{more}: the commit gets no overall status and no drift report"]
-
-
-def tell_stop(session: Session, commit: str, said: str) -> list[Failed]:
-    """Tell a commit that it isn't applied, and why; what couldn't be posted."""
-    settings = github_settings(session.config.github, os.environ, session.config.root)
-    if settings is None or not commit:
-        return []
-    context = contexts_of(session.config, session.environment.name).roll_up
-    outcomes = GitHubReporter(settings.transport(), settings).report(
-        commit, [plain_status("error", context, said)]
-    )
-    return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
-
-
-def tell_commits(
-    session: Session,
-    desired: Desired,
-    observed: Observed,
-    commit: str,
-    whole: bool = True,
-    problems: Mapping[str, str] | None = None,
-) -> list[Failed]:
-    """Tell the commits how their jobs stand, where GitHub is configured; what couldn't be posted.
-
-    Args:
-        session: The environment.
-        desired: The wanted jobs.
-        observed: What there is.
-        commit: The commit whose jobs are exactly the wanted ones, "" for none.
-        whole: Whether `desired` is all that the repository wants.
-        problems: By base name, why a job wasn't submitted.
-
-    Raises:
-        ServiceError: The service can't be asked any more.
-    """
-    github = session.config.github
-    settings = github_settings(github, os.environ, session.config.root)
-    if settings is None:
-        return []
-    view = View(
-        contexts=contexts_of(session.config, session.environment.name),
-        commit=commit,
-        observed=observed,
-        plan=plan_of(session, desired, observed, whole=whole),
-        problems=problems or {},
-        each=settings.each,
-    )
-    return report(session.commits, GitHubReporter(settings.transport(), settings), view)
-
-
-def unposted(failed: Sequence[Failed]) -> list[str]:
-    """Which commit statuses couldn't be posted, in sentences; those of one reason in one."""
-    lines = []
-    for message in sorted({one.message for one in failed}):
-        contexts = [one.status.context for one in failed if one.message == message]
-        more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
-        lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
-    return lines

@@ -1,4 +1,4 @@
-"""An environment's claims bucket, made ready: what `reconciler init --claims` does and says."""
+"""Preparation of an environment's claims bucket, for `reconciler init --claims`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from reconciler.model.manifest import JsonObject
 from reconciler.operations.init.next_steps import Step, grants
 
 _FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"
-_ALREADY_THERE = 409
+_CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A claims bucket that is ready.
+    """Claims bucket that is ready.
 
     Attributes:
-        bucket: Without `gs://`.
-        folder: What the names of this repository's claims begin with.
-        location: Where the bucket is, "" where the service doesn't say.
-        made: Whether it was made just now.
-        runs: How many runs of this repository the service has already.
-        warnings: What makes claims less safe than they could be.
-        steps: The permissions that are needed; none for the embedded service.
+        bucket: Its name without `gs://`.
+        folder: The prefix of the names of this repository's claims.
+        location: The bucket's location; "" if the service doesn't report it.
+        made: True if this call created the bucket.
+        runs: The number of this repository's runs that exist already.
+        warnings: Settings that make claims less safe.
+        steps: The permissions to grant; none for the embedded service.
     """
 
     bucket: str
@@ -40,18 +40,19 @@ class Prepared:
 
 
 def prepare_claims(session: Session) -> Prepared:
-    """Make the bucket where it isn't there, and begin the claims where they haven't begun; again is harmless.
+    """Create the bucket and initialize the claims, unless both are done; repeated calls change nothing.
 
     Raises:
         ServiceError: A rule of the bucket deletes claims, and nothing was changed; or a service can't be
-            asked, or says no.
+            reached, or denies the request.
     """
     bucket = session.environment.claims_bucket
     found = _bucket(session)
+    # All checks come before the first write.
     if found is not None:
         _refuse_deletion(bucket, found)
     runs = len(session.runs())
-    ready = found if found is not None else _made(session)
+    ready = found if found is not None else _create(session)
     session.claims.found()
     return Prepared(
         bucket=bucket,
@@ -73,11 +74,11 @@ def _bucket(session: Session) -> JsonObject | None:
     except NotFoundAtServiceError:
         return None
     except ApiError as error:
-        raise _failed(session, error) from None
+        raise _explained(session, error) from None
     return found
 
 
-def _made(session: Session) -> JsonObject:
+def _create(session: Session) -> JsonObject:
     environment = session.environment
     body = {
         "name": environment.claims_bucket,
@@ -92,18 +93,18 @@ def _made(session: Session) -> JsonObject:
     try:
         made: JsonObject = execute(buckets.insert(project=environment.project, body=body))
     except ApiError as error:
-        # Somebody else made it a moment ago.
-        found = _bucket(session) if error.status == _ALREADY_THERE else None
+        # A concurrent call may have created it. Google also returns 409 for another project's bucket.
+        found = _bucket(session) if error.status == _CONFLICT else None
         if found is None:
-            raise _failed(session, error) from None
+            raise _explained(session, error) from None
         _refuse_deletion(environment.claims_bucket, found)
         return found
     return made
 
 
-def _failed(session: Session, error: ApiError) -> ServiceError:
+def _explained(session: Session, error: ApiError) -> ServiceError:
     environment = session.environment
-    # A 404 that isn't the service's own says nothing of projects.
+    # A 404 from a proxy, for example, doesn't mean that the project is missing.
     status = error.status if error.status != 404 or isinstance(error, NotFoundAtServiceError) else 0
     hints = {
         400: 'correct what it says of "location" or "claimsBucket" in reconciler.yaml',
@@ -120,7 +121,7 @@ def _failed(session: Session, error: ApiError) -> ServiceError:
 
 
 def _refuse_deletion(bucket: str, found: JsonObject) -> None:
-    """Raise ServiceError where the bucket's rules delete claims, or keep them from being written again."""
+    """Raise ServiceError if the bucket's rules delete claims, or prevent updates of them."""
     if part_of(found, "retentionPolicy"):
         raise ServiceError(
             f"the bucket {bucket} has a retention policy, and claims are written again and again",
@@ -144,14 +145,14 @@ def _deletes_claims(rule: JsonObject) -> bool:
     if part_of(rule, "action").get("type") != "Delete" or _only_old_versions(condition):
         return False
     given = condition.get("matchesPrefix")
-    # What can't be read limits nothing.
+    # An unreadable prefix counts as no limit, so that the bucket is refused.
     prefixes = given if isinstance(given, list) and given else [""]
     texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
     return any(prefix.startswith(PREFIX) or PREFIX.startswith(prefix) for prefix in texts)
 
 
 def _only_old_versions(condition: JsonObject) -> bool:
-    """Whether no version that is the newest of its object can fulfil the condition."""
+    """Return True if only noncurrent versions of objects can meet the condition."""
     counted = (condition.get(name) for name in ("numNewerVersions", "daysSinceNoncurrentTime"))
     return (
         condition.get("isLive") is False

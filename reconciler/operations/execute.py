@@ -1,4 +1,4 @@
-"""The plan carried out: the only place from which anything is submitted or cancelled."""
+"""Execution of a plan: the only module that submits and cancels jobs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from reconciler.operations.submissions import (
     Submissions,
     delay_of,
     failed,
-    unknown_said,
+    waiting_line,
 )
-from reconciler.operations.submissions import said_of as said_of
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.limits import SUBMISSIONS
@@ -40,30 +39,29 @@ from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import Order, Settlement, Submitter
 
 PATIENCE = 60.0
-"""Seconds that one apply waits for outcomes that aren't known, and for cancelled jobs to end."""
+"""Seconds that one apply waits for unknown outcomes, and for cancelled jobs to end."""
 
 
 BodyOf = Callable[[DesiredJob, str, Mapping[str, str]], JsonObject]
-"""A job, the name of the run and its labels in; the create's body out."""
+"""Return the body of a create request for a job, the name of its run and its labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """Carries out the changes of one plan.
+    """Executor of the changes of one plan.
 
     Attributes:
         ports: The target.
-        body: Makes the bodies.
-        stage: Uploads what a job stages, before it is submitted; raises ServiceError.
+        body: Makes the bodies of create requests.
+        stage: Uploads a job's package before it is submitted; raises ServiceError.
         commit_of: Returns the commit whose files a job is made of; "" for none.
-        patience: Seconds to wait for what isn't known at once.
-        pause: Seconds between two looks meanwhile.
-        tell: Gets a line about what is waited for.
-        go_on: Asked before each submission and each wait, from any thread: once it says no, what isn't begun
-            is left undone.
-        together: Runs several submissions, or writes of claims; with threads, all of the above are used from
-            several of them.
-        listener: Gets how far the submissions have come, from one thread at a time.
+        patience: Seconds to wait for unknown outcomes.
+        pause: Seconds between two attempts.
+        tell: Called with a line about each wait.
+        go_on: Called before each submission and each wait, from any thread; False stops further ones.
+        together: Runs several submissions or claim updates; the functions above must be thread-safe if it
+            uses threads.
+        listener: Called with the submissions' progress, from one thread at a time.
     """
 
     ports: Ports
@@ -78,90 +76,81 @@ class Applier:
     listener: Listener = lambda standing: None
 
     def run(self, plan: Plan) -> Generator[Outcome]:
-        """The outcome of each change that isn't `none`, as it comes.
-
-        A second job of one attempt is cancelled first. What is replaced is cancelled once what replaces it is
-        there, and goes on where it isn't.
-        """
+        """Carry out the plan; yield the outcome of each change except `none`, as it becomes known."""
         cancels = [change for change in plan.changes if change.action is Action.CANCEL]
-        asked: list[tuple[Change, ActualJob]] = []
-        yield from self._ask([change for change in cancels if change.repair], asked)
+        cancelled: list[tuple[Change, ActualJob]] = []
+        # Duplicate runs of an attempt have no successor to wait for.
+        yield from self._cancel([change for change in cancels if change.repair], cancelled)
         missing: set[str] = set()
-        submissions = self._submissions()
+        submissions = Submissions(
+            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
+        )
         begun = submissions.begin(self._each_submission(plan))
-        yield from _noting(begun, missing)
+        yield from _collecting(begun, missing)
         waiting = submissions.waiting
+        # A replaced job is cancelled only after its successor's run is known to exist: if the submission
+        # failed, or its outcome is unknown, the old run continues.
         replaced = [change for change in cancels if not change.repair]
-        yield from self._ask([c for c in replaced if c.base_name not in missing | waiting], asked)
-        yield from _noting(submissions.end(), missing)
-        yield from self._ask([c for c in replaced if c.base_name in waiting - missing], asked)
+        yield from self._cancel([c for c in replaced if c.base_name not in missing | waiting], cancelled)
+        yield from _collecting(submissions.end(), missing)
+        yield from self._cancel([c for c in replaced if c.base_name in waiting - missing], cancelled)
         for change in plan.changes:
             if change.action is Action.BLOCKED:
                 yield Outcome(change, Status.SKIPPED, error=change.reason)
         for change in replaced:
             if change.base_name in missing:
                 yield Outcome(change, Status.SKIPPED, error="what replaces it was not submitted")
-        yield from self._ends(asked)
+        yield from self._await_ends(cancelled)
 
     def upkeep(self, desired: Sequence[DesiredJob], observed: Observed) -> list[str]:
-        """Bring every claim up to what was seen; why that failed, for each claim where it did.
-
-        A claim that somebody else changed meanwhile is left to the next pass.
-        """
+        """Update every claim with the observed state; return the reason for each claim that could not be."""
         jobs = {key: job for job in desired for key in keys_of(job)}
         runs = runs_by_claim(observed)
-        # All of them first: whether an attempt is called for, the claim before it says.
+        # All claims first: the previous attempt's claim decides if an attempt is still due.
         seen = {
             id: refreshed(found.claim, jobs.get(id.key), runs.get(id, ()))
             for id, found in observed.claims.items()
         }
-        keepings = []
+        updates = []
         for id, found in observed.claims.items():
             job = jobs.get(id.key)
             steps = [*self._steps(found, seen[id], job, runs.get(id, ()))]
             if is_left(found.claim, job, seen):
                 steps.append(partial(Submitter(self.ports).conclude, id))
             if steps:
-                keepings.append(partial(_kept, found.claim, steps))
-        return sorted(said for said in self.together(keepings) if said)
+                updates.append(partial(_update, found.claim, steps))
+        return sorted(problem for problem in self.together(updates) if problem)
 
     def _steps(
         self, found: Versioned, claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]
     ) -> Iterator[Callable[[], object]]:
-        """What makes a claim be `claim`, as it was seen; nothing where that is no news."""
         marks = {run.labels.get(TRY) for run in runs}
         if job and claim.state is not ClaimState.BOUND and not marks.isdisjoint(claim.tries):
-            # A job has shown up whose submission nobody goes on with: it is suspended, say, or was given up.
+            # A run exists although its submission was not continued: the job is suspended or was given up,
+            # for example.
             yield partial(Submitter(self.ports).adopt, self._order(job, claim.job_name, claim.id))
         elif claim != found.claim:
+            # The write has no effect if the claim changed since it was observed; the next pass updates it.
             yield partial(self.ports.claims.write, claim, found.generation)
 
     def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> Settlement:
-        """Send a submission again because a person says so; raises ServiceError.
-
-        A search must find the other jobs of its kind among `runs` before.
-        """
+        """Send a submission again if a search finds the `runs` of its kind; raise ServiceError."""
         self.stage(job)
         clock = self.ports.clock
         end = clock.monotonic() + self.patience
         witnesses = _witnesses(runs).get(claim.kind, ())
         submitter = Submitter(self.ports)
         order = replace(self._order(job, claim.job_name, claim.id), witnesses=witnesses)
-        is_told = False
+        is_reported = False
         while True:
             settled = submitter.resubmit(order)
-            if settled.until and not is_told:
-                is_told = True
-                self.tell(unknown_said(settled))
+            if settled.until and not is_reported:
+                is_reported = True
+                self.tell(waiting_line(settled))
             delay = delay_of(settled, self.pause)
             if delay is None or not self.go_on() or clock.monotonic() + delay > end:
                 return settled
             clock.sleep(delay)
-
-    def _submissions(self) -> Submissions:
-        return Submissions(
-            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
-        )
 
     def _each_submission(self, plan: Plan) -> list[Submission]:
         changes = [change for change in plan.changes if change.action in SUBMISSIONS]
@@ -180,21 +169,24 @@ class Applier:
         )
         return Submission(change, order, partial(self.stage, job))
 
-    def _ask(self, changes: Sequence[Change], asked: list[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
-        """Ask for the ends of runs, which are put to `asked`; the outcomes of those that can't be asked."""
+    def _cancel(
+        self, changes: Sequence[Change], cancelled: list[tuple[Change, ActualJob]]
+    ) -> Iterator[Outcome]:
+        """Request cancellations, adding the runs to `cancelled`; yield the outcomes of failed requests."""
         for change in changes:
             run = change.actual
             assert run is not None, "a cancel is always of an actual job"
             try:
                 cancel.ask(self.ports, run)
-                asked.append((change, run))
+                cancelled.append((change, run))
             except ReconcilerError as error:
                 yield failed(change, error)
 
-    def _ends(self, asked: Sequence[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
-        """How each cancelled run really ended."""
+    def _await_ends(self, cancelled: Sequence[tuple[Change, ActualJob]]) -> Iterator[Outcome]:
+        """Wait for the cancelled runs; yield their outcomes."""
         end = self.ports.clock.monotonic() + self.patience
-        for change, run in asked:
+        for change, run in cancelled:
+            # After a stop, each run is still read once: it may have ended already.
             until = end if self.go_on() else self.ports.clock.monotonic()
             try:
                 state = cancel.end_of(self.ports, run, until, self.pause)
@@ -217,6 +209,7 @@ class Applier:
             rerun=rerun_digest(manifest.reconcile.rerun),
         )
         labels = labels_of(job, self.ports.source, commit, id, self.ports.instance)
+        # Older releases stored the claim under another key of the same job.
         earlier = tuple(ClaimId(key, id.attempt) for key in keys_of(job) if key != id.key)
         return Order(claim, lambda mark: self.body(job, job_name, {**labels, TRY: mark}), earlier)
 
@@ -229,14 +222,14 @@ def applier_of(
     tell: Callable[[str], None] = lambda line: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Applier:
-    """The applier of an open session, which submits several jobs at once."""
+    """Return an applier that submits several jobs concurrently in an open session."""
     bucket = session.environment.staging_bucket
-    staged = _Staged(session.staging)
+    uploader = _Uploader(session.staging)
 
     def stage(job: DesiredJob) -> None:
         archive = desired.archives.get(job.job_name)
         if archive:
-            staged.put(archive)
+            uploader.put(archive)
 
     return Applier(
         ports=session.ports,
@@ -251,30 +244,28 @@ def applier_of(
     )
 
 
-class _Staged:
-    """Uploads each archive once, whichever thread comes first, and however many jobs share it."""
+class _Uploader:
+    """Thread-safe uploader that uploads each archive once, however many jobs share it."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._lock = threading.Lock()
         self._busy: dict[str, threading.Lock] = {}
-        self._there: set[str] = set()
+        self._done: set[str] = set()
 
     def put(self, archive: Sdist) -> None:
-        """Upload an archive where that wasn't done yet; raises ServiceError, and the next one tries again."""
+        """Upload an archive unless that is done; raise ServiceError, and let the next call try again."""
+        # One lock for each archive: different archives are uploaded at the same time.
         with self._lock:
             busy = self._busy.setdefault(archive.sha256, threading.Lock())
         with busy:
-            if archive.sha256 not in self._there:
+            if archive.sha256 not in self._done:
                 self._staging.put(archive)
-                self._there.add(archive.sha256)
+                self._done.add(archive.sha256)
 
 
 def _witnesses(runs: Iterable[ActualJob]) -> dict[str, tuple[ActualJob, ...]]:
-    """Return runs by kind, live ones first, then by age.
-
-    A listing that leaves out old jobs is noticed by the oldest; what has ended may be deleted sooner.
-    """
+    # The oldest runs reveal a listing without old jobs; live ones come first, as ended ones may be deleted.
     by_kind: dict[str, list[ActualJob]] = defaultdict(list)
     for run in runs:
         by_kind[run.kind].append(run)
@@ -284,8 +275,8 @@ def _witnesses(runs: Iterable[ActualJob]) -> dict[str, tuple[ActualJob, ...]]:
     }
 
 
-def _noting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]:
-    """The outcomes; the base names of what isn't there, as far as is known, are put to `missing`."""
+def _collecting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]:
+    """Yield the outcomes, and add the base names of jobs without a known run to `missing`."""
     for outcome in outcomes:
         if outcome.status is not Status.APPLIED:
             missing.add(outcome.change.base_name)
@@ -293,7 +284,7 @@ def _noting(outcomes: Iterator[Outcome], missing: set[str]) -> Iterator[Outcome]
 
 
 def labels_of(job: DesiredJob, source: str, commit: str, id: ClaimId, instance: str) -> dict[str, str]:
-    """Return the labels that mark a run as this environment's, and say what it was made of."""
+    """Return the labels that mark a run as this environment's, and record its code and commit."""
     labels = {SOURCE: source, KEY: id.key, ATTEMPT: str(id.attempt)}
     if instance:
         labels[INSTANCE] = instance
@@ -304,8 +295,8 @@ def labels_of(job: DesiredJob, source: str, commit: str, id: ClaimId, instance: 
     return labels
 
 
-def _kept(claim: Claim, steps: Sequence[Callable[[], object]]) -> str:
-    """Take the steps that bring a claim up to date; why that failed, "" where it didn't."""
+def _update(claim: Claim, steps: Sequence[Callable[[], object]]) -> str:
+    """Carry out the steps of a claim's update; return the reason if that failed, else ""."""
     try:
         for step in steps:
             step()

@@ -1,4 +1,4 @@
-"""Load the jobs that a repository's manifests ask for."""
+"""Loader of the desired jobs from a repository's manifests."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 
 
 class Desired(Struct, frozen=True):
-    """All wanted jobs, with the code that was read to name them.
+    """All desired jobs, with the code that their names were computed from.
 
     Attributes:
-        jobs: Sorted by base name.
-        archives: By job name, what is staged; exactly the bytes that the name was made of. Each is made when
-            it is first asked for.
-        code: By job name, the source tree as it was read; nothing for a job without a package.
+        jobs: The jobs, sorted by base name.
+        archives: The staged archive by job name, built on first access from exactly the code that was named.
+        code: The source tree as it was read, by job name; without jobs that have no package.
     """
 
     jobs: tuple[DesiredJob, ...]
@@ -50,7 +49,7 @@ def desired_jobs(
     environment: Environment,
     known: Sequence[Identities] = (),
 ) -> Desired:
-    """The wanted jobs of valid manifests; raises InvalidError with every reason why code can't be staged.
+    """Return the desired jobs of valid manifests; raise InvalidError with every problem of staged code.
 
     The arguments are those of `stageable_jobs`.
     """
@@ -66,13 +65,13 @@ def stageable_jobs(
     environment: Environment,
     known: Sequence[Identities] = (),
 ) -> tuple[Desired, list[Problem]]:
-    """The wanted jobs whose code can be staged, and every reason why the code of the others can't.
+    """Return the desired jobs with code that can be staged, and the problems of the other jobs' code.
 
     Args:
         root: The repository's root.
-        manifests: All valid ones.
-        environment: Where the jobs are for.
-        known: Of each manifest the identities, as `Validation.identities` has them; by default none is known.
+        manifests: All valid manifests.
+        environment: The environment of the jobs.
+        known: The identities of each manifest, as `Validation.identities` has them; computed by default.
     """
     reader: CodeReader | None = None
     jobs = []
@@ -83,6 +82,7 @@ def stageable_jobs(
             continue
         reader = reader or _code_reader(root)
         module = _module(manifest)
+        # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package, module):
             job = _job(manifest, found, tree.digest, environment)
             reader.archives.add(job.job_name, tree, manifest.name, module)
@@ -94,7 +94,7 @@ def stageable_jobs(
 
 
 def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
-    """Why the code of valid manifests can't be staged; nothing of it is run to find out."""
+    """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
     reader: CodeReader | None = None
     for manifest in manifests:
         if manifest.package is not None:
@@ -104,9 +104,8 @@ def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
 
 
 def _code_reader(root: Path) -> CodeReader:
-    from reconciler.operations.staged_code import (
-        CodeReader,  # what it takes to make archives is slow to import
-    )
+    # Slow to import, and needed only for jobs with a package.
+    from reconciler.operations.staged_code import CodeReader
 
     return CodeReader(root)
 
@@ -118,33 +117,36 @@ def _module(manifest: Manifest) -> str:
 def _job(manifest: Manifest, known: Identities, code: str, environment: Environment) -> DesiredJob:
     packed = manifest.packed
     if not known:
+        # The cache has no identities of a manifest that changed, or whose package's code is part of them.
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
         assert schema is not None, "a valid manifest has a schema"
         packed = canonical_spec(manifest.spec, schema)
         known = tuple((each, label_of(each)) for each in identities(manifest, packed, code))
-    whole, *earlier = [identity for identity, _ in known]
-    name = job_name(manifest.base_name, whole)
+    # The first identity names the job; the others are those of older versions of the hash.
+    identity, *earlier = [each for each, _ in known]
+    name = job_name(manifest.base_name, identity)
+    # Defaults come after the name: a changed default must not submit every job again.
     if environment.defaults:
         engine = engine_class(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
     keys = tuple([key for _, key in known])
-    return DesiredJob(manifest, whole, name, code, packed, tuple(earlier), keys)
+    return DesiredJob(manifest, identity, name, code, packed, tuple(earlier), keys)
 
 
 def load_desired(
     config: Config, environment: Environment, paths: Sequence[Path], memory: Memory | None = None
 ) -> Desired:
-    """Return the jobs that the manifests under `paths` ask for.
+    """Return the jobs of the manifests under `paths`.
 
     Args:
         config: The settings.
-        environment: The environment that the jobs are for.
+        environment: The environment of the jobs.
         paths: Files and folders, as `manifest_paths` takes them.
-        memory: The known manifests of a process that loads them repeatedly, which it keeps up to date; by
-            default, the cache on disk.
+        memory: The known manifests of a process that loads them repeatedly, updated by this call; by default
+            the cache on disk.
 
     Raises:
-        InvalidError: Manifests are not valid, or packages can't be staged; it has every problem.
+        InvalidError: Manifests are invalid, or packages can't be staged; it has every problem.
         UsageError: A path does not exist.
     """
     root, filled = config.root, frozenset(environment.defaults)

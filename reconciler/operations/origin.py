@@ -5,13 +5,13 @@ A job is made of
 - its manifest's file;
 - `reconciler.yaml`, or its absence;
 - the source tree of its package, as `reconciler.packaging.source_tree` defines it: the path, the executable
-  bit and the bytes of every file that counts, links followed. A file that only the work tree or only the
-  commit has is a difference. What the `.gitignore` files of the repository exclude is not part of either.
+  bit and the bytes of every included file, links followed. A file that only the work tree or only the
+  commit has is a difference. Files that the repository's `.gitignore` files exclude are not part of either.
 
 The comparison is of bytes as they were read, by their digests, and of blobs as git stores them: no file of
 the work tree is read again, and no filter, line-end conversion or hook runs. So a file that a checkout
 converts (`core.autocrlf`, `eol=crlf`, `ident`) differs. A file in Git LFS is equal if its pointer names the
-SHA-256 of what was read. Files of a submodule are no files of the commit.
+SHA-256 of the file that was read. Files of a submodule are not files of the commit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reconciler.packaging.source_tree import SourceFile, SourceTree
 
 MAX_LINES = 5
-"""How many differing files are named."""
+"""Maximum number of differing files that are named."""
 
 _LFS_POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize [0-9]+\n"
@@ -54,13 +54,12 @@ class Origin:
 
     Attributes:
         commit: The commit that jobs carry, 40 hex digits; "" for none.
-        made: The names of the jobs that are made of the commit's files; a job that was not compared is not
-            among them.
+        made: The names of the jobs that are made of the commit's files, without jobs that were not compared.
         differences: By name of each other compared job, the first difference, as a clause.
         elsewhere: Differences that belong to no job, as clauses: a manifest that only the commit has, for
             example.
-        all_compared: Whether every wanted job was compared.
-        reason: Why there is no commit, as a clause; "" if there is one, or no repository.
+        all_compared: True if every desired job was compared.
+        reason: The reason for a missing commit, as a clause; "" with a commit, or without a repository.
     """
 
     commit: str = ""
@@ -72,7 +71,7 @@ class Origin:
 
     @property
     def exact(self) -> str:
-        """The commit whose jobs are exactly the wanted ones, each made of its files; "" if there is none."""
+        """The commit with exactly the desired jobs, each made of its files; "" for none."""
         return self.commit if self.all_compared and not self.differences and not self.elsewhere else ""
 
     def commit_of(self, job: DesiredJob) -> str:
@@ -80,16 +79,16 @@ class Origin:
         return self.commit if job.job_name in self.made else ""
 
     def part(self, plan: Plan) -> Plan:
-        """Return the part of a plan that is the commit's; it is the whole plan only if all jobs are."""
+        """Return the part of a plan that is the commit's: the whole plan only if all jobs are."""
         if self.exact:
             return plan
         own = tuple(c for c in plan.changes if c.desired and c.desired.job_name in self.made)
-        # A copy by its fields, as msgspec has another `replace` than dataclasses.
+        # Plan is a msgspec struct: `dataclasses.replace` doesn't take it.
         return Plan(plan.target, own, (), plan.digest, whole=False)
 
 
 NO_ORIGIN = Origin()
-"""The origin of jobs that were not compared with any commit."""
+"""Origin of jobs that were not compared with a commit."""
 
 
 def origin_of(
@@ -102,18 +101,18 @@ def origin_of(
 ) -> Origin:
     """Compare the files that jobs were made of with the commit that they would carry.
 
-    It is the commit that is checked out, or the head of the pull request whose merge commit is.
+    It is the checked-out commit, or the head of the pull request if its merge commit is checked out.
 
     Args:
         config: The settings as they were read.
-        desired: All wanted jobs as they were read.
-        jobs: Those of them to compare.
+        desired: All desired jobs as they were read.
+        jobs: The jobs to compare.
         environ: The environment variables.
-        whole: Whether `desired` is all that the work tree wants: then a manifest that only the commit has is
-            a difference.
+        whole: True if `desired` has all jobs of the work tree: then a manifest that only the commit has is a
+            difference.
 
     Returns:
-        An origin without a commit if there is no repository, or the commit cannot be read.
+        An origin without a commit if there is no repository, or the commit can't be read.
     """
     head = head_of(config.root, environ)
     if head is None:
@@ -141,7 +140,7 @@ def origin_of(
 
 
 def exported(commit: str, desired: Desired) -> Origin:
-    """Return the origin of jobs that were read from files which this process laid out from a commit."""
+    """Return the origin of jobs that were read from files which this process wrote from a commit."""
     return Origin(commit, frozenset(job.job_name for job in desired.jobs), all_compared=True)
 
 
@@ -163,20 +162,20 @@ def uncarried(origin: Origin, jobs: Iterable[DesiredJob]) -> list[str]:
 
 
 def _names(named: list[str]) -> str:
-    """A subject and its verb."""
+    # Each subject comes with its verb, so that the number agrees.
     if len(named) == 1:
         return f"{named[0]} carries"
     return f"{named[0]} and {len(named) - 1} more job{'' if len(named) == 2 else 's'} carry"
 
 
 class _Comparison:
-    """The comparison of what was read with the files of one commit.
+    """Comparison of the files that were read with the files of one commit.
 
     Args:
         commit: The commit.
         config: The settings as they were read.
-        desired: All wanted jobs as they were read.
-        jobs: Those that are compared.
+        desired: All desired jobs as they were read.
+        jobs: The jobs to compare.
     """
 
     def __init__(
@@ -210,38 +209,37 @@ class _Comparison:
         return place if place is not None and self._commit.entry(place).is_file else None
 
     def _digests_at(self, places: Iterable[Names | None]) -> dict[str, bytes]:
-        """Return the digests of the commit's files at these places, by the ids of their blobs."""
+        """Return the digests of the commit's files at these places, by blob id."""
         ids = [*{self._commit.entry(place).id for place in places if place}]
         return {id: digest_of(data) for id, data in zip(ids, self._commit.contents(ids), strict=True)}
 
     def _differing(self, path: str, place: Names | None, digest: bytes) -> str:
         """Return how a file that was read, or was not there, differs; "" if it does not."""
         if place is None:
-            return self._said(path, "is not in") if digest else ""
+            return self._clause(path, "is not in") if digest else ""
         if not digest:
-            return self._said(path, "is only in")
+            return self._clause(path, "is only in")
         same = self._digests.get(self._commit.entry(place).id) == digest
-        return "" if same else self._said(path, "differs from")
+        return "" if same else self._clause(path, "differs from")
 
-    def _said(self, path: str, how: str) -> str:
+    def _clause(self, path: str, how: str) -> str:
         return f"{path} {how} commit {self._commit.sha[:7]}"
 
     def _differing_package(self, job: DesiredJob) -> str:
         if job.manifest.package is None:
             return ""
         folder = self._folder(job)
+        # Several jobs share a package.
         key = (folder, job.code)
         if key not in self._packages:
             self._packages[key] = self._differing_tree(folder, job, job.manifest.package)
         return self._packages[key]
 
     def _folder(self, job: DesiredJob) -> Path:
-        """Return the package of a job whose manifest the commit has, laid out.
-
-        It is where the path in the manifest leads in the commit, whose links may be others.
-        """
+        """Return the folder in which the commit's package of a job was written."""
+        # The path of the manifest is resolved in the commit, whose links may differ from the work tree's.
         place = self._places[job.manifest.path]
-        assert place, "it was found there"
+        assert place, "only manifests of the commit are compared"
         key = (place[:-1], job.manifest.written)
         if key not in self._folders:
             manifest = self._commit.root.joinpath(*place)
@@ -253,38 +251,36 @@ class _Comparison:
 
         shown = package.relative_to(self._root).as_posix()
         if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
-            return self._said(shown, "is not in")
+            return self._clause(shown, "is not in")
         try:
             kept = read_source_tree(folder, self._commit.root)
         except InvalidError:
-            return self._said(shown, "can't be staged as it is in")
+            return self._clause(shown, "can't be staged as it is in")
         if kept.digest == job.code:
             return ""
         found = _differing_file(self._desired.code[job.job_name], kept)
-        return self._said(f"{shown}/{found[0]}", found[1]) if found else ""
+        return self._clause(f"{shown}/{found[0]}", found[1]) if found else ""
 
     def _unread(self) -> list[str]:
-        """Return the manifests that the commit has and the work tree was not seen to have."""
+        """Return the manifests of the commit that were not read from the work tree."""
         staged = (job for job in self._desired.jobs if job.manifest.package)
         packages = {self._folder(job) for job in staged if self._places[job.manifest.path]}
         read = set(self._places.values())
         unread = sorted(place for place in self._manifests() if place not in read)
         return [
-            self._said(_shown("/".join(place)), "is only in")
+            self._clause(_shown("/".join(place)), "is only in")
             for place in unread
             if not is_below_any(self._commit.root.joinpath(*place), packages)
         ]
 
     def _manifests(self) -> Iterator[Names]:
-        """Yield the places of the commit's manifests, found as `find_manifests` finds them.
-
-        A link with a manifest's name that leads to no file is one too: a work tree with it has no jobs.
-        """
+        """Yield the places of the commit's manifests, found as `find_manifests` finds them."""
         top = self._commit.place((JOBS_FOLDER,))
         waiting = [top] if top is not None else []
         done: set[Names] = set()
         while waiting:
             folder = waiting.pop()
+            # Links can form a cycle.
             if folder in done:
                 continue
             done.add(folder)
@@ -292,12 +288,13 @@ class _Comparison:
                 place = self._commit.place((*folder, name))
                 if place is not None and self._commit.entry(place).is_folder:
                     waiting += [] if name.startswith(".") else [place]
+                # A broken link named like a manifest counts: a work tree with it is invalid.
                 elif is_manifest(name):
                     yield place or (*folder, name)
 
 
 def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | None:
-    """Return the path of the first file that differs, and how it does; None if none does."""
+    """Return the path of the first file that differs, and the difference; None if all are equal."""
     ours, theirs = ({file.path: file for file in tree.files} for tree in (read, kept))
     for path in sorted({*ours, *theirs}):
         mine, its = ours.get(path), theirs.get(path)
@@ -311,7 +308,7 @@ def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | Non
 
 
 def _is_same(read: SourceFile, kept: SourceFile) -> bool:
-    """Return True if the commit keeps these bytes, itself or by a pointer of Git LFS."""
+    # With Git LFS, the commit has a pointer to the content.
     pointer = _LFS_POINTER.fullmatch(kept.content)
     return read.content == kept.content or (
         pointer is not None and pointer[1].decode() == hashlib.sha256(read.content).hexdigest()
@@ -319,12 +316,12 @@ def _is_same(read: SourceFile, kept: SourceFile) -> bool:
 
 
 def _shown(path: str) -> str:
-    """Return a path as text that can be printed."""
+    # Git allows names that aren't UTF-8.
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def laying_out(commit: Revision) -> PackageOf:
-    """Return a finder of packages among a commit's files; it lays out each package that it finds."""
+    """Return a finder of packages among a commit's files, which writes each found package to a folder."""
 
     def found(manifest: Path, written: str) -> PackageFolder:
         file = manifest.relative_to(commit.root).parts

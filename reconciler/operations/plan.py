@@ -1,4 +1,4 @@
-"""The plan between what is wanted and what there is, and what it takes to carry it out."""
+"""Plan of an environment, and the request bodies and costs of its submissions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from reconciler.submission.observe import Observed
 
 
 def target_of(config: Config, environment: Environment) -> Target:
-    """Where the plans of an environment are for."""
+    """Return the target of an environment's plans."""
     sharing = config.sharing(environment)
     return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
 
 
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
-    """The plan; asks the service once more for the specs of the runs that changed jobs are compared with."""
+    """Return the plan; read the specs of the runs that changed jobs are compared with."""
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.known, source)
     own = _with_specs(session.ports.jobs, desired.jobs, own, observed.known)
@@ -49,35 +49,39 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bo
 def _with_specs(
     jobs: JobApi, desired: Sequence[DesiredJob], runs: Sequence[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> list[ActualJob]:
-    """Return the runs that are still there, with the specs that the plan compares."""
+    """Return the existing runs, with the specs of those that the plan compares."""
+    # Listings lack specs. A run that was deleted since the listing changes the predecessors, so they are
+    # computed again until all of them have been read.
     specs: dict[str, JsonObject] = {}
-    gone: set[str] = set()
+    deleted: set[str] = set()
     while True:
-        left = [run for run in runs if run.resource not in gone]
-        unread = [run for run in predecessors(desired, left, claims) if run.resource not in specs]
+        existing = [run for run in runs if run.resource not in deleted]
+        unread = [run for run in predecessors(desired, existing, claims) if run.resource not in specs]
         if not unread:
-            return [replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in left]
+            return [
+                replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in existing
+            ]
         for run in unread:
             try:
                 specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec
             except NotFoundError:
-                gone.add(run.resource)
+                deleted.add(run.resource)
 
 
 def accelerator_hours(plan: Plan) -> float:
-    """The most accelerator-hours that the plan's submissions can use."""
+    """Return the maximum number of accelerator-hours of the plan's submissions."""
     return sum(hours_of(c.desired) for c in plan.changes if c.action in SUBMISSIONS and c.desired)
 
 
 def hours_of(job: DesiredJob) -> float:
-    """The most accelerator-hours that one run of a job can use."""
+    """Return the maximum number of accelerator-hours of one run of a job."""
     return engine_class(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
 
 
 def request_body(
     job: DesiredJob, desired: Desired, bucket: str, job_name: str, labels: Mapping[str, str]
 ) -> JsonObject:
-    """The exact body of the create, its package staged in `bucket`."""
+    """Return the exact body of the create request, with the job's package staged in `bucket`."""
     engine = engine_class(job.manifest.api_version)
     spec, kind = job.spec, job.manifest.kind
     archive = desired.archives.get(job.job_name)

@@ -1,4 +1,4 @@
-"""`plan --base`: the plan from the jobs and settings of a commit to those of the work tree, offline."""
+"""`plan --base`: plan from the jobs and settings of a commit to those of the work tree, offline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def proposal_of(
 ) -> Plan:
     """Return the plan of the manifests below `paths` over those of the commit `base`, each with its settings.
 
-    Invalid settings of the work tree leave only the settings compared.
+    If the work tree's settings are invalid, only the settings are compared.
 
     Args:
         root: The work tree's root.
@@ -44,7 +44,7 @@ def proposal_of(
 
     Raises:
         UsageError: There is no git repository, or neither side has a path or the environment.
-        NotFoundError: There is no such commit.
+        NotFoundError: The commit does not exist.
         ReconcilerError: The commit can't be read.
     """
     named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
@@ -59,10 +59,12 @@ def proposal_of(
                 if paths:
                     raise UsageError(f"there is no file or folder {path}, nor was there one in {base}")
                 manifest_paths(root, paths)
+        # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
         old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), memory)
     places = [path for path in named if os.path.lexists(path)]
     new, after, problems = _load(root, places, sides[1], package_folder, memory)
+    # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
     return propose(
@@ -79,6 +81,7 @@ def proposal_of(
 def _names(root: Path, path: Path) -> Names:
     """Return the names that lead from the root to a path."""
     straight = Path(os.path.normpath(path.absolute()))
+    # The path itself first: a link within the repository is compared as git stores it.
     for place in (straight, straight.resolve()):
         if place.is_relative_to(root):
             return place.relative_to(root).parts
@@ -88,7 +91,6 @@ def _names(root: Path, path: Path) -> Names:
 def _load(
     root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, memory: Memory
 ) -> tuple[Validation, Sequence[DesiredJob], tuple[Problem, ...]]:
-    """Return the manifests of one side, its jobs that can be staged, and all problems, sorted."""
     found = validate(root, paths, frozenset(environment.defaults), package_of, memory)
     desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
     return found, desired.jobs, tuple(sorted([*found.problems, *capped(unfit)]))
@@ -141,6 +143,6 @@ def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Probl
 
 
 def _place(config: Config, environment: Environment) -> tuple[object, ...]:
-    """Return all settings that decide where runs and their records are found."""
+    """Return all settings that determine the location of runs and their records."""
     records = environment.claims_bucket, environment.instance, dict(environment.endpoints)
     return (config.source, environment.engine, environment.project, environment.location, *records)

@@ -1,7 +1,8 @@
-"""What commits are owed is written down, posted, and crossed off once it has been seen there."""
+"""Commit statuses: recorded as owed before submission, posted, and closed once confirmed."""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +11,16 @@ from itertools import chain
 from typing import Protocol
 
 from reconciler.base.errors import ServiceError
+from reconciler.google.session import Session
 from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
-from reconciler.reporting.github.statuses import Failed, Outdated, Posted
-from reconciler.reporting.status import CommitStatus
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.origin import Origin
+from reconciler.operations.plan import plan_of
+from reconciler.reporting.github.settings import contexts_of, github_settings
+from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
+from reconciler.reporting.status import CommitStatus, plain_status
 from reconciler.reporting.status_rules import (
     Telling,
     View,
@@ -25,49 +31,55 @@ from reconciler.reporting.status_rules import (
     submitted_twice,
     telling,
 )
+from reconciler.submission.observe import Observed
 
 Skipped = Callable[[Collection[str]], Sequence[str]]
 
 TRIES = 5
-"""How often a record is written anew where somebody else wrote it meanwhile."""
+"""Number of attempts to write a record that other writers change at the same time."""
 
 MOST_APPLIED = 20
-"""Applied commits that the newest record keeps: of two branches, say, each with its own way to its head."""
+"""Number of applied commits that the newest record lists.
+
+Two branches, for example, each have their own chain of commits.
+"""
 
 LINGERING = timedelta(days=1)
-"""How long a record stays open after all was seen: a reporter that stood still between reading what is there
-and posting may still post older news over it, and GitHub has no compare-and-swap."""
+"""Time for which a record stays open after all its statuses were confirmed.
+
+A slow reporter may still post older statuses over the current ones: GitHub has no compare-and-swap.
+"""
 
 PATIENCE = timedelta(days=30)
-"""How long a commit that GitHub doesn't know may still be pushed."""
+"""Time for which a commit that GitHub doesn't know may still be pushed."""
 
 
 class Reporter(Protocol):
-    """Where statuses are posted."""
+    """Destination of commit statuses."""
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
-        """Post those that say something new about the commit; no outcome for the others."""
+        """Post the statuses that differ from the commit's current ones; return an outcome for each."""
 
 
 def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -> None:
-    """Write down what a commit is owed, before anything is submitted for it.
+    """Record the statuses that a commit is owed, before the first submission for it.
 
     Args:
         store: The environment's records.
         commit: The commit that is checked out.
-        plan: What is about to be carried out.
-        skipped: Gives, for commits that are known of, those that were passed over since.
+        plan: The plan that is about to be carried out.
+        skipped: Returns, for known commits, the commits that were passed over since.
 
     Raises:
-        ServiceError: It can't be written down: then its jobs' ends would be told to nobody.
+        ServiceError: The record can't be written, so the jobs' ends could not be reported.
     """
     records, now = store.all(), store.now()
     newest = newest_of(found.record for found in records.values())
     last = _applied_last(newest, records)
     applied = (*newest.applied, *last) if newest else ()
     known = {*records, *applied}
-    # What lies behind the newest alone too: between two that didn't know of each other nobody has looked, nor
-    # between an older commit that was applied again and those that were before it.
+    # The first search leaves out the ancestors of all known commits, and so those between two concurrent
+    # commits, or behind an older commit that was applied again; the others find them.
     passed_over = chain(skipped(known), *(skipped({sha}) for sha in last if known != {sha}))
     for sha in dict.fromkeys(passed_over):
         if sha not in known:
@@ -75,12 +87,14 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
     for _ in range(TRIES):
         found = records.get(commit)
         others = (other.record.number for sha, other in records.items() if sha != commit)
+        # A repeated apply of the newest commit keeps its number.
         number = 1 + max(others, default=0)
         blank = CommitRecord(commit, now, number, applied=applied[-MOST_APPLIED:])
-        wanted = record_for(plan, blank, found.record if found else None)
-        if found and found.record == wanted:
+        record = record_for(plan, blank, found.record if found else None)
+        if found and found.record == record:
             return
-        if store.write(wanted, found.generation if found else 0):
+        # The write fails if the record changed since it was read; generation 0 means that it must not exist.
+        if store.write(record, found.generation if found else 0):
             return
         records = store.all()
     raise ServiceError(
@@ -90,79 +104,77 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
 
 
 def _applied_last(newest: CommitRecord | None, records: Mapping[str, VersionedRecord]) -> tuple[str, ...]:
-    """The commit that was applied last; several where neither was known of when the other was opened."""
+    """Return the commit that was applied last; several if concurrent reporters opened records."""
     if newest is None:
         return ()
-    # Of the commits before it, the newest doesn't name those of long ago.
+    # The newest record lists a limited number of commits: an old record that it lacks isn't concurrent.
     since = max(0, newest.number - MOST_APPLIED // 2)
-    apart = {newest.sha, *newest.applied}
-    beside = (sha for sha, found in records.items() if found.record.number > since and sha not in apart)
-    return (*beside, newest.sha)
+    ordered = {newest.sha, *newest.applied}
+    concurrent = (sha for sha, found in records.items() if found.record.number > since and sha not in ordered)
+    return (*concurrent, newest.sha)
 
 
 def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
-    """Post what is news to every commit that something is owed to; what couldn't be posted.
+    """Post the new statuses of every commit with an open record; return the statuses that failed.
 
-    A record is closed by a look that finds every status of it as it has to be, a day after the first one that
-    did: what a slower reporter with older news posts over it is so put right by the next one. Of the closed
-    records only the newest stays, by which it is known what was applied last.
+    A record is closed once its final statuses are confirmed again a day after their first confirmation. Only
+    the newest closed record is kept: it lists the commits that were applied last.
 
     Raises:
         ServiceError: The records can't be read or written.
     """
     records = _reopened(store, view)
     newest = newest_of(found.record for found in records.values())
+    # Newest first: if GitHub accepts only some statuses, those of the commits that people look at are posted.
+    by_age = sorted(records.values(), key=lambda found: (-found.record.number, found.record.sha))
     owed = [
-        (found, told)
-        for found in _in_turn(records.values())
+        (found, due)
+        for found in by_age
         if not found.record.closed
-        for told in [telling(view, found.record, newest)]
-        # What goes on as it was needs no look: it was told, and its end will be looked for.
-        if told.final or told.digest != found.record.told
+        for due in [telling(view, found.record, newest)]
+        # Unchanged statuses that aren't final were posted by an earlier pass.
+        if due.final or due.digest != found.record.told
     ]
-    failed, unsettled = _post(reporter, _by_commit(view, [told for _, told in owed]))
-    missing = {one.sha for one in failed}
-    for found, told in owed:
-        in_place = unsettled.isdisjoint(told.by_commit)
+    failed, changed = _post(reporter, _by_commit(view, [due for _, due in owed]))
+    incomplete = {failure.sha for failure in failed}
+    for found, due in owed:
+        confirmed = changed.isdisjoint(due.by_commit)
         written = True
-        if told.final:
-            written = _cross_off(store, found, in_place=in_place)
-        elif missing.isdisjoint(told.by_commit):
-            written = store.write(replace(found.record, told=told.digest), found.generation)
-        if not (written or in_place):
-            _look_again(store, found.record.sha)
-    _tidy(store, {one.sha for one in failed if one.unknown_commit})
+        if due.final:
+            written = _close(store, found, confirmed=confirmed)
+        elif incomplete.isdisjoint(due.by_commit):
+            written = store.write(replace(found.record, told=due.digest), found.generation)
+        # A concurrent writer may have newer facts than the statuses posted here.
+        if not (written or confirmed):
+            _post_again(store, found.record.sha)
+    _tidy(store, {failure.sha for failure in failed if failure.unknown_commit})
     return failed
 
 
-def _cross_off(store: CommitStore, found: VersionedRecord, *, in_place: bool) -> bool:
-    """Close a record once all of it has been in place for long enough; False where somebody else wrote it."""
+def _close(store: CommitStore, found: VersionedRecord, *, confirmed: bool) -> bool:
+    """Close a record once its statuses were confirmed for LINGERING; return False on a concurrent write."""
     record, now = found.record, store.now()
-    if in_place and record.seen and now - record.seen > LINGERING:
+    if confirmed and record.seen and now - record.seen > LINGERING:
         return store.write(replace(record, closed=True, told="", seen=None), found.generation)
-    if in_place != (record.seen is not None):
-        return store.write(replace(record, told="", seen=now if in_place else None), found.generation)
+    # A status that had to be posted again restarts the time.
+    if confirmed != (record.seen is not None):
+        return store.write(replace(record, told="", seen=now if confirmed else None), found.generation)
     return True
 
 
-def _look_again(store: CommitStore, sha: str) -> None:
-    """Have the next pass look at a commit: who wrote its record meanwhile may know more than was posted."""
+def _post_again(store: CommitStore, sha: str) -> None:
+    """Have the next pass post a commit's statuses again."""
     for _ in range(TRIES):
         found = store.all().get(sha)
         if found is None:
             return
-        wanted = replace(found.record, closed=False, told="", seen=None)
-        if found.record == wanted or store.write(wanted, found.generation):
+        record = replace(found.record, closed=False, told="", seen=None)
+        if found.record == record or store.write(record, found.generation):
             return
 
 
-def _in_turn(records: Iterable[VersionedRecord]) -> list[VersionedRecord]:
-    """The newest first: where GitHub takes only some statuses, those that people look at."""
-    return sorted(records, key=lambda found: (-found.record.number, found.record.sha))
-
-
 def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
-    """The records, of which the newest is opened again where what it told of turns out otherwise."""
+    """Return the records; reopen the newest if a job's reported result has changed."""
     records = store.all()
     newest = newest_of(found.record for found in records.values())
     if newest is not None and (again := reopened(view, newest)) != newest:
@@ -171,13 +183,14 @@ def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
     return records
 
 
-def _by_commit(view: View, tellings: Iterable[Telling]) -> dict[str, list[CommitStatus]]:
-    """Each status once, however many commits want its job."""
+def _by_commit(view: View, due: Iterable[Telling]) -> dict[str, list[CommitStatus]]:
+    """Return the statuses by commit; a status that several records owe appears once."""
     found: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
     for sha, statuses in submitted_twice(view).items():
         found[sha] |= {status.context: status for status in statuses}
-    for told in tellings:
-        for sha, owed in told.by_commit.items():
+    # Keyed by context, so that GitHub gets each status once, however many records owe it.
+    for each in due:
+        for sha, owed in each.by_commit.items():
             found[sha] |= {status.context: status for status in owed}
     if view.commit and view.plan.whole:
         drift = drift_status(view.contexts, view.plan.drift)
@@ -188,24 +201,93 @@ def _by_commit(view: View, tellings: Iterable[Telling]) -> dict[str, list[Commit
 def _post(
     reporter: Reporter, by_commit: Mapping[str, Sequence[CommitStatus]]
 ) -> tuple[list[Failed], set[str]]:
-    """What couldn't be posted, and the commits that didn't have everything already."""
+    """Post statuses; return the failures, and the commits that lacked a status."""
     failed: list[Failed] = []
-    unsettled: set[str] = set()
+    changed: set[str] = set()
     for sha, statuses in by_commit.items():
         outcomes = reporter.report(sha, statuses)
         failed += (outcome for outcome in outcomes if isinstance(outcome, Failed))
         if outcomes:
-            unsettled.add(sha)
-    return failed, unsettled
+            changed.add(sha)
+    return failed, changed
 
 
 def _tidy(store: CommitStore, unknown: set[str]) -> None:
-    """Remove the records that nobody needs: closed ones but the newest, and those of commits long gone."""
+    """Remove closed records except the newest, and the records of commits that were never pushed."""
     records = store.all()
     newest = newest_of(found.record for found in records.values())
+    # The store's clock costs a request, and is needed for unknown commits only.
     now = store.now() if unknown else None
     for sha, found in records.items():
         record = found.record
         gone = sha in unknown and now is not None and now - record.since > PATIENCE
         if (record.closed and record != newest) or gone:
             store.remove(sha, found.generation)
+
+
+def missing_status_reasons(session: Session, origin: Origin) -> list[str]:
+    """Return the reasons why no commit gets an overall status; empty if a commit does or none are posted."""
+    if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
+        return []
+    if not origin.commit:
+        return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
+    first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
+    more = f" (and {len(others)} more)" if others else ""
+    return [f"{first}{more}: the commit gets no overall status and no drift report"]
+
+
+def post_reason(session: Session, commit: str, reason: str) -> list[Failed]:
+    """Post to a commit why its jobs aren't applied; return the statuses that failed."""
+    settings = github_settings(session.config.github, os.environ, session.config.root)
+    if settings is None or not commit:
+        return []
+    context = contexts_of(session.config, session.environment.name).roll_up
+    outcomes = GitHubReporter(settings.transport(), settings).report(
+        commit, [plain_status("error", context, reason)]
+    )
+    return [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+
+
+def post_statuses(
+    session: Session,
+    desired: Desired,
+    observed: Observed,
+    commit: str,
+    whole: bool = True,
+    problems: Mapping[str, str] | None = None,
+) -> list[Failed]:
+    """Post the jobs' statuses to their commits if GitHub is configured; return the statuses that failed.
+
+    Args:
+        session: The environment.
+        desired: The desired jobs.
+        observed: The current claims and runs.
+        commit: The commit with exactly the desired jobs; "" for none.
+        whole: True if `desired` has all jobs of the repository.
+        problems: The reason why a job wasn't submitted, by base name.
+
+    Raises:
+        ServiceError: The service can't be read.
+    """
+    settings = github_settings(session.config.github, os.environ, session.config.root)
+    if settings is None:
+        return []
+    view = View(
+        contexts=contexts_of(session.config, session.environment.name),
+        commit=commit,
+        observed=observed,
+        plan=plan_of(session, desired, observed, whole=whole),
+        problems=problems or {},
+        each=settings.each,
+    )
+    return report(session.commits, GitHubReporter(settings.transport(), settings), view)
+
+
+def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
+    """Return a sentence for each reason why commit statuses could not be posted."""
+    lines = []
+    for message in sorted({failure.message for failure in failed}):
+        contexts = [failure.status.context for failure in failed if failure.message == message]
+        more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
+        lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
+    return lines

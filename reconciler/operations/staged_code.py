@@ -1,4 +1,4 @@
-"""The code that jobs stage: read once for all jobs, and made into archives for those that are submitted."""
+"""Code that jobs stage: each package is read once, and archived when a job is submitted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_s
 
 
 class Archives(Mapping[str, Sdist]):
-    """Archives by job name, each made when it is first asked for."""
+    """Mapping from job names to archives, each built on first access."""
 
     def __init__(self) -> None:
         self._makers: dict[str, Callable[[], Sdist]] = {}
         self._made: dict[str, Sdist] = {}
 
     def add(self, job_name: str, tree: SourceTree, name: str, module: str) -> None:
-        """Have the archive of a job made of `tree`, from which the job got its name; see `build_sdist`."""
+        """Register a job's archive, to be built from the source tree that its name was computed from."""
         self._makers[job_name] = partial(build_sdist, tree, name, module)
 
     def __getitem__(self, job_name: str) -> Sdist:
+        # Most plans submit few jobs, and an archive is needed for those alone.
         if job_name not in self._made:
             self._made[job_name] = self._makers[job_name]()
         return self._made[job_name]
@@ -36,11 +37,11 @@ class Archives(Mapping[str, Sdist]):
 
 
 class CodeReader:
-    """Reads each package folder once, however many jobs stage it.
+    """Reader that reads each package folder once, however many jobs stage it.
 
     Attributes:
-        problems: What can't be staged.
-        archives: Of the jobs that were added.
+        problems: The reasons why packages can't be staged.
+        archives: The archives of the added jobs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -48,15 +49,15 @@ class CodeReader:
         self.archives = Archives()
         self._root = root
         self._trees: dict[Path, SourceTree | SourceTreeError] = {}
-        self._fitting: set[tuple[Path, str]] = set()
+        self._checked: set[tuple[Path, str]] = set()
 
     def read(self, manifest: Manifest, folder: Path, module: str) -> SourceTree | None:
-        """The code of a job; None where it can't be staged.
+        """Return the code of a job; add to `problems` and return None if it can't be staged.
 
         Args:
-            manifest: Where problems are told of.
-            folder: Its package.
-            module: What the job runs.
+            manifest: The job's manifest, for the position of problems.
+            folder: The job's package.
+            module: The module that the job runs.
         """
         try:
             tree = self._tree(folder)
@@ -74,6 +75,7 @@ class CodeReader:
             try:
                 self._trees[folder] = read_source_tree(folder, self._root)
             except SourceTreeError as error:
+                # Kept, so that each job of the package reports the problem without another read.
                 self._trees[folder] = error
         found = self._trees[folder]
         if isinstance(found, SourceTreeError):
@@ -81,7 +83,6 @@ class CodeReader:
         return found
 
     def _check(self, folder: Path, tree: SourceTree, module: str) -> None:
-        """Raise SourceTreeError where there can be no archive for a job that runs `module`."""
-        if (folder, module) not in self._fitting:
+        if (folder, module) not in self._checked:
             check_sdist(tree, module)
-            self._fitting.add((folder, module))
+            self._checked.add((folder, module))

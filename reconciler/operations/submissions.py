@@ -1,4 +1,4 @@
-"""The submissions of one plan: sent side by side, and gone on with until what came of each is known."""
+"""Submissions of one plan: sent concurrently, and repeated until the outcome of each is known."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from reconciler.submission.quota import NotBegunError, Quota
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One change that submits a job, and how that is done.
+    """Change that submits a job, with its order.
 
     Attributes:
-        stage: Uploads what the job stages; raises ServiceError.
+        stage: Uploads the job's package; raises ServiceError.
     """
 
     change: Change
@@ -33,15 +33,15 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far the submissions of one plan have come.
+    """Progress of the submissions of one plan.
 
     Attributes:
-        total: How many there are.
-        done: How many of them have an outcome.
-        failed: How many of those aren't submitted.
-        open: How many more were sent, and wait for what comes of it or for being sent again.
-        held: Seconds in which nothing is sent, as the service's quota is used up; 0 for none.
-        left: The least seconds until all are sent; None where no pace is kept.
+        total: The number of submissions.
+        done: The number with an outcome.
+        failed: The number of those that were not submitted.
+        open: The number that were sent and have no outcome yet, or wait to be sent again.
+        held: Seconds until the service's quota allows the next request; 0 if it does now.
+        left: Minimum number of seconds until all are sent; None without a limit on the rate.
     """
 
     total: int
@@ -53,35 +53,36 @@ class Standing:
 
 
 Listener = Callable[[Standing], None]
-"""Gets how far the submissions have come whenever that changes, from one thread at a time."""
+"""Called with the progress after each change, from one thread at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A submission that was begun, and isn't done with.
+    """Submission without an outcome.
 
     Attributes:
-        settled: What was last known of it.
-        due: When it is looked at again, by the process's clock.
+        settled: Its last known state.
+        due: Time of the next attempt, by the monotonic clock.
+        is_reported: True once the wait was reported.
     """
 
     submission: Submission
     settled: Settlement
     due: float
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class Submissions:
-    """Brings submissions as far as they come within patience.
+    """Runner of submissions within a time limit.
 
     Args:
         ports: The target.
-        together: Runs several.
-        patience: Seconds to wait for what isn't known at once, and for a quota.
-        pause: Seconds between two looks meanwhile.
-        tell: Gets a line about what is waited for, from one thread at a time.
-        go_on: Asked before each submission and each wait, from any thread.
-        listener: Gets how far they have come.
+        together: Runs several tasks, concurrently or in order.
+        patience: Seconds to wait for unknown outcomes, and for a quota.
+        pause: Seconds between two attempts.
+        tell: Called with a line about each wait, from one thread at a time.
+        go_on: Called before each submission and each wait, from any thread; False stops.
+        listener: Called with the progress.
     """
 
     def __init__(
@@ -102,52 +103,57 @@ class Submissions:
         self._tell = tell
         self._go_on = go_on
         self._listener = listener
-        self._telling = threading.Lock()
+        # Submissions report from several threads; listeners are called from one at a time.
+        self._reporting = threading.Lock()
         self._open: list[_Open] = []
         self._total = self._done = self._failed = 0
-        self._quota = Quota(ports.clock, ports.chance, ports.bounds.pace, patience, pause, self._told, go_on)
+        self._quota = Quota(
+            ports.clock, ports.chance, ports.bounds.pace, patience, pause, self._report_wait, go_on
+        )
 
     @property
     def waiting(self) -> set[str]:
-        """The base names of those that aren't done with."""
+        """Return the base names of the submissions without an outcome."""
         return {one.submission.change.base_name for one in self._open}
 
     def begin(self, submissions: Sequence[Submission]) -> Iterator[Outcome]:
-        """Send each; the outcomes of those that are done with, as they come.
+        """Send each submission; yield the outcomes that are known at once.
 
-        Those whose outcome isn't known, and those that are to be sent again, are left to `end`.
+        `end` continues the submissions with an unknown outcome, and those that have to be sent again.
         """
         self._total = len(submissions)
-        self._stands()
-        for submission, result in self._together([partial(self._sent, one) for one in submissions]):
+        self._report_progress()
+        for submission, result in self._together([partial(self._send, one) for one in submissions]):
             if isinstance(result, Outcome):
                 yield self._counted(result)
             else:
-                # An outcome that isn't known may be known by now.
+                # Other submissions took time since: an unknown outcome may be known already.
                 delay = 0.0 if result.until else delay_of(result, self._pause) or 0.0
                 self._open.append(_Open(submission, result, self._clock.monotonic() + delay))
-                self._stands()
+                self._report_progress()
 
     def end(self) -> Iterator[Outcome]:
-        """What became of the others, looked at in turn until that is known or patience is over."""
+        """Repeat the open submissions until the time limit; yield the outcome of each."""
         end = self._clock.monotonic() + self._patience
         while self._open:
             now = self._clock.monotonic()
             due = [one for one in self._open if one.due <= now]
-            for one, result in self._together([partial(self._again, one) for one in due]):
+            for one, result in self._together([partial(self._retry, one) for one in due]):
                 if isinstance(result, Outcome):
                     self._open.remove(one)
                     yield self._counted(result)
                 else:
-                    self._put_off(one, result)
+                    self._postpone(one, result)
+            # A submission that is due only after the time limit is left to the next apply.
             for one in [one for one in self._open if one.due > end or not self._go_on()]:
                 self._open.remove(one)
                 yield self._counted(self._outcome(one.submission, one.settled))
             if self._open:
                 left = min(one.due for one in self._open) - self._clock.monotonic()
+                # No sleep is longer than the pause, so that a stop is noticed soon.
                 self._clock.sleep(min(max(0.0, left), self._pause))
 
-    def _sent(self, submission: Submission) -> tuple[Submission, Outcome | Settlement]:
+    def _send(self, submission: Submission) -> tuple[Submission, Outcome | Settlement]:
         change = submission.change
         if not self._go_on():
             return submission, Outcome(change, Status.SKIPPED)
@@ -155,11 +161,12 @@ class Submissions:
             submission.stage()
             return submission, self._result(submission)
         except NotBegunError as error:
+            # No request was sent, so the job certainly does not exist: skipped, not failed.
             return submission, Outcome(change, Status.SKIPPED, error=error.message or None)
         except ReconcilerError as error:
             return submission, failed(change, error)
 
-    def _again(self, one: _Open) -> tuple[_Open, Outcome | Settlement]:
+    def _retry(self, one: _Open) -> tuple[_Open, Outcome | Settlement]:
         try:
             return one, self._result(one.submission)
         except NotBegunError:
@@ -168,58 +175,58 @@ class Submissions:
             return one, failed(one.submission.change, error)
 
     def _result(self, submission: Submission) -> Outcome | Settlement:
-        """What came of one: its outcome, or how far it came where more may come of it."""
+        """Return the outcome of a submission, or its state if another attempt can change that."""
         settled = Submitter(self._ports, self._quota).settle(submission.order)
         waits = delay_of(settled, self._pause) is not None
         return settled if waits else self._outcome(submission, settled)
 
-    def _put_off(self, one: _Open, settled: Settlement) -> None:
+    def _postpone(self, one: _Open, settled: Settlement) -> None:
         one.settled = settled
         one.due = self._clock.monotonic() + (delay_of(settled, self._pause) or 0.0)
-        if settled.until and not one.is_told:
-            one.is_told = True
-            self._told(unknown_said(settled))
+        if settled.until and not one.is_reported:
+            one.is_reported = True
+            self._report_wait(waiting_line(settled))
 
     def _outcome(self, submission: Submission, settled: Settlement) -> Outcome:
         change, claim = submission.change, settled.claim
         if claim.state is ClaimState.BOUND:
             state = self._state(claim, settled.job)
             return Outcome(change, Status.APPLIED, state=state, resource=claim.resource)
-        return Outcome(change, Status.FAILED, error=said_of(settled))
+        return Outcome(change, Status.FAILED, error=unsettled_reason(settled))
 
     def _state(self, claim: Claim, job: ActualJob | None) -> State | None:
-        """The job's state; None where it is gone or can't be asked: that it was submitted is known."""
         if job is not None:
             return job.state
         try:
             return self._ports.jobs.read(claim.api_version, claim.kind, claim.resource).state
         except (ServiceError, NotFoundError):
+            # The claim proves the submission: a run that is deleted or can't be read is no failure.
             return claim.ended
 
     def _counted(self, outcome: Outcome) -> Outcome:
         self._done += 1
         self._failed += outcome.status is not Status.APPLIED
-        self._stands()
+        self._report_progress()
         return outcome
 
-    def _told(self, line: str) -> None:
-        with self._telling:
+    def _report_wait(self, line: str) -> None:
+        with self._reporting:
             self._tell(line)
-        self._stands()
+        self._report_progress()
 
-    def _stands(self) -> None:
-        with self._telling:
+    def _report_progress(self) -> None:
+        with self._reporting:
             held, pace = self._quota.held_for, self._ports.bounds.pace
             left = held + pace * (self._total - self._done) if pace else None
             self._listener(Standing(self._total, self._done, self._failed, len(self._open), held, left))
 
 
 def delay_of(settled: Settlement, pause: float) -> float | None:
-    """The seconds after which another look may bring a submission further; None where none can.
+    """Return the seconds until another attempt can change a submission's state; None if none can.
 
     Args:
-        settled: How far it came.
-        pause: Seconds between two looks for what isn't known.
+        settled: The state of the submission.
+        pause: Seconds between two attempts while the outcome is unknown.
     """
     if settled.until is not None:
         return pause
@@ -229,14 +236,14 @@ def delay_of(settled: Settlement, pause: float) -> float | None:
     return max(0.0, (claim.not_before - settled.now).total_seconds())
 
 
-def unknown_said(settled: Settlement) -> str:
-    """That the outcome of a submission is waited for, and until when."""
+def waiting_line(settled: Settlement) -> str:
+    """Return a line about the wait for a submission's outcome and its time limit."""
     name, until = settled.claim.job_name, f"{settled.until:%H:%M:%S}"
     return f"{name}: whether a job was created is not known; looking for it, {until} UTC at most"
 
 
-def said_of(settled: Settlement) -> str:
-    """Why a submission isn't bound, and what happens next or what to do."""
+def unsettled_reason(settled: Settlement) -> str:
+    """Return the reason for a submission without a run, with the next step."""
     claim = settled.claim
     after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
     if claim.state is ClaimState.PENDING:
@@ -251,6 +258,7 @@ def said_of(settled: Settlement) -> str:
 
 
 def failed(change: Change, error: ReconcilerError) -> Outcome:
-    """One failed change stops no other: what is left undone is in the next plan."""
-    said = f"{error.message} ({error.hint})" if error.hint else error.message
-    return Outcome(change, Status.FAILED, error=said)
+    """Return the outcome of a failed change."""
+    # An outcome, not an exception: one failure must not stop the other changes.
+    reason = f"{error.message} ({error.hint})" if error.hint else error.message
+    return Outcome(change, Status.FAILED, error=reason)

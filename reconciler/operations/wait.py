@@ -1,4 +1,4 @@
-"""Waiting for jobs to end, and telling how they stand meanwhile."""
+"""Wait for jobs to end, with progress reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Listener = Callable[[tuple[ActualJob, ...]], None]
 
 @dataclass(frozen=True, order=True, slots=True)
 class Awaited:
-    """A job whose end is waited for, by the name that the service gave it: other jobs may share its own."""
+    """Job to wait for, by its resource name: several jobs may share a display name."""
 
     api_version: str
     kind: str
@@ -22,31 +22,29 @@ class Awaited:
 
 
 def awaited(job: ActualJob) -> Awaited:
-    """What `wait` waits for where a job is already known."""
+    """Return the identification of a job for `wait`."""
     return Awaited(job.api_version, job.kind, job.resource)
 
 
 def wait(ports: Ports, jobs: Collection[Awaited], tell: Listener, pause: float) -> tuple[ActualJob, ...]:
-    """The jobs once all of them have ended, by name; `tell` gets them after every look.
-
-    What a listing leaves out, as it may a young job, is asked for itself. One that is gone is left out of the
-    answer: its end was not seen.
+    """Wait until all jobs have ended; return them sorted by name, without deleted jobs.
 
     Args:
         ports: The target.
-        jobs: What is waited for.
-        tell: Gets the jobs that are there, in the same order.
-        pause: Seconds between two looks.
+        jobs: The jobs to wait for.
+        tell: Called after each poll with the existing jobs, sorted by name.
+        pause: Seconds between two polls.
 
     Raises:
-        ServiceError: The service can't be asked.
+        ServiceError: The service can't be read.
     """
     ended: dict[Awaited, ActualJob] = {}
     while True:
         live = []
-        for wanted, job in _look(ports, set(jobs) - ended.keys()):
+        # An ended job is not read again: its state is final.
+        for key, job in _poll(ports, set(jobs) - ended.keys()):
             if job.state.ended:
-                ended[wanted] = job
+                ended[key] = job
             else:
                 live.append(job)
         tell(_sorted([*ended.values(), *live]))
@@ -55,14 +53,16 @@ def wait(ports: Ports, jobs: Collection[Awaited], tell: Listener, pause: float) 
         ports.clock.sleep(pause)
 
 
-def _look(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
-    """Those of the jobs that are there, as they are now."""
+def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
+    """Yield the current state of the jobs that exist."""
     listed = {job.resource: job for job in ports.jobs.runs()}
-    for wanted in sorted(jobs):
-        job = listed.get(wanted.resource)
+    for key in sorted(jobs):
+        job = listed.get(key.resource)
         try:
-            yield wanted, job or ports.jobs.read(wanted.api_version, wanted.kind, wanted.resource)
+            # A listing may lack a job that was created a moment ago.
+            yield key, job or ports.jobs.read(key.api_version, key.kind, key.resource)
         except NotFoundError:
+            # A deleted job's end can't be known.
             continue
 
 

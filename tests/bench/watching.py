@@ -5,7 +5,6 @@ The passes are the loop's own, one after the other without the time between them
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import statistics
@@ -16,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from reconciler.operations.watch.loop import rare_collections
-from reconciler.operations.watch.one_pass import Checkout, Remembered, Turn, one_turn
+from reconciler.operations.watch.one_pass import run_pass
 from reconciler.operations.watch.source import KeptSettings
+from reconciler.operations.watch.state import Checkout, LoopCache, Pass
 
 LOOKED_AT = (0.1, 0.5, 1.0)
 """After which parts of the passes the memory is looked at."""
@@ -30,15 +29,14 @@ def measured(root: Path, passes: int) -> dict[str, Any]:
     looks = {max(1, round(passes * part)) for part in LOOKED_AT}
     memory: dict[int, int] = {}
     cpu: list[float] = []
-    remembered = Remembered()
-    before: Turn | None = None
+    cache = LoopCache()
+    before: Pass | None = None
     for number in range(1, passes + 1):
         began = time.process_time()
-        turn = one_turn(checkout, remembered, before, lambda: True, lambda line: None)
+        turn = run_pass(checkout, cache, before, lambda: True, lambda line: None)
         cpu.append(time.process_time() - began)
         assert turn.error is None, turn.error
         before = turn
-        gc.collect(0)
         if number in looks:
             memory[number] = psutil.Process().memory_info().rss
     assert before is not None
@@ -47,5 +45,4 @@ def measured(root: Path, passes: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with rare_collections():
-        print(json.dumps(measured(Path(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(measured(Path(sys.argv[1]), int(sys.argv[2]))))

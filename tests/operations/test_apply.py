@@ -22,8 +22,8 @@ from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
 from reconciler.model.ports import NotSent, Refused, Unknown
-from reconciler.operations.execute import Applier, said_of
-from reconciler.operations.submissions import Standing
+from reconciler.operations.execute import Applier
+from reconciler.operations.submissions import Standing, unsettled_reason
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
 from reconciler.submission.observe import observe
@@ -680,7 +680,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     held = Submitter(outside.ports).give_up(ClaimId(label_of(job.identity)))
     assert held is not None
     waiting = applier(outside, patience=60.0, pause=15.0).resubmit(job, held, ())
-    assert said_of(waiting) == (
+    assert unsettled_reason(waiting) == (
         "an earlier request may still make a job: it can be sent again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
@@ -692,7 +692,7 @@ def test_resubmitting_says_how_it_went(outside: Outside) -> None:
     apply(outside, job)
     waiting = applier(outside).resubmit(job, claim_of_job(outside, job), ())
     assert (
-        said_of(waiting)
+        unsettled_reason(waiting)
         == "whether a job was created is not known: the next apply after 00:03:00 UTC settles it"
     )
     settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job), ())

@@ -22,9 +22,10 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import COMMIT, TRY, ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
-from reconciler.operations.execute import Applier, applier_of, said_of
+from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
+from reconciler.operations.submissions import unsettled_reason
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.observe import observe
@@ -233,13 +234,13 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert said_of(Settlement(self.CLAIM, said="no answer came")) == (
+        assert unsettled_reason(Settlement(self.CLAIM, said="no answer came")) == (
             "whether a job was created is not known (no answer came): the next apply settles it"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:
         held = replace(self.CLAIM, state=ClaimState.HELD)
-        assert said_of(Settlement(held)) == (
+        assert unsettled_reason(Settlement(held)) == (
             "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
         )
 

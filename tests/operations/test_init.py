@@ -42,7 +42,7 @@ from reconciler.operations.init.files import (
     Existing,
     File,
     Google,
-    Wanted,
+    Setup,
     files_of,
     github_repository,
     is_plain_branch,
@@ -923,7 +923,7 @@ def test_a_source_is_always_a_valid_one(name: str) -> None:
 
 @given(st.text(max_size=60))
 def test_a_pool_always_has_a_valid_id(name: str) -> None:
-    found = pool_id(Wanted("s", f"o/{name}"))
+    found = pool_id(Setup("s", f"o/{name}"))
     assert re.fullmatch("[a-z][a-z0-9-]{2,30}[a-z0-9]", found)
 
 
@@ -948,7 +948,7 @@ def test_the_templates_are_valid_as_they_stand(tmp_path: Path) -> None:
 
 def test_every_template_is_used(tmp_path: Path) -> None:
     folder = Path(texts.__file__).parent / "templates"
-    used = {file.text for file in files_of(Wanted("s"), [README, *EXAMPLE])}
+    used = {file.text for file in files_of(Setup("s"), [README, *EXAMPLE])}
     unused = {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")

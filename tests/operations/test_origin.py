@@ -20,7 +20,8 @@ from reconciler.manifests.cache import ManifestCache, Memory
 from reconciler.manifests.settings import Config, load_config
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
-from reconciler.operations.watch.one_pass import Checkout, Remembered, one_turn
+from reconciler.operations.watch.one_pass import run_pass
+from reconciler.operations.watch.state import Checkout, LoopCache
 
 Change = Callable[[Repository], object]
 
@@ -499,9 +500,9 @@ def test_watch_gives_each_job_its_own_commit(repository: Repository, monkeypatch
     repository.job("trees")
     checkout = Checkout(repository.root, head, os.environ, None)
     done: list[str] = []
-    turn = one_turn(
+    turn = run_pass(
         checkout,
-        Remembered(),
+        LoopCache(),
         None,
         lambda: True,
         lambda line: None,

@@ -23,8 +23,9 @@ from watching import PATIENCE, until, watching
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.manifests.cache import ManifestCache
-from reconciler.operations.watch.one_pass import Checkout, Remembered, Result, Turn, look_ahead, one_turn
+from reconciler.operations.watch.one_pass import run_pass
 from reconciler.operations.watch.source import KeptSettings
+from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.training_service.state.records import JobState
 
 
@@ -351,11 +352,11 @@ def test_after_days_without_a_pass_the_next_ones_converge(
     with monkeypatch.context() as faulty:
         faulty.setattr(DirectTransport, "send", killed)
         with pytest.raises(Killed):
-            one_turn(checkout, Remembered(), None, lambda: True, lambda line: None)
+            run_pass(checkout, LoopCache(), None, lambda: True, lambda line: None)
     assert [claim["state"] for claim in service.claims()] == ["pending"]
 
     service.ahead += timedelta(days=9)
-    turn = one_turn(checkout, Remembered(), None, lambda: True, lambda line: None)
+    turn = run_pass(checkout, LoopCache(), None, lambda: True, lambda line: None)
     assert turn.result is Result.SUCCEEDED
     assert set(service.names().values()) == {1}
     assert service.names().total() == 3
@@ -367,8 +368,8 @@ class Loop:
 
     def __init__(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[str] = []
-        self.before: Turn | None = None
-        self.remembered = Remembered()
+        self.before: Pass | None = None
+        self.cache = LoopCache()
         self.checkout = Checkout(repository.root, "", os.environ, None, KeptSettings().read)
         send = DirectTransport.send
 
@@ -380,16 +381,11 @@ class Loop:
 
         monkeypatch.setattr(DirectTransport, "send", noted)
 
-    def turn(self) -> Turn:
+    def turn(self) -> Pass:
         self.requests.clear()
-        self.before = one_turn(self.checkout, self.remembered, self.before, lambda: True, lambda line: None)
+        self.before = run_pass(self.checkout, self.cache, self.before, lambda: True, lambda line: None)
         assert self.before.error is None, self.before.error
         return self.before
-
-    def look_ahead(self) -> None:
-        assert self.before is not None
-        self.requests.clear()
-        look_ahead(self.checkout, self.remembered, self.before)
 
 
 @pytest.fixture
@@ -481,35 +477,6 @@ class TestPasses:
             settings.write("limits: {submissions: 1}\n")
         assert loop.turn().plan is not before.plan
 
-    def test_a_look_before_files_are_still_serves_one_pass(
-        self, loop: Loop, repository: Repository, service: HeldService
-    ) -> None:
-        all_succeed(service)
-        for _ in range(3):
-            loop.turn()
-        loop.look_ahead()
-        assert len(loop.requests) == 6
-        turn = loop.turn()
-        assert (turn.at_rest, loop.requests) == (True, [])
-        loop.turn()
-        assert len(loop.requests) == 6, "a look is never used twice"
-
-        loop.look_ahead()
-        repository.job("two", args=["--other"])
-        turn = loop.turn()
-        assert [str(outcome.status) for outcome in turn.outcomes] == ["applied"]
-        assert service.names().total() == 4
-
-        # What was seen by other settings isn't what there is by these.
-        loop.look_ahead()
-        with (repository.root / "reconciler.yaml").open("a") as settings:
-            settings.write("source: another\n")
-        turn = loop.turn()
-        assert turn.settled is not None
-        assert turn.settled.observed is not None
-        assert len(turn.settled.observed.runs) == 3
-        assert service.names().total() == 7
-
     def test_what_fails_leaves_nothing_wrong_behind(
         self, loop: Loop, service: HeldService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -523,13 +490,9 @@ class TestPasses:
 
         with monkeypatch.context() as faulty:
             faulty.setattr(DirectTransport, "send", away)
-            loop.look_ahead()
-            assert loop.remembered.ahead is None
-            failed = one_turn(loop.checkout, loop.remembered, loop.before, lambda: True, lambda line: None)
+            failed = run_pass(loop.checkout, loop.cache, loop.before, lambda: True, lambda line: None)
             assert failed.result is Result.FAILED
         loop.before = failed
-        loop.look_ahead()
-        assert loop.requests == [], "a pass that failed is followed by one that begins anew"
         for _ in range(3):
             turn = loop.turn()
         assert turn.at_rest
@@ -544,7 +507,7 @@ class TestPasses:
         filled: frozenset[str] = frozenset()
         kept = ManifestCache(repository.root, filled, environ).load()
         assert len(kept.places) == 3, "the first pass left what it found out to other commands"
-        manifests = loop.remembered.manifests
+        manifests = loop.cache.manifests
         assert manifests is not None
         assert {Path(place.place).name for place in manifests.places} == {"one.yaml", "three.yaml"}
         assert len(manifests.files) == 2

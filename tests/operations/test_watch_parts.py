@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import gc
 import io
 import json
 import logging
@@ -36,12 +35,13 @@ from reconciler.git.remote import Clone, checked_branch, checked_url
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import DriftKind
-from reconciler.operations.watch import one_pass as turn_
+from reconciler.operations.watch import one_pass
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
-from reconciler.operations.watch.loop import Loop, rare_collections
-from reconciler.operations.watch.one_pass import Checkout, Remembered, Result, Turn, one_turn
+from reconciler.operations.watch.loop import Loop
+from reconciler.operations.watch.one_pass import run_pass
 from reconciler.operations.watch.report import Teller
 from reconciler.operations.watch.source import Files, KeptSettings, Place, RemoteBranch, WorkTree, places
+from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.operations.watch.wakeups import (
     LONGEST_BACKOFF,
     LONGEST_UNREST,
@@ -107,22 +107,6 @@ class TestWakes:
         wakes.change()  # at 10: after it was due
         assert wakes.wait(0) is True
 
-    def test_what_needs_no_still_files_is_done_at_the_first_change_and_once(self) -> None:
-        wakes = Wakes()
-        done: list[str] = []
-        assert wakes.wait(0, lambda: done.append("in vain")) is False
-
-        def meanwhile() -> None:
-            done.append("once")
-            wakes.change()
-
-        wakes.change()
-        assert wakes.wait(60, meanwhile) is True
-        assert done == ["once"]
-        wakes.stop()
-        assert wakes.wait(60, lambda: done.append("at the end")) is False
-        assert done == ["once"]
-
     def test_the_end_ends_every_wait(self) -> None:
         wakes = Wakes()
         wakes.stop()
@@ -185,7 +169,7 @@ class TestFiles:
     ) -> None:
         commands.job("census")
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        turn = one_turn(checkout, Remembered(), None, lambda: True, lambda line: None)
+        turn = run_pass(checkout, LoopCache(), None, lambda: True, lambda line: None)
         assert turn.jobs is not None
         (job,) = turn.jobs
         wakes = Wakes()
@@ -352,12 +336,12 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 class TestTelling:
     @pytest.fixture(autouse=True)
     def loop(self) -> None:
-        self.remembered = Remembered()
+        self.remembered = LoopCache()
 
-    def turn(self, commands: Commands, told: Told, before: Turn | None = None) -> Turn:
+    def turn(self, commands: Commands, told: Told, before: Pass | None = None) -> Pass:
         checkout = Checkout(commands.root, "", os.environ, "prod")
         done = told.teller.carried_out
-        turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
+        turn = run_pass(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
         told.teller.passed(turn, 1.5, "")
         return turn
 
@@ -366,8 +350,8 @@ class TestTelling:
     ) -> None:
         commands.job("census")
         before: list[str] = []
-        settle_ = turn_.settle
-        monkeypatch.setattr(turn_, "settle", lambda *given: before.extend(told.names()) or settle_(*given))
+        settle_ = one_pass.settle
+        monkeypatch.setattr(one_pass, "settle", lambda *given: before.extend(told.names()) or settle_(*given))
         self.turn(commands, told)
         assert before == ["submitted"]
         assert told.names() == ["pass"], "nothing is told twice"
@@ -456,9 +440,9 @@ class TestTelling:
         settings = KeptSettings()
         checkout = Checkout(commands.root, "", os.environ, "prod", settings.read)
 
-        def turned(before: Turn | None) -> Turn:
+        def turned(before: Pass | None) -> Pass:
             done = told.teller.carried_out
-            turn = one_turn(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
+            turn = run_pass(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
             told.teller.passed(turn, 1.5, "")
             return turn
 
@@ -516,13 +500,13 @@ class TestTelling:
     ) -> None:
         commands.job("census")
         turn = self.turn(commands, told)
-        assert turn.seen is not None
-        assert not turn.holds_for(turn.seen), "what it did isn't what it saw"
+        assert turn.inputs is not None
+        assert not turn.holds_for(turn.inputs), "what it did isn't what it saw"
         turn = self.turn(commands, told, turn)
-        assert turn.seen is not None
+        assert turn.inputs is not None
         assert turn.settled is not None
         assert turn.settled.observed is not None
-        assert turn.holds_for(turn.seen)
+        assert turn.holds_for(turn.inputs)
         observed = turn.settled.observed
         nothing = Observed({}, ())
         for other in (
@@ -531,19 +515,19 @@ class TestTelling:
             dataclasses.replace(turn, settled=dataclasses.replace(turn.settled, problems=("not kept",))),
             dataclasses.replace(turn, settled=dataclasses.replace(turn.settled, observed=nothing)),
         ):
-            assert not other.holds_for(turn.seen)
+            assert not other.holds_for(turn.inputs)
         for seen in (
-            dataclasses.replace(turn.seen, commit="another"),
-            dataclasses.replace(turn.seen, jobs=()),
-            dataclasses.replace(turn.seen, observed=nothing),
-            dataclasses.replace(turn.seen, config=replace(turn.seen.config, source="another")),
+            dataclasses.replace(turn.inputs, commit="another"),
+            dataclasses.replace(turn.inputs, jobs=()),
+            dataclasses.replace(turn.inputs, observed=nothing),
+            dataclasses.replace(turn.inputs, config=replace(turn.inputs.config, source="another")),
         ):
             assert not turn.holds_for(seen)
         ((id, found),) = observed.claims.items()
         pending = replace(found, claim=replace(found.claim, state=ClaimState.PENDING))
-        unknown = dataclasses.replace(turn.seen, observed=Observed({id: pending}, observed.runs))
+        unknown = dataclasses.replace(turn.inputs, observed=Observed({id: pending}, observed.runs))
         left = dataclasses.replace(turn.settled, observed=unknown.observed)
-        assert not dataclasses.replace(turn, seen=unknown, settled=left).holds_for(unknown)
+        assert not dataclasses.replace(turn, inputs=unknown, settled=left).holds_for(unknown)
 
     def test_what_a_file_system_says_is_told_too(
         self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
@@ -551,7 +535,7 @@ class TestTelling:
         def full(*arguments: Any) -> Any:
             raise OSError(errno.ENOSPC, "No space left on device", "/there")
 
-        monkeypatch.setattr("reconciler.operations.watch.one_pass.load_desired", full)
+        monkeypatch.setattr("reconciler.operations.watch.state.load_desired", full)
         turn = self.turn(commands, told)
         assert turn.result is Result.FAILED
         assert told.lines()[0]["message"] == "No space left on device: /there"
@@ -561,7 +545,7 @@ class TestTelling:
         commands.job("two")
         asked = iter([True])
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        turn = one_turn(checkout, Remembered(), None, lambda: next(asked, False), lambda line: None)
+        turn = run_pass(checkout, LoopCache(), None, lambda: next(asked, False), lambda line: None)
         assert [str(outcome.status) for outcome in turn.outcomes] == ["applied", "skipped"]
         assert len(commands.outside.jobs.jobs) == 1
 
@@ -595,16 +579,16 @@ class TestLoop:
 
             def follow(self, jobs: Any) -> None: ...
 
-        def turned(*arguments: Any) -> Turn:
-            return Turn(next(results))
+        def turned(*arguments: Any) -> Pass:
+            return Pass(next(results))
 
-        def waited(seconds: float, meanwhile: Any) -> bool:
+        def waited(seconds: float) -> bool:
             waits.append(seconds)
             if len(waits) == 5:
                 wakes.stop()
             return False
 
-        monkeypatch.setattr("reconciler.operations.watch.loop.one_turn", turned)
+        monkeypatch.setattr("reconciler.operations.watch.loop.run_pass", turned)
         monkeypatch.setattr(wakes, "wait", waited)
         Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
         assert [round(wait) for wait in waits] == [2, 4, 8, 300, 2]
@@ -613,9 +597,9 @@ class TestLoop:
         self, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where nothing else has changed meanwhile, the service isn't even woken."""
-        wakes, befores = Wakes(), list[Turn | None]()
-        turns = [Turn(result) for result in (Result.SUCCEEDED, Result.INVALID, Result.INVALID, Result.FAILED)]
-        turns.append(Turn(Result.SUCCEEDED))
+        wakes, befores = Wakes(), list[Pass | None]()
+        turns = [Pass(result) for result in (Result.SUCCEEDED, Result.INVALID, Result.INVALID, Result.FAILED)]
+        turns.append(Pass(Result.SUCCEEDED))
 
         class Source:
             due = 1e9
@@ -628,67 +612,16 @@ class TestLoop:
 
             def follow(self, jobs: Any) -> None: ...
 
-        def turned(checkout: Checkout, remembered: Remembered, before: Turn | None, *rest: Any) -> Turn:
+        def turned(checkout: Checkout, cache: LoopCache, before: Pass | None, *rest: Any) -> Pass:
             befores.append(before)
             if len(befores) == len(turns):
                 wakes.stop()
             return turns[len(befores) - 1]
 
-        monkeypatch.setattr("reconciler.operations.watch.loop.one_turn", turned)
-        monkeypatch.setattr(wakes, "wait", lambda seconds, meanwhile: True)
+        monkeypatch.setattr("reconciler.operations.watch.loop.run_pass", turned)
+        monkeypatch.setattr(wakes, "wait", lambda seconds: True)
         Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
         assert [before and turns.index(before) for before in befores] == [None, 0, 0, 0, 3]
-
-    def test_a_change_has_the_service_looked_at_before_files_are_still(
-        self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        commands.job("census")
-        checkout = Checkout(commands.root, "", os.environ, "prod")
-        wakes = Wakes()
-        ahead: list[bool] = []
-        looks: list[bool] = []
-        claims = commands.outside.claims
-        list_all = claims.listed
-
-        def looked() -> Any:
-            looks.append(True)
-            return list_all()
-
-        class Source:
-            due = math.inf
-
-            def refresh(self) -> bool:
-                return False
-
-            def checkout(self) -> Checkout:
-                return checkout
-
-            def follow(self, jobs: Any) -> None: ...
-
-        def waited(seconds: float, meanwhile: Callable[[], None]) -> bool:
-            ahead.append(bool(looks))
-            looks.clear()
-            if len(ahead) == 4:
-                wakes.stop()
-            elif len(ahead) > 1:
-                meanwhile()
-                assert looks == [True]
-                looks.clear()
-            return True
-
-        monkeypatch.setattr(claims, "listed", looked)
-        monkeypatch.setattr(wakes, "wait", waited)
-        threshold = gc.get_threshold()
-        Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
-        # The first passes look by themselves; the second sees what the first did.
-        assert ahead == [True, True, False, False]
-        assert gc.get_threshold() == threshold
-
-    def test_collections_are_rare_within_only(self) -> None:
-        before = gc.get_threshold()
-        with rare_collections():
-            assert gc.get_threshold()[0] > before[0]
-        assert gc.get_threshold() == before
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A set-up written into a folder: all of it or nothing, and nothing over what is there."""
+"""Files of a set-up, written all or none; existing files are not overwritten."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from reconciler.manifests.schemas import ANY_KIND
 from reconciler.manifests.settings import FILE_NAME
 
 NO_SHA = "0" * 40
-"""Stands in a file where the commit of the action has to be filled in."""
+"""Placeholder for the commit of the action, in a file."""
 
 NO_REPOSITORY = "OWNER/NAME"
-"""Stands in a command where the repository's name on GitHub isn't known."""
+"""Placeholder for an unknown GitHub repository, in a command."""
 
 SUBMITTER = "reconciler-submitter"
 TRAINER = "reconciler-trainer"
-"""What the service accounts are called where nothing else is written."""
+"""Default names of the service accounts."""
 
 _ACTION = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*/(?!\.{1,2}@)[A-Za-z0-9._-]+)@([0-9a-f]{40})")
 _GITHUB_URL = re.compile(
@@ -39,11 +39,11 @@ _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Where the workflows take the reconciler from.
+    """Repository and commit of the reconciler that the workflows use.
 
     Attributes:
         repository: `owner/name` on GitHub.
-        sha: The commit's full name; all zeros where somebody has to fill it in.
+        sha: The commit's full name; all zeros as a placeholder.
     """
 
     repository: str = "OWNER/REPO"
@@ -51,23 +51,23 @@ class Action:
 
     @property
     def is_known(self) -> bool:
-        """Whether nothing has to be filled in."""
+        """Return True if the commit is not a placeholder."""
         return self.sha != NO_SHA
 
 
 @dataclass(frozen=True, slots=True)
 class Google:
-    """An environment in Google Cloud.
+    """Environment in Google Cloud.
 
     Attributes:
-        name: What `--env` calls it.
+        name: The name for `--env`.
         project: The project's id.
         location: The region.
-        staging_bucket: Without `gs://`, as the claims bucket.
-        claims_bucket: Where claims are kept.
+        staging_bucket: Without `gs://`.
+        claims_bucket: Without `gs://`.
         submitter: The service account that the workflow acts as, and whose tokens carry each create.
-        trainer: The service account that jobs run as; "" where it is the project's default.
-        instance: Keeps it apart from another environment with its project and location; "" for none.
+        trainer: The service account that jobs run as; "" for the project's default.
+        instance: Separates it from another environment with the same project and location; "" for none.
     """
 
     name: str
@@ -81,15 +81,15 @@ class Google:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What `reconciler init` was asked for, and what it found.
+class Setup:
+    """Parameters of a set-up.
 
     Attributes:
         source: The id that marks the repository's jobs.
         repository: `owner/name` on GitHub, or NO_REPOSITORY.
         branch: The branch whose jobs are applied.
-        action: Where the workflows take the reconciler from.
-        google: The environment in Google Cloud; None where the embedded service is all.
+        action: The reconciler that the workflows use.
+        google: The environment in Google Cloud; None for the embedded service only.
     """
 
     source: str
@@ -100,18 +100,18 @@ class Wanted:
 
     @property
     def is_on_github(self) -> bool:
-        """Whether the repository's name there is known."""
+        """Return True if the repository's name on GitHub is known."""
         return self.repository != NO_REPOSITORY
 
 
 def service_account(name: str, project: str) -> str:
-    """The e-mail address of a project's service account; that of `example.com:p` is below `p.example.com`."""
+    """Return the e-mail address of a project's service account; `example.com:p` gives `p.example.com`."""
     domain, _, own = project.rpartition(":")
     return f"{name}@{own}{'.' if domain else ''}{domain}.iam.gserviceaccount.com"
 
 
 def action_of(text: str) -> Action:
-    """`OWNER/REPO@SHA` as an action; raises UsageError for anything but a whole commit."""
+    """Return the action for `OWNER/REPO@SHA`; raise UsageError unless it names a full commit."""
     match = _ACTION.fullmatch(text)
     if match is None:
         raise UsageError(
@@ -122,18 +122,18 @@ def action_of(text: str) -> Action:
 
 
 def github_repository(url: str) -> str | None:
-    """The `owner/name` that a remote's URL means on github.com; None for any other URL."""
+    """Return the `owner/name` of a remote's URL on github.com; None for any other URL."""
     match = _GITHUB_URL.fullmatch(url)
     return match[1] if match else None
 
 
 def is_plain_branch(name: str) -> bool:
-    """Whether a branch's name needs no quoting in YAML, in a shell and in an expression."""
+    """Return True if a branch name needs no quoting in YAML, a shell and an expression."""
     return _BRANCH.fullmatch(name) is not None
 
 
 def source_id(name: str, random: str) -> str:
-    """An id for the jobs of a repository: what its name gives, and `random`, which keeps it apart."""
+    """Return a unique id for a repository's jobs, made of its name and `random`."""
     words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
     return f"{words if words[:1].isalpha() else 'jobs'}-{random}"
 
@@ -141,26 +141,26 @@ def source_id(name: str, random: str) -> str:
 _FOLDER = Path(__file__).resolve().parent / "templates"
 
 RENEWED = "Written, and after an upgrade renewed, by `reconciler init`"
-"""Stands in a file that is not kept as it is."""
+"""Mark of a file that later versions overwrite."""
 
 
 def template(name: str) -> str:
-    """The file `name` of `templates/`, as it is."""
+    """Return the text of the file `name` of `templates/`."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def settings(wanted: Wanted) -> str:
-    """`reconciler.yaml`."""
-    text = template("reconciler.yaml").replace('"my-jobs"', json.dumps(wanted.source))
-    if wanted.google is None:
+def settings(setup: Setup) -> str:
+    """Return the text of `reconciler.yaml`."""
+    text = template("reconciler.yaml").replace('"my-jobs"', json.dumps(setup.source))
+    if setup.google is None:
         return text
     guidance, _, rest = text.partition("\nenvironments:\n")
     local, images, end = rest.partition("\n# What the local service")
-    return f"{guidance}\nenvironments:\n{local}{environment(wanted.google)}{images}{end}"
+    return f"{guidance}\nenvironments:\n{local}{environment(setup.google)}{images}{end}"
 
 
 def environment(google: Google) -> str:
-    """An entry of `environments` in `reconciler.yaml`."""
+    """Return an entry of `environments` in `reconciler.yaml`."""
     text = template("environment.yaml")
     if google.instance:
         location = '    location: "my-location"\n'
@@ -168,20 +168,20 @@ def environment(google: Google) -> str:
     return _with_names(text, google)
 
 
-def plan_workflow(wanted: Wanted) -> str:
-    """The workflow of pull requests."""
-    # The plan fills what a manifest leaves out as this environment does; nothing of it is asked.
-    of_google = f"        with:\n          environment: {wanted.google.name}\n" if wanted.google else ""
-    return with_action(template("workflows/plan.yml") + of_google, wanted.action)
+def plan_workflow(setup: Setup) -> str:
+    """Return the workflow for pull requests."""
+    # The plan is offline; the environment only supplies the defaults of its manifests.
+    inputs = f"        with:\n          environment: {setup.google.name}\n" if setup.google else ""
+    return with_action(template("workflows/plan.yml") + inputs, setup.action)
 
 
-def apply_workflow(wanted: Wanted) -> str:
-    """The workflow of the branch whose jobs are applied."""
-    if wanted.google is None:
+def apply_workflow(setup: Setup) -> str:
+    """Return the workflow for the branch whose jobs are applied."""
+    if setup.google is None:
         text = template("workflows/apply-local.yml")
     else:
-        text = _with_names(template("workflows/apply.yml"), wanted.google)
-    return with_action(text.replace("[main]", f'["{wanted.branch}"]'), wanted.action)
+        text = _with_names(template("workflows/apply.yml"), setup.google)
+    return with_action(text.replace("[main]", f'["{setup.branch}"]'), setup.action)
 
 
 def _with_names(text: str, google: Google) -> str:
@@ -194,11 +194,12 @@ def _with_names(text: str, google: Google) -> str:
         "my-trainer": google.trainer,
         "production": google.name,
     }
-    return re.sub("|".join(names), lambda stand_in: json.dumps(names[stand_in[0]])[1:-1], text)
+    # One substitution for all names: a value that equals another placeholder is not replaced again.
+    return re.sub("|".join(names), lambda found: json.dumps(names[found[0]])[1:-1], text)
 
 
 def with_action(text: str, action: Action) -> str:
-    """A text in which the action is named, and nothing left to fill in where it is known."""
+    """Return the text with the action named, and "FILL IN" comments removed, if the action is known."""
     if not action.is_known:
         return text
     kept = (line for line in text.splitlines(keepends=True) if "# FILL IN" not in line)
@@ -206,7 +207,7 @@ def with_action(text: str, action: Action) -> str:
 
 
 def schema(name: str) -> str:
-    """A schema for editors, marked as a copy."""
+    """Return a schema for editors, marked as a copy."""
     marked = {"$comment": f"{RENEWED} {__version__}.", **schemas.document(name)}
     return json.dumps(marked, indent=1) + "\n"
 
@@ -219,7 +220,7 @@ CONFIG_SCHEMA = "config.schema.json"
 
 
 class Existing(Enum):
-    """What becomes of a file that is there."""
+    """Treatment of a file that exists."""
 
     KEPT = "kept"
     EXTENDED = "extended"
@@ -229,15 +230,15 @@ class Existing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that the set-up has.
+    """File of the set-up.
 
     Attributes:
         path: From the repository's root, with "/".
-        text: What is in it; with `EXTENDED`, what is added at its end.
-        existing: What becomes of one that is there. `RENEWED` is one with the mark of such a file only, and
-            `FILLED_IN` one where the action is still to be named.
-        holds: A pattern of one that is there and needs nothing from `text`; any does where it is "".
-        missing: What one that is there may need; by default `text`.
+        text: The content; with `EXTENDED`, the text to append.
+        existing: The treatment of an existing file. `RENEWED` applies only to a file with the mark, and
+            `FILLED_IN` only to a file whose action is a placeholder.
+        holds: Pattern of an existing file that needs nothing from `text`; "" matches every file.
+        missing: The text that an existing file may lack; by default `text`.
     """
 
     path: str
@@ -247,33 +248,29 @@ class File:
     missing: str = ""
 
     def is_held_by(self, text: str) -> bool:
-        """Whether a file with this text needs nothing of this one's."""
+        """Return True if a file with this text needs nothing from this file."""
         return re.search(self.holds, text, re.MULTILINE) is not None
 
 
-def files_of(wanted: Wanted, example: Iterable[str] = ()) -> tuple[File, ...]:
-    """All files of a set-up, sorted by path.
+def files_of(setup: Setup, example: Iterable[str] = ()) -> tuple[File, ...]:
+    """Return all files of a set-up, sorted by path.
 
     Args:
-        wanted: What the repository is to be set up as.
-        example: Which of README and EXAMPLE there are to be.
+        setup: The parameters of the set-up.
+        example: The files of README and EXAMPLE to include.
     """
-    found = [*_settings(wanted), *_of_git(), *_of_editors(), *_of_pre_commit(wanted), *_workflows(wanted)]
-    found += map(_same, example)
+    found = [*_settings(setup), *_of_git(), *_of_editors(), *_of_pre_commit(setup), *_workflows(setup)]
+    found += (File(path, template(path)) for path in example)
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def _same(path: str) -> File:
-    return File(path, template(path))
-
-
-def _settings(wanted: Wanted) -> Iterator[File]:
-    text = settings(wanted)
-    if wanted.google is None:
+def _settings(setup: Setup) -> Iterator[File]:
+    text = settings(setup)
+    if setup.google is None:
         yield File(FILE_NAME, text)
         return
-    missing = f"source: {wanted.source}\nenvironments:\n{environment(wanted.google)}"
-    yield File(FILE_NAME, text, holds=rf"^\s*{wanted.google.name}:", missing=missing)
+    missing = f"source: {setup.source}\nenvironments:\n{environment(setup.google)}"
+    yield File(FILE_NAME, text, holds=rf"^\s*{setup.google.name}:", missing=missing)
 
 
 def _of_git() -> Iterator[File]:
@@ -289,16 +286,16 @@ def _of_editors() -> Iterator[File]:
     yield File(".vscode/extensions.json", template("vscode/extensions.json"))
 
 
-def _of_pre_commit(wanted: Wanted) -> Iterator[File]:
-    # Where the action isn't known, the hook is the command that is installed: it works at once.
-    name = "pre-commit-config.yaml" if wanted.action.is_known else "pre-commit-local.yaml"
-    text = with_action(template(name), wanted.action)
+def _of_pre_commit(setup: Setup) -> Iterator[File]:
+    # Without a known action the hook runs the installed command, which needs nothing filled in.
+    name = "pre-commit-config.yaml" if setup.action.is_known else "pre-commit-local.yaml"
+    text = with_action(template(name), setup.action)
     yield File(".pre-commit-config.yaml", text, holds=r"\breconciler-validate\b")
 
 
-def _workflows(wanted: Wanted) -> Iterator[File]:
-    yield File(APPLY_WORKFLOW, apply_workflow(wanted), Existing.FILLED_IN)
-    yield File(PLAN_WORKFLOW, plan_workflow(wanted), Existing.FILLED_IN)
+def _workflows(setup: Setup) -> Iterator[File]:
+    yield File(APPLY_WORKFLOW, apply_workflow(setup), Existing.FILLED_IN)
+    yield File(PLAN_WORKFLOW, plan_workflow(setup), Existing.FILLED_IN)
 
 
 _READ_BY_GIT = (".gitignore", ".gitattributes")
@@ -306,14 +303,14 @@ _READ_BY_GIT = (".gitignore", ".gitattributes")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of one file.
+    """Change of one file.
 
     Attributes:
         path: From the repository's root, with "/".
         verb: `wrote`, `kept`, `extended`, `renewed` or `filled in`.
-        data: What is written; None where it is kept.
-        before: What was there; None where nothing was.
-        missing: What a person may want to add to a file that is kept; "" for nothing.
+        data: The new content; None if the file is kept.
+        before: The old content; None if the file is missing.
+        missing: The text that a person may want to add to a kept file; "" for none.
     """
 
     path: str
@@ -324,19 +321,19 @@ class Change:
 
     @property
     def after(self) -> bytes:
-        """What is there afterwards."""
+        """Return the content after the change."""
         return self.before or b"" if self.data is None else self.data
 
     @property
     def names_no_action(self) -> bool:
-        """Whether the file still has to be told where the workflows take the reconciler from."""
+        """Return True if the file has the placeholder for the action's commit."""
         return NO_SHA.encode() in self.after
 
 
 def changes(root: Path, files: Iterable[File], action: Action) -> tuple[Change, ...]:
-    """What becomes of each file below `root`, where `action` is named; nothing is written.
+    """Return the change of each file below `root`, without writing; fill `action` in.
 
-    Raises ReconcilerError with everything that is in the way.
+    Raises ReconcilerError with every obstacle.
     """
     found: list[Change] = []
     obstacles: list[str] = []
@@ -355,19 +352,21 @@ def changes(root: Path, files: Iterable[File], action: Action) -> tuple[Change, 
 
 
 def write(root: Path, found: Sequence[Change]) -> None:
-    """Make these changes below `root`; raises ReconcilerError where one fails, and then none was made."""
+    """Make these changes below `root`; undo all and raise ReconcilerError if one fails."""
     folders: list[Path] = []
     done: list[Change] = []
     path = ""
     try:
         for change in found:
+            # Kept for the message: the error may name a temporary file.
             path = change.path
             if change.data is not None:
                 _make_folders(root, path, folders)
                 _put(root / path, change.data, is_new=change.before is None)
                 done.append(change)
     except BaseException as error:
-        _take_back(root, done, folders)
+        # An interrupt by the user also undoes the changes.
+        _undo(root, done, folders)
         if not isinstance(error, OSError):
             raise
         raise ReconcilerError(
@@ -376,7 +375,7 @@ def write(root: Path, found: Sequence[Change]) -> None:
         ) from None
 
 
-def _take_back(root: Path, done: Sequence[Change], folders: Sequence[Path]) -> None:
+def _undo(root: Path, done: Sequence[Change], folders: Sequence[Path]) -> None:
     for change in reversed(done):
         if change.before is None:
             (root / change.path).unlink()
@@ -387,7 +386,7 @@ def _take_back(root: Path, done: Sequence[Change], folders: Sequence[Path]) -> N
 
 
 def _obstacle(root: Path, path: str) -> str:
-    """What keeps a file from being there, as a clause; "" for nothing."""
+    """Return what prevents the file's creation, as a clause; "" for nothing."""
     parts = path.split("/")
     for count in range(1, len(parts)):
         folder = root.joinpath(*parts[:count])
@@ -419,23 +418,25 @@ def _change(root: Path, file: File, action: Action) -> Change:
     if not target.exists():
         return Change(file.path, "wrote", file.text.encode(), None)
     before = _read(target, file.path)
-    there = before.decode("utf-8", "surrogateescape")
+    # Bytes that aren't UTF-8 survive the round trip.
+    text = before.decode("utf-8", "surrogateescape")
+    # The rename would replace a link by a file.
     if file.existing is not Existing.KEPT and not target.is_symlink():
-        after = _edited(file, there, action).encode("utf-8", "surrogateescape")
+        after = _edited(file, text, action).encode("utf-8", "surrogateescape")
         if after != before:
             return Change(file.path, file.existing.value, after, before)
-    missing = "" if file.is_held_by(there) else file.missing or file.text
+    missing = "" if file.is_held_by(text) else file.missing or file.text
     return Change(file.path, "kept", None, before, missing)
 
 
-def _edited(file: File, there: str, action: Action) -> str:
+def _edited(file: File, text: str, action: Action) -> str:
     if file.existing is Existing.FILLED_IN:
-        return with_action(there, action)
+        return with_action(text, action)
     if file.existing is Existing.RENEWED:
-        return file.text if RENEWED in there else there
-    if file.is_held_by(there):
-        return there
-    return f"{there}\n{file.text}" if there and not there.endswith("\n") else there + file.text
+        return file.text if RENEWED in text else text
+    if file.is_held_by(text):
+        return text
+    return f"{text}\n{file.text}" if text and not text.endswith("\n") else text + file.text
 
 
 def _read(file: Path, path: str) -> bytes:
@@ -453,19 +454,20 @@ def _make_folders(root: Path, path: str, made: list[Path]) -> None:
 
 
 def _put(file: Path, data: bytes, *, is_new: bool) -> None:
-    """Write the whole file or nothing of it; a new one takes no other's place."""
     if is_new:
+        # Exclusive creation: a file that appeared since the check is not overwritten.
         with file.open("xb"):
             pass
     try:
-        handle, beside = mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        # Written to a temporary file and renamed, so that no reader sees a part of it.
+        handle, temporary = mkstemp(dir=file.parent, prefix=f".{file.name}.")
         try:
             with os.fdopen(handle, "wb") as opened:
                 opened.write(data)
-            Path(beside).chmod(file.stat().st_mode & 0o777)
-            Path(beside).replace(file)
+            Path(temporary).chmod(file.stat().st_mode & 0o777)
+            Path(temporary).replace(file)
         except BaseException:
-            Path(beside).unlink()
+            Path(temporary).unlink()
             raise
     except BaseException:
         if is_new:

@@ -1,4 +1,4 @@
-"""What only a person can do after a set-up, as commands with everything filled in that is known."""
+"""Next steps after a set-up, as commands with all known values filled in."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pathlib import Path
 from reconciler.base.git_command import Git
 from reconciler.google.claim_store import PREFIX
 from reconciler.manifests.settings import Environment
-from reconciler.operations.init.files import APPLY_WORKFLOW, NO_REPOSITORY, SUBMITTER, Wanted, service_account
+from reconciler.operations.init.files import APPLY_WORKFLOW, NO_REPOSITORY, SUBMITTER, Setup, service_account
 
 MEMBER = "MEMBER"
-"""Stands in a command for whoever runs apply."""
+"""Placeholder for the identity that runs apply, in a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a person may have to do: why, and the command."""
+    """Step for a person: its purpose, and the command."""
 
     why: str
     command: str
 
 
 def grants(environment: Environment, source: str, member: str = MEMBER) -> Iterator[Step]:
-    """What has to be granted so that `member` can run apply.
+    """Yield the permissions that `member` needs to run apply.
 
     Args:
-        environment: One in Google Cloud.
+        environment: An environment in Google Cloud.
         source: The id that marks the repository's jobs.
         member: As IAM writes it, such as `serviceAccount:E-MAIL`.
     """
@@ -76,7 +76,7 @@ def _of_submitter(project: str, submitter: str, member: str) -> Iterator[Step]:
 
 
 def _on_claims(environment: Environment, source: str, member: str) -> str:
-    """Objects below the repository's folder, and listing them, which is asked of the bucket."""
+    # Listing is a permission on the bucket, not on objects, so the condition has a second clause for it.
     bucket, folder = environment.claims_bucket, f"{PREFIX}{source}/"
     expression = (
         f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{folder}") || '
@@ -102,15 +102,15 @@ PROVIDER = "github"
 _POOL_LENGTH = 32
 
 
-def attribute_condition(wanted: Wanted, repository_id: str, owner_id: str) -> str:
-    """The condition, in CEL, on a run's token: this workflow, for the branch whose jobs are applied.
+def attribute_condition(setup: Setup, repository_id: str, owner_id: str) -> str:
+    """Return the condition on a run's token, in CEL: this workflow, for the branch whose jobs are applied.
 
     Args:
-        wanted: Names the repository and its branch.
-        repository_id: The repository's number: a name can be given up, and taken by somebody else.
-        owner_id: The number of its owner.
+        setup: The repository and its branch.
+        repository_id: The repository's number: its name can be given up, and taken by another owner.
+        owner_id: The owner's number.
     """
-    ref = f"refs/heads/{wanted.branch}"
+    ref = f"refs/heads/{setup.branch}"
     events = ", ".join(f"'{event}'" for event in EVENTS)
     return " && ".join(
         (
@@ -118,42 +118,43 @@ def attribute_condition(wanted: Wanted, repository_id: str, owner_id: str) -> st
             f"assertion.repository_owner_id == '{owner_id}'",
             f"assertion.ref == '{ref}'",
             f"assertion.event_name in [{events}]",
-            f"assertion.workflow_ref == '{wanted.repository}/{APPLY_WORKFLOW}@{ref}'",
+            f"assertion.workflow_ref == '{setup.repository}/{APPLY_WORKFLOW}@{ref}'",
             "assertion.runner_environment == 'github-hosted'",
         )
     )
 
 
-def pool_id(wanted: Wanted) -> str:
-    """A pool for this repository alone: another's provider with a weaker condition lets nobody in here."""
-    words = re.sub("[^a-z0-9]+", "-", wanted.repository.rpartition("/")[2].lower())
+def pool_id(setup: Setup) -> str:
+    """Return the id of an identity pool for this repository alone."""
+    # A shared pool would admit other repositories through a provider with a weaker condition.
+    words = re.sub("[^a-z0-9]+", "-", setup.repository.rpartition("/")[2].lower())
     return f"reconciler-{words}"[:_POOL_LENGTH].strip("-")
 
 
-def provider_name(wanted: Wanted, project_number: str) -> str:
-    """The provider's full name, which the workflow is given."""
+def provider_name(setup: Setup, project_number: str) -> str:
+    """Return the full name of the workflow's identity provider."""
     return (
-        f"projects/{project_number}/locations/global/workloadIdentityPools/{pool_id(wanted)}"
+        f"projects/{project_number}/locations/global/workloadIdentityPools/{pool_id(setup)}"
         f"/providers/{PROVIDER}"
     )
 
 
-def federation(wanted: Wanted, environment: Environment, account: str) -> Iterator[Step]:
-    """How runs of the workflow come to act as the service account `account`; uses the shell's variables."""
-    project, pool = environment.project, pool_id(wanted)
+def federation(setup: Setup, environment: Environment, account: str) -> Iterator[Step]:
+    """Yield the steps that let runs of the workflow act as `account`; they use shell variables."""
+    project, pool = environment.project, pool_id(setup)
     yield Step(
         "the numbers behind the names, for the commands below",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
-        f"REPOSITORY_ID=$(gh api repos/{wanted.repository} --jq .id)\n"
-        f"OWNER_ID=$(gh api repos/{wanted.repository} --jq .owner.id)",
+        f"REPOSITORY_ID=$(gh api repos/{setup.repository} --jq .id)\n"
+        f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)",
     )
     yield Step(
         "a pool of identities for this repository alone",
         f"gcloud iam workload-identity-pools create {pool} --project={project} --location=global",
     )
-    condition = attribute_condition(wanted, "$REPOSITORY_ID", "$OWNER_ID")
+    condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
     yield Step(
-        f"only this workflow on {wanted.branch} gets in, by numbers that nobody else can come to have",
+        f"only this workflow on {setup.branch} gets in, by numbers that nobody else can come to have",
         f"gcloud iam workload-identity-pools providers create-oidc {PROVIDER} --project={project} "
         f"--location=global --workload-identity-pool={pool} --issuer-uri={ISSUER} "
         "--attribute-mapping=google.subject=assertion.repository_id "
@@ -171,12 +172,12 @@ def federation(wanted: Wanted, environment: Environment, account: str) -> Iterat
 
 
 CHECK = "reconciler"
-"""The check that a protected branch waits for: the pull request's job, and the roll-up status."""
+"""Name of the check that a protected branch requires: the pull request's job, and the roll-up status."""
 
 PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
 
 _GITHUB_ACTIONS = 15368
-"""GitHub's id of the app that checks of workflows come from, https://api.github.com/apps/github-actions."""
+"""Id of the GitHub Actions app, from https://api.github.com/apps/github-actions."""
 
 _ENABLE = "gcloud services enable"
 _APIS = (
@@ -192,11 +193,11 @@ _APIS = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Steps that belong together.
+    """Group of steps.
 
     Attributes:
-        title: What they bring about.
-        steps: In the order in which they are to be done.
+        title: The purpose of the steps.
+        steps: The steps in order.
     """
 
     title: str
@@ -204,7 +205,7 @@ class Part:
 
 
 def try_it(*, with_example: bool) -> Part:
-    """The first commands, on the embedded service."""
+    """Return the first commands to run on the embedded service."""
     steps = [
         Step("what would be submitted", "reconciler plan"),
         Step("submit it, and wait for its end", "reconciler apply --wait"),
@@ -215,11 +216,11 @@ def try_it(*, with_example: bool) -> Part:
 
 
 def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
-    """Keep what git hasn't got yet.
+    """Return the steps that commit the set-up.
 
     Args:
-        uncommitted: What `git add` is to name.
-        is_git: Whether there is a repository.
+        uncommitted: The paths for `git add`.
+        is_git: True if the folder is in a git repository.
     """
     steps = [] if is_git else [Step("a repository", "git init --initial-branch=main")]
     if uncommitted:
@@ -229,40 +230,46 @@ def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
     return Part("Commit it", tuple(steps))
 
 
-def google_cloud(wanted: Wanted, environment: Environment) -> Part:
-    """The project, made ready for the environment; uses the shell's variables."""
+def google_cloud(setup: Setup, environment: Environment) -> Part:
+    """Return the steps that prepare the project for the environment; they use shell variables."""
     account = environment.submitter or service_account(SUBMITTER, environment.project)
-    steps = [] if wanted.is_on_github else [_remote(environment)]
+    steps = [] if setup.is_on_github else [_remote(environment)]
     steps += _resources(environment, account)
-    needed = grants(environment, wanted.source, f"serviceAccount:{account}")
+    needed = grants(environment, setup.source, f"serviceAccount:{account}")
+    # `_resources` has enabled all APIs already.
     steps += (step for step in needed if not step.command.startswith(_ENABLE))
     steps += _of_trainer(environment)
-    if wanted.is_on_github:
-        steps += federation(wanted, environment, account)
+    if setup.is_on_github:
+        steps += federation(setup, environment, account)
     return Part(
         f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell", tuple(steps)
     )
 
 
-def github(wanted: Wanted, environment: Environment | None, *, is_filled_in: bool) -> Part:
-    """The repository on GitHub.
+def github(setup: Setup, environment: Environment | None, *, is_filled_in: bool) -> Part:
+    """Return the steps on GitHub.
 
     Args:
-        wanted: Names the repository.
-        environment: The one in Google Cloud that is applied; None for the embedded service.
-        is_filled_in: Whether the workflows say where the reconciler comes from.
+        setup: The repository.
+        environment: The environment in Google Cloud that is applied; None for the embedded service.
+        is_filled_in: True if the workflows name the reconciler's repository.
     """
-    steps = [] if is_filled_in else [_fill_in()]
-    if environment is not None and wanted.is_on_github:
-        number = provider_name(wanted, "$PROJECT_NUMBER")
+    fill_in = Step(
+        "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
+        "reconciler init --action OWNER/REPO@SHA",
+    )
+    steps = [] if is_filled_in else [fill_in]
+    if environment is not None and setup.is_on_github:
+        number = provider_name(setup, "$PROJECT_NUMBER")
         steps.append(
             Step(
                 "tell the workflow the provider's name",
-                f'gh variable set {PROVIDER_VARIABLE} --repo {wanted.repository} --body "{number}"',
+                f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{number}"',
             )
         )
-    steps += [_publish(), _protection(wanted), _owners(wanted)]
-    return Part(f"GitHub, repository {wanted.repository}", tuple(steps))
+    publish = Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
+    steps += [publish, _protection(setup), _owners(setup)]
+    return Part(f"GitHub, repository {setup.repository}", tuple(steps))
 
 
 def _remote(environment: Environment) -> Step:
@@ -318,18 +325,7 @@ def _trainer(environment: Environment) -> str:
     return str(environment.defaults.get("serviceAccount") or "")
 
 
-def _fill_in() -> Step:
-    return Step(
-        "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
-        "reconciler init --action OWNER/REPO@SHA",
-    )
-
-
-def _publish() -> Step:
-    return Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
-
-
-def _protection(wanted: Wanted) -> Step:
+def _protection(setup: Setup) -> Step:
     check = {"context": CHECK, "integration_id": _GITHUB_ACTIONS}
     checks = {"required_status_checks": [check], "strict_required_status_checks_policy": False}
     ruleset = {
@@ -346,12 +342,12 @@ def _protection(wanted: Wanted) -> Step:
     body = json.dumps(ruleset, indent=2)
     return Step(
         f'from now on nothing is merged without the check "{CHECK}", which only GitHub Actions can give',
-        f"gh api --method POST repos/{wanted.repository}/rulesets --input - <<'END'\n{body}\nEND",
+        f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 
 
-def _owners(wanted: Wanted) -> Step:
-    owner = wanted.repository.partition("/")[0]
+def _owners(setup: Setup) -> Step:
+    owner = setup.repository.partition("/")[0]
     paths = ("/.github/", "/jobs/", "/reconciler.yaml")
     lines = " ".join(shlex.quote(f"{path} @{owner}/TEAM") for path in paths)
     return Step(
@@ -361,24 +357,24 @@ def _owners(wanted: Wanted) -> Step:
 
 
 def uncommitted(root: Path, paths: Iterable[str]) -> list[str]:
-    """What `git add` is to name, so that of the work tree's changes exactly those of `paths` are taken.
+    """Return the paths for `git add` that add exactly the changes of `paths`.
 
-    A folder stands for what is in it where nothing else in it has changed. Without git all of them are named.
+    A folder stands for its files if it has no other changes. Without git, all paths are returned.
 
     Args:
         root: The repository's root.
         paths: Files below it, with "/".
     """
     real = {_real(root, path) for path in paths}
-    news = _news(root)
-    found = real if news is None else real & news
-    others = (news or set()) - real
+    changed = _changed_files(root)
+    found = real if changed is None else real & changed
+    others = (changed or set()) - real
     shared = {_top(path) for path in others}
     return sorted({path if _top(path) in shared else _top(path) for path in found})
 
 
 def _real(root: Path, path: str) -> str:
-    """Where git has the file, if a folder is a link."""
+    # Git tracks a file below a linked folder at the link's target.
     file = root / path
     return (file.parent.resolve() / file.name).relative_to(root.resolve()).as_posix()
 
@@ -387,11 +383,12 @@ def _top(path: str) -> str:
     return path.partition("/")[0]
 
 
-def _news(root: Path) -> set[str] | None:
-    """The files that aren't as the last commit has them, and aren't ignored; None where git can't tell."""
+def _changed_files(root: Path) -> set[str] | None:
+    """Return the files with uncommitted changes, without ignored ones; None if git fails."""
     git = Git(root)
-    prefix, switched_off = git.ask("rev-parse", "--show-prefix"), git.filters_off()
-    if prefix is None or switched_off is None:
+    # `git status` runs the filters that a hostile repository may configure, unless they are switched off.
+    prefix, filters_off = git.ask("rev-parse", "--show-prefix"), git.filters_off()
+    if prefix is None or filters_off is None:
         return None
     listing = (
         "status",
@@ -401,7 +398,8 @@ def _news(root: Path) -> set[str] | None:
         "--untracked-files=all",
         "--ignore-submodules=all",
     )
-    listed = git.ask(*switched_off, *listing, "--", ".")
+    listed = git.ask(*filters_off, *listing, "--", ".")
     if listed is None:
         return None
+    # Each entry starts with two letters of state and a space.
     return {entry[3:].removeprefix(prefix.strip()) for entry in listed.split("\0") if entry}

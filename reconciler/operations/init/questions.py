@@ -1,4 +1,4 @@
-"""From flags, git and `reconciler.yaml` to what a repository is to be set up as."""
+"""Parameters of a set-up, from flags, git and `reconciler.yaml`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.base.git_command import Git
 from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, load_config
-from reconciler.operations.init import files
 from reconciler.operations.init.files import (
     APPLY_WORKFLOW,
     NO_REPOSITORY,
@@ -24,11 +23,12 @@ from reconciler.operations.init.files import (
     Action,
     Change,
     Google,
-    Wanted,
+    Setup,
     action_of,
     github_repository,
     is_plain_branch,
     service_account,
+    settings,
     source_id,
 )
 
@@ -43,8 +43,8 @@ _NEEDED = ("project", "location", "staging_bucket")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says; None for what it doesn't."""
+class Flags:
+    """Flags of the command line; None for a missing flag."""
 
     environment: str | None = None
     action: str | None = None
@@ -56,27 +56,28 @@ class Asked:
 
 
 def flag(name: str) -> str:
-    """The flag that gives the attribute `name` of `Asked`."""
+    """Return the flag of the attribute `name` of `Flags`."""
     return f"--{name.replace('_', '-')}"
 
 
-def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None]:
-    """What the repository at `root` is to be set up as, and its environment in Google Cloud, if any.
+def read_setup(flags: Flags, root: Path) -> tuple[Setup, Environment | None]:
+    """Return the parameters of the set-up at `root`, and its environment in Google Cloud, if any.
 
     Raises:
-        UsageError: A flag is wrong, or doesn't go with what `reconciler.yaml` says.
-        InvalidError: `reconciler.yaml` is there and not valid.
+        UsageError: A flag is wrong, or contradicts `reconciler.yaml`.
+        InvalidError: `reconciler.yaml` is invalid.
     """
-    action = action_of(asked.action) if asked.action is not None else Action()
+    action = action_of(flags.action) if flags.action is not None else Action()
     config = load_config(root)
-    google = _google(asked, config)
+    google = _google(flags, config)
     git = Git(root)
     repository = github_repository((git.ask("remote", "get-url", "origin") or "").strip())
     source = config.source
+    # The default source is shared by all repositories without settings; a new one must be unique.
     if source == LOCAL:
         source = source_id((repository or str(root)).rpartition("/")[2], secrets.token_hex(4))
-    environment = _existing(config, asked.environment) if asked.engine is None else None
-    wanted = Wanted(
+    environment = _existing(config, flags.environment) if flags.engine is None else None
+    setup = Setup(
         source=source,
         repository=repository or NO_REPOSITORY,
         branch=_branch(git),
@@ -84,15 +85,15 @@ def what_is_wanted(asked: Asked, root: Path) -> tuple[Wanted, Environment | None
         google=google or (_as_google(environment) if environment else None),
     )
     if google is not None:
-        environment = _checked(wanted, google)
+        environment = _checked(setup, google)
         _refuse_other(config, environment)
-    return wanted, environment
+    return setup, environment
 
 
-def _google(asked: Asked, config: Config) -> Google | None:
-    """The environment that the flags describe; beside others that have their own, with an instance."""
-    given = {name: getattr(asked, name) for name in _OF_GOOGLE.values()}
-    if asked.engine != "google":
+def _google(flags: Flags, config: Config) -> Google | None:
+    """Return the environment that the flags describe; None without `--engine google`."""
+    given = {name: getattr(flags, name) for name in _OF_GOOGLE.values()}
+    if flags.engine != "google":
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{flag(name)} needs --engine google beside it")
@@ -100,7 +101,7 @@ def _google(asked: Asked, config: Config) -> Google | None:
     lacking = [flag(name) for name in _NEEDED if not given[name]]
     if lacking:
         raise UsageError(f"--engine google needs {', '.join(lacking)} beside it")
-    name = asked.environment or _DEFAULT_NAME
+    name = flags.environment or _DEFAULT_NAME
     if not re.fullmatch("[a-z][a-z0-9-]{0,29}", name) or name == LOCAL:
         hint = "use at most 30 lower-case letters, digits and '-', a letter first; \"local\" is taken"
         raise UsageError(
@@ -121,10 +122,11 @@ def _google(asked: Asked, config: Config) -> Google | None:
 
 
 def _instance(config: Config, name: str, project: str, location: str) -> str:
-    """Return what keeps an environment apart from others with its project and location; "" for nothing."""
-    there = config.environments.get(name)
-    if there is not None:
-        return there.instance
+    """Return the instance for an environment; "" unless others share its project and location."""
+    # A changed instance would hide the environment's claims, and its jobs would be submitted again.
+    existing = config.environments.get(name)
+    if existing is not None:
+        return existing.instance
     used = {
         other.instance
         for other in config.environments.values()
@@ -138,7 +140,7 @@ def _bucket(text: str) -> str:
 
 
 def _existing(config: Config, name: str | None) -> Environment | None:
-    """The environment in Google Cloud that is written down: the one that is named, else the first."""
+    """Return the environment in Google Cloud with this name in `reconciler.yaml`, else the first."""
     found = [each for each in config.environments.values() if each.engine == "google"]
     named = [each for each in found if each.name == name]
     return next(iter(named or found), None)
@@ -158,10 +160,11 @@ def _as_google(environment: Environment) -> Google:
     )
 
 
-def _checked(wanted: Wanted, google: Google) -> Environment:
-    """The environment as it will be read from `reconciler.yaml`; raises UsageError that names the flag."""
+def _checked(setup: Setup, google: Google) -> Environment:
+    """Return the environment as read from its own `reconciler.yaml`; raise UsageError that names the flag."""
+    # The reader of `reconciler.yaml` has all rules for its values, so the flags need none of their own.
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / FILE_NAME).write_text(files.settings(wanted), encoding="utf-8")
+        (Path(folder) / FILE_NAME).write_text(settings(setup), encoding="utf-8")
         try:
             return load_config(Path(folder)).environment(google.name)
         except InvalidError as error:
@@ -170,24 +173,25 @@ def _checked(wanted: Wanted, google: Google) -> Environment:
     raise UsageError(f"{flag(name) if name else '--env'}: {problem.message}", hint=problem.hint) from None
 
 
-def _refuse_other(config: Config, wanted: Environment) -> None:
-    there = config.environments.get(wanted.name)
+def _refuse_other(config: Config, environment: Environment) -> None:
+    existing = config.environments.get(environment.name)
     fields = ("engine", "project", "location", "staging_bucket")
-    if there is None or all(getattr(there, name) == getattr(wanted, name) for name in fields):
+    if existing is None or all(getattr(existing, name) == getattr(environment, name) for name in fields):
         return
     raise UsageError(
-        f"{FILE_NAME} has another environment {quote(wanted.name)} already",
+        f"{FILE_NAME} has another environment {quote(environment.name)} already",
         hint="change it there, or give this one another name with --env",
     )
 
 
 def _branch(git: Git) -> str:
-    """The branch whose jobs are applied: the default one of the remote; else `main`, or `master` if on it."""
+    """Return the branch to apply: the remote's default, else `master` if checked out, or `main`."""
     of_remote = git.ask("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
     branch = (of_remote or "").strip().removeprefix("origin/")
     if not branch:
         here = (git.ask("symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()
         branch = here if here == "master" else "main"
+    # Other names would need quoting in YAML, a shell command and an expression.
     return branch if is_plain_branch(branch) else "main"
 
 
@@ -197,12 +201,12 @@ _ENVIRONMENT = re.compile(r"^[ \t]*environment:[ \t]*[\"']?([^\s\"'#]+)", re.MUL
 
 @dataclass(frozen=True, slots=True)
 class OtherWorkflow:
-    """A workflow of the reconciler's that is kept.
+    """Reconciler workflow that is kept, for another environment.
 
     Attributes:
         path: From the repository's root, with "/".
-        environment: The one that it is for.
-        action: `OWNER/REPO@SHA` that it names; "" where that is still to be filled in.
+        environment: The environment of the workflow.
+        action: Its `OWNER/REPO@SHA`; "" with a placeholder.
     """
 
     path: str
@@ -211,13 +215,14 @@ class OtherWorkflow:
 
 
 def other_workflows(changes: Iterable[Change], environment: str) -> Iterator[OtherWorkflow]:
-    """Those of the workflows that aren't for `environment`; those of other tools don't count."""
+    """Yield the kept workflows of the reconciler that aren't for `environment`."""
     for change in changes:
         if change.path in (APPLY_WORKFLOW, PLAN_WORKFLOW):
+            # A workflow of another tool may have the same path; it doesn't use the reconciler's actions.
             text = change.after.decode("utf-8", "replace")
             named = _ENVIRONMENT.findall(text) or [LOCAL]
             used = _USES.search(text)
-            # What an expression gives isn't known here.
+            # The value of an expression is known only to a run of the workflow.
             if used and environment not in named and not any(name.startswith("$") for name in named):
                 action = "" if used[2] == NO_SHA else f"{used[1]}@{used[2]}"
                 yield OtherWorkflow(change.path, named[-1], action)

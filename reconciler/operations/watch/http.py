@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP, for programs of this machine."""
+"""HTTP endpoints for health and metrics, for programs on this machine."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from reconciler.base.errors import ServiceError, UsageError
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Drift, DriftKind
-from reconciler.operations.watch.one_pass import Result
+from reconciler.operations.watch.state import Result
 from reconciler.submission.observe import Observed
 
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", re.ASCII)
-# By the name of a host of its own, a web page could read what is here (DNS rebinding).
+# The Host header must be a loopback name: a web page whose name resolves to 127.0.0.1 (DNS rebinding) could
+# read the metrics otherwise.
 _LOOPBACK = re.compile(r"(?:127\.\d+\.\d+\.\d+|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 _LAST_PORT = 65535
 _REQUEST_TAKES = 10.0
@@ -40,7 +41,7 @@ _REQUEST_TAKES = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered."""
+    """Response to a request."""
 
     status: int
     text: bytes
@@ -48,15 +49,15 @@ class Page:
 
 
 Pages = Mapping[str, Callable[[], Page]]
-"""What makes the answer, by path."""
+"""Functions that make the response, by path."""
 
 
 class Health:
-    """Whether the loop still goes round.
+    """Health check: passes must keep ending in time.
 
     Args:
-        longest: Seconds after a pass, or after the beginning, in which the next one must have ended.
-        monotonic: Gives seconds.
+        longest: Maximum number of seconds between the ends of two passes, or from the start to the first end.
+        monotonic: Returns the time in seconds.
     """
 
     def __init__(self, longest: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -65,19 +66,19 @@ class Health:
         self._last = monotonic()
 
     def passed(self) -> None:
-        """A pass ended."""
+        """Record the end of a pass."""
         self._last = self._monotonic()
 
     def page(self) -> Page:
-        """200, or 503 where no pass has ended for too long."""
+        """Return status 200, or 503 if no pass has ended for too long."""
         ago = self._monotonic() - self._last
         well = ago <= self._longest
-        said = f"{'ok' if well else 'stuck'}: the last pass ended {ago:.0f} s ago\n"
-        return Page(200 if well else 503, said.encode())
+        text = f"{'ok' if well else 'stuck'}: the last pass ended {ago:.0f} s ago\n"
+        return Page(200 if well else 503, text.encode())
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; raises UsageError where it isn't, or isn't this machine's own."""
+    """Return host and port of `HOST:PORT`; raise UsageError if it is malformed or not a loopback address."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[3]) > _LAST_PORT:
         raise UsageError(
@@ -102,10 +103,10 @@ def _is_loopback(host: str) -> bool:
 
 @contextmanager
 def listening(address: tuple[str, int], pages: Pages) -> Iterator[str]:
-    """Answer with `pages` in a thread; the URL without a path.
+    """Serve `pages` in a thread; yield the URL without a path.
 
     Raises:
-        ServiceError: The address can't be listened at.
+        ServiceError: The server can't listen at the address.
     """
     host, port = address
     try:
@@ -124,11 +125,12 @@ def listening(address: tuple[str, int], pages: Pages) -> Iterator[str]:
 
 def _server(host: str) -> type[ThreadingHTTPServer]:
     class Server(ThreadingHTTPServer):
+        # An open connection must not keep the process from ending.
         daemon_threads = True
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Who asks and goes away is nothing to tell of."""
+            """Ignore clients that close the connection early."""
 
     return Server
 
@@ -146,7 +148,7 @@ def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
             self._answered()
 
         def _answered(self) -> bytes:
-            """Answer with all but the text, which it gives."""
+            """Send status and headers; return the body."""
             page = self._page()
             self.send_response(page.status)
             self.send_header("Content-Type", page.content_type)
@@ -157,26 +159,27 @@ def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
             return page.text
 
         def _page(self) -> Page:
+            # Browsers send Origin with cross-origin requests; programs do not.
             if not _LOOPBACK.fullmatch(self.headers.get("Host", "")) or "Origin" in self.headers:
                 return Page(403, b"only for programs of this machine\n")
             made = pages.get(self.path.partition("?")[0])
             return made() if made else Page(404, b"there are /healthz and /metrics\n")
 
         def log_message(self, *_: object) -> None:
-            """Who asks is nothing to tell of."""
+            """Suppress the access log."""
 
     return Handler
 
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-# When a counter was made is a figure of its own otherwise, which nobody asks for.
+# Without this, each counter gets a second time series with the time of its creation.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
 
 _OPEN = (ClaimState.PENDING, ClaimState.HELD)
 
 
 class Metrics:
-    """The figures, each under its name; every label value is there from the beginning."""
+    """Metrics of the loop; every label value is exported from the start."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -195,7 +198,7 @@ class Metrics:
         self._drift = self._gauge("drift_findings", "What drifted, by kind.", "kind", DriftKind)
 
     def passed(self, result: Result, seconds: float) -> None:
-        """A pass ended."""
+        """Record the end of a pass."""
         self._passes.labels(str(result)).inc()
         now = self._now()
         self._last.set(now)
@@ -205,42 +208,42 @@ class Metrics:
             self._success.set(now)
 
     def invalid(self, files: int) -> None:
-        """So many files have problems."""
+        """Set the number of files with problems."""
         self._invalid.set(files)
 
     def submitted(self, jobs: int) -> None:
-        """So many jobs were submitted."""
+        """Add to the number of submitted jobs."""
         self._submissions.inc(jobs)
 
     def seen(self, observed: Observed) -> None:
-        """What there is now."""
+        """Set the numbers of runs and open claims."""
         _set(self._jobs, State, (run.state for run in observed.runs))
         _set(self._claims, _OPEN, (claim.state for claim in observed.known.values()))
 
     def drifted(self, findings: Iterable[Drift]) -> None:
-        """What the plan found."""
+        """Set the numbers of the plan's drift findings."""
         _set(self._drift, DriftKind, (finding.kind for finding in findings))
 
     def unposted(self, statuses: int) -> None:
-        """So many statuses couldn't be posted."""
+        """Set the number of statuses that could not be posted."""
         self._unposted.set(statuses)
 
     def fetch_failed(self) -> None:
-        """The remote branch couldn't be fetched."""
+        """Record a failed fetch of the remote branch."""
         self._fetches.inc()
 
     def text(self) -> bytes:
-        """All figures in Prometheus' text format, of type CONTENT_TYPE."""
+        """Return all metrics in Prometheus' text format, of type CONTENT_TYPE."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, said: str, label: str = "", values: Iterable[str] = ()) -> Counter:
-        made = Counter(f"reconciler_{name}", said, [label] if label else [], registry=self._registry)
+    def _counter(self, name: str, help_text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
+        made = Counter(f"reconciler_{name}", help_text, [label] if label else [], registry=self._registry)
         for value in values:
             made.labels(str(value))
         return made
 
-    def _gauge(self, name: str, said: str, label: str = "", values: Iterable[str] = ()) -> Gauge:
-        made = Gauge(f"reconciler_{name}", said, [label] if label else [], registry=self._registry)
+    def _gauge(self, name: str, help_text: str, label: str = "", values: Iterable[str] = ()) -> Gauge:
+        made = Gauge(f"reconciler_{name}", help_text, [label] if label else [], registry=self._registry)
         for value in values:
             made.labels(str(value))
         return made
@@ -248,5 +251,6 @@ class Metrics:
 
 def _set(gauge: Gauge, values: Iterable[str], found: Iterable[str]) -> None:
     count = Count(str(value) for value in found)
+    # Values that are not found are set to 0, or their last figure would stay.
     for value in values:
         gauge.labels(str(value)).set(count[str(value)])

@@ -1,309 +1,122 @@
-"""One pass of the loop: like one `apply`, but whatever ends it is a value."""
+"""One pass of the watch loop: the steps of `apply`, with every error returned as a value."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, ServiceError, UsageError
 from reconciler.git.commit import commit_of
-from reconciler.google.incremental import Memory
 from reconciler.google.session import Session, open_session
-from reconciler.manifests.cache import ManifestCache
-from reconciler.manifests.cache import Memory as ManifestMemory
-from reconciler.manifests.settings import Config, Environment, load_config
-from reconciler.model.claim import ClaimState
-from reconciler.model.plan import Action, DesiredJob, Plan
-from reconciler.operations.apply import (
-    Settled,
-    brake,
-    carry_out,
-    invalid,
-    origin_for,
-    refused,
-    settle,
-    tell_commits,
-    unposted,
-)
+from reconciler.operations.apply import Settled, carry_out, check_limits, invalid, origin_for, refused, settle
 from reconciler.operations.execute import PATIENCE, applier_of
-from reconciler.operations.load_desired import Desired, load_desired
-from reconciler.operations.origin import NO_ORIGIN, Origin, exported
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.origin import Origin, exported
 from reconciler.operations.plan import plan_of
+from reconciler.operations.report import post_statuses, unposted_sentences
+from reconciler.operations.watch.state import Checkout, LoopCache, Pass, PassInputs, Result
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reporting.github.settings import github_settings
-from reconciler.submission.observe import Observed, observe
+from reconciler.submission.observe import observe
 
 Done = Callable[[Sequence[Outcome], Origin], None]
 
 
-class Result(StrEnum):
-    """How a pass ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    INVALID = "invalid"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkout:
-    """What a pass is about.
-
-    Attributes:
-        root: The repository's root.
-        commit: The commit that is checked out there, whatever its files are like now; "" for none.
-        environ: The environment variables.
-        environment: The environment's name; None for the one that is there without being written.
-        settings: Reads the settings at the root; raises InvalidError.
-        is_exported: Whether this process laid the files out from the commit, in a folder of its own: then
-            they are the commit's by construction, and are not compared with it.
-    """
-
-    root: Path
-    commit: str
-    environ: Mapping[str, str]
-    environment: str | None
-    settings: Callable[[Path], Config] = load_config
-    is_exported: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """All that a pass decides by, but for the time."""
-
-    config: Config
-    commit: str
-    jobs: tuple[DesiredJob, ...]
-    observed: Observed
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What came of one pass.
-
-    Attributes:
-        result: How it ended.
-        error: What ended it before its time; None where nothing did.
-        engine: The environment's.
-        jobs: The wanted jobs; None where they weren't read.
-        plan: What was decided; None where nothing was.
-        outcomes: What came of it.
-        settled: What there was afterwards; None where nobody looked.
-        seen: What it was decided by.
-        origin: The commit of its jobs.
-        steady: Whether the pass before had decided by the same.
-    """
-
-    result: Result
-    error: ReconcilerError | None = None
-    engine: str = "local"
-    jobs: tuple[DesiredJob, ...] | None = None
-    plan: Plan | None = None
-    outcomes: Sequence[Outcome] = ()
-    settled: Settled | None = None
-    seen: Seen | None = None
-    origin: Origin = NO_ORIGIN
-    steady: bool = False
-
-    @property
-    def live(self) -> bool:
-        """Whether the next pass may soon see more: of a job, of a submission, or of what this one did."""
-        observed = self.settled.observed if self.settled else None
-        if observed is None:
-            return False
-        return not self.steady or self._is_pending or any(not run.state.ended for run in observed.runs)
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing is left to do or to tell until something else changes."""
-        return self._is_done and not self.live
-
-    @property
-    def rests_locally(self) -> bool:
-        """Whether the embedded service is only looked at, and isn't woken for it."""
-        return self.at_rest and self.engine == "local"
-
-    def holds_for(self, seen: Seen) -> bool:
-        """Whether a pass that decides by this would, like this one, do nothing, and leave the same behind."""
-        as_left = self.settled is not None and self.settled.observed == seen.observed
-        # What isn't known yet may be found out by waiting alone.
-        # The reason for a missing commit may be temporary: compare again.
-        is_known = not self._is_pending and not self.origin.reason
-        return self._is_done and is_known and as_left and self.seen == seen
-
-    @property
-    def _is_done(self) -> bool:
-        planned = self.plan is not None and all(c.action is Action.NONE for c in self.plan.changes)
-        kept = self.settled is not None and not self.settled.problems
-        return self.result is Result.SUCCEEDED and planned and kept
-
-    @property
-    def _is_pending(self) -> bool:
-        observed = self.settled.observed if self.settled else None
-        claims = observed.known.values() if observed else ()
-        return any(claim.state is ClaimState.PENDING for claim in claims)
-
-
-class Remembered:
-    """What a loop remembers from one pass to the next, so that a pass reads and asks only for what is news.
-
-    It is about one root and one environment; where those turn out to be others, they are read anew. What it
-    holds is bounded by what is there.
-
-    Attributes:
-        service: What was seen of claims and runs.
-        manifests: The known manifests; None before the first pass.
-        ahead: What `look_ahead` saw, and by which settings; None where it didn't.
-    """
-
-    def __init__(self) -> None:
-        self.service = Memory()
-        self.ahead: tuple[Config, Observed] | None = None
-        self.manifests: ManifestMemory | None = None
-
-    def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
-        """Return the jobs that the checkout's manifests ask for; raises InvalidError with every problem.
-
-        The first pass loads the cache on disk and updates it for later commands.
-        """
-        if self.manifests is not None:
-            return load_desired(config, environment, [], self.manifests)
-        cache = ManifestCache(config.root, frozenset(environment.defaults), checkout.environ)
-        self.manifests = cache.load()
-        try:
-            return load_desired(config, environment, [], self.manifests)
-        finally:
-            cache.save(self.manifests)
-
-
-def one_turn(
+def run_pass(
     checkout: Checkout,
-    remembered: Remembered,
-    before: Turn | None,
+    cache: LoopCache,
+    previous: Pass | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
     done: Done = lambda outcomes, origin: None,
-) -> Turn:
-    """One pass; nothing that a file or a service says raises.
+) -> Pass:
+    """Run one pass; errors of files and services become its result.
 
     Args:
-        checkout: What is wanted.
-        remembered: What the passes before have left.
-        before: The last pass.
-        go_on: Asked before each submission and each wait.
-        tell: Gets a line about what is waited for.
-        done: Gets what came of the plan, and the commit of its jobs, before the service is observed again.
+        checkout: The files to apply.
+        cache: The loop's caches.
+        previous: The previous pass.
+        go_on: Called before each submission and each wait; False stops the pass.
+        tell: Called with a line about each wait.
+        done: Called with the plan's outcomes and the jobs' commit before the state is observed again.
     """
     try:
-        return _turn(checkout, remembered, before, go_on, tell, done)
+        return _run(checkout, cache, previous, go_on, tell, done)
     except (InvalidError, UsageError) as error:
-        return Turn(Result.INVALID, error)
+        return Pass(Result.INVALID, error)
     except ReconcilerError as error:
-        return Turn(Result.FAILED, error)
+        return Pass(Result.FAILED, error)
     except OSError as error:
         named = f": {error.filename}" if error.filename else ""
-        return Turn(Result.FAILED, ServiceError(f"{error.strerror or error}{named}"))
+        return Pass(Result.FAILED, ServiceError(f"{error.strerror or error}{named}"))
 
 
-def look_ahead(checkout: Checkout, remembered: Remembered, before: Turn) -> None:
-    """Look at the service for the next pass, which may follow soon; nothing that the service says raises.
-
-    Args:
-        checkout: That of the last pass.
-        remembered: What the passes before have left, and where what is seen is put.
-        before: The last pass.
-    """
-    if before.seen is None or before.result is not Result.SUCCEEDED:
-        return
-    config = before.seen.config
-    environment = config.environment(checkout.environment)
-    start = not before.rests_locally
-    # Where it fails, the pass looks by itself, and tells why it can't.
-    with (
-        suppress(ReconcilerError, OSError),
-        open_session(
-            config, environment, checkout.environ, start=start, memory=remembered.service
-        ) as session,
-    ):
-        remembered.ahead = config, observe(session.ports)
-
-
-def _turn(
+def _run(
     checkout: Checkout,
-    remembered: Remembered,
-    before: Turn | None,
+    cache: LoopCache,
+    previous: Pass | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
     done: Done,
-) -> Turn:
-    ahead, remembered.ahead = remembered.ahead, None
+) -> Pass:
     config = checkout.settings(checkout.root)
-    is_told = github_settings(config.github, os.environ, config.root) is not None
-    before_reading = _clean_commit(checkout) if is_told else None
+    posts_statuses = github_settings(config.github, os.environ, config.root) is not None
+    # An invalid manifest is reported to the commit only if the files matched it before and after loading.
+    commit_before = _clean_commit(checkout) if posts_statuses else None
     environment = config.environment(checkout.environment)
-
-    def opened(*, start: bool) -> AbstractContextManager[Session]:
-        return open_session(config, environment, checkout.environ, start=start, memory=remembered.service)
-
+    opened = partial(open_session, config, environment, checkout.environ, memory=cache.service)
     try:
-        desired = remembered.load_desired(checkout, config, environment)
+        desired = cache.load_desired(checkout, config, environment)
     except InvalidError as error:
-        if is_told:
-            commit = before_reading if before_reading == _clean_commit(checkout) else None
-            with opened(start=True) as session:
-                problems = invalid(session, commit or "", error)
-            return Turn(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))
-        raise
+        if not posts_statuses:
+            raise
+        commit = commit_before if commit_before == _clean_commit(checkout) else None
+        with opened(start=True) as session:
+            problems = invalid(session, commit or "", error)
+        return Pass(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))
 
-    def seen_in(session: Session) -> Seen:
-        return Seen(config, checkout.commit, desired.jobs, observe(session.ports))
-
-    seen: Seen | None = None
-    if ahead and ahead[0] == config:
-        seen = Seen(config, checkout.commit, desired.jobs, ahead[1])
-    if before and before.rests_locally:
-        if seen is None:
-            with opened(start=False) as session:
-                seen = seen_in(session)
-        if before.holds_for(seen):
-            return before
+    inputs: PassInputs | None = None
+    # A stopped embedded service can be read without starting it; it is started only if there is work.
+    if previous and previous.rests_locally:
+        with opened(start=False) as session:
+            inputs = PassInputs(config, checkout.commit, desired.jobs, observe(session.ports))
+        if previous.holds_for(inputs):
+            return previous
     with opened(start=True) as session:
-        seen = seen or seen_in(session)
-        if before and before.holds_for(seen):
-            return _again(session, desired, before, seen)
-        return _carried_out(session, checkout, desired, seen, before, go_on, tell, done)
+        inputs = inputs or PassInputs(config, checkout.commit, desired.jobs, observe(session.ports))
+        if previous and previous.holds_for(inputs):
+            return _repeat(session, desired, previous, inputs)
+        return _apply(session, checkout, desired, inputs, previous, go_on, tell, done)
 
 
 def _clean_commit(checkout: Checkout) -> str | None:
-    """Return the commit that the files are exactly; None for none."""
+    """Return the commit whose files the checkout has unchanged; None for none."""
     return checkout.commit if checkout.is_exported else commit_of(checkout.root, checkout.environ)
 
 
-def _again(session: Session, desired: Desired, before: Turn, seen: Seen) -> Turn:
-    """The last pass once more: there is nothing to decide, to do or to keep, and no need of a second look."""
+def _repeat(session: Session, desired: Desired, previous: Pass, inputs: PassInputs) -> Pass:
+    """Return the previous result again, after posting the statuses that are still due."""
     try:
-        unsaid = tell_commits(session, desired, seen.observed, before.origin.exact)
-        settled = Settled(seen.observed, tuple(unposted(unsaid)), len(unsaid))
+        failed = post_statuses(session, desired, inputs.observed, previous.origin.exact)
+        settled = Settled(inputs.observed, tuple(unposted_sentences(failed)), len(failed))
     except ReconcilerError as error:
-        settled = Settled(seen.observed, (error.message,))
-    return replace(before, settled=settled, seen=seen, steady=True)
+        settled = Settled(inputs.observed, (error.message,))
+    return replace(previous, settled=settled, inputs=inputs, steady=True)
 
 
-def _carried_out(
+def _apply(
     session: Session,
     checkout: Checkout,
     desired: Desired,
-    seen: Seen,
-    before: Turn | None,
+    inputs: PassInputs,
+    previous: Pass | None,
     go_on: Callable[[], bool],
     tell: Callable[[str], None],
     done: Done,
-) -> Turn:
-    plan = plan_of(session, desired, seen.observed, whole=True)
+) -> Pass:
+    plan = plan_of(session, desired, inputs.observed, whole=True)
     if checkout.is_exported:
         origin = exported(checkout.commit, desired)
     else:
@@ -312,7 +125,7 @@ def _carried_out(
     stop: RefusedError | None = None
     outcomes: list[Outcome] = []
     try:
-        brake(session, plan)
+        check_limits(session, plan)
         outcomes = carry_out(session, applier, plan, origin)
         done(outcomes, origin)
         settled = settle(session, applier, desired, plan, outcomes, origin)
@@ -320,6 +133,6 @@ def _carried_out(
         stop, settled = error, refused(session, applier, desired, plan, error, origin)
     failed = settled.observed is None or any(outcome.status is Status.FAILED for outcome in outcomes)
     result = Result.REFUSED if stop else Result.FAILED if failed else Result.SUCCEEDED
-    steady = before is not None and before.seen == seen
+    steady = previous is not None and previous.inputs == inputs
     engine = session.environment.engine
-    return Turn(result, stop, engine, desired.jobs, plan, outcomes, settled, seen, origin, steady)
+    return Pass(result, stop, engine, desired.jobs, plan, outcomes, settled, inputs, origin, steady)

@@ -1,4 +1,4 @@
-"""What the loop tells of its passes: each thing once, when it happens."""
+"""Events and metrics of the watch loop; a standing problem is reported once."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.watch.http import Metrics
-from reconciler.operations.watch.one_pass import Result, Turn
+from reconciler.operations.watch.state import Pass, Result
 from reconciler.output.json import problem_json
 from reconciler.output.text import short_error
 from reconciler.planning.limits import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.observe import Observed
 
-Said = tuple[tuple[str, Any], ...]
-"""The fields of an event."""
+Fields = tuple[tuple[str, Any], ...]
+"""Fields of an event."""
 
 
 _STATES = re.compile(rf"\b(?:{'|'.join(State)})\b", re.IGNORECASE)
 
 
-def _as_it_is(said: Said) -> Said:
-    return said
+def _unchanged(fields: Fields) -> Fields:
+    return fields
 
 
 class Teller:
-    """Turns passes into events and metrics.
+    """Reporter that turns passes into events and metrics.
 
     Args:
         events: The structlog logger.
-        metrics: The figures.
+        metrics: The metrics to update.
     """
 
     def __init__(self, events: Any, metrics: Metrics) -> None:
         self._events = events
         self._metrics = metrics
-        self._standing: dict[tuple[str, str], frozenset[Said]] = {}
+        self._standing: dict[tuple[str, str], frozenset[Fields]] = {}
         self._stopped = False
         self._live: frozenset[str] = frozenset()
 
     def listening(self, url: str) -> None:
-        """Health and metrics are to be had."""
+        """Report the URL of the health and metrics endpoints."""
         self._events.info("listening", url=url)
 
     def waiting(self, line: str) -> None:
-        """A pass waits for something."""
+        """Report a wait within a pass."""
         self._events.info("waiting", message=line)
 
     def fetched(self, commit: str, error: ReconcilerError | None) -> None:
-        """The remote branch was looked at."""
+        """Report a fetch of the remote branch: the new commit, "" for none, or the error."""
         if error:
             self._metrics.fetch_failed()
         failed_before = self._standing.get(("not-fetched", ""))
-        self._stands("not-fetched", [_of_error(error)] if error else [])
+        self._report_new("not-fetched", [_of_error(error)] if error else [])
         if failed_before and not error:
             self._events.info("goes-on", message="the branch can be fetched again")
         if commit:
             self._events.info("fetched", commit=commit)
 
     def not_watched(self, problem: str) -> None:
-        """Why changes of some files aren't seen; "" where all are."""
-        self._stands("not-watched", [(("message", problem),)] if problem else [])
+        """Report why changes of some files are not detected; "" if all files are watched."""
+        self._report_new("not-watched", [(("message", problem),)] if problem else [])
 
     def ending(self) -> None:
-        """The end was asked for."""
+        """Report that the loop is ending."""
         self._events.info("ending")
 
     def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
-        """Tell what came of a plan, and the commits that its jobs carry."""
-        self._goes_on()
+        """Report the outcomes of a plan, and the submitted jobs without a commit."""
+        self._recovered()
         applied = [outcome for outcome in outcomes if outcome.status is Status.APPLIED]
         submitted = [outcome for outcome in applied if outcome.change.action in SUBMISSIONS]
         self._metrics.submitted(len(submitted))
@@ -83,48 +83,48 @@ class Teller:
             desired = outcome.change.desired
             commit = origin.commit_of(desired) if desired else ""
             self._events.info("submitted", job=outcome.change.job_name, **_of_commit(commit))
-        # One that is quick has ended before it is seen for the first time.
+        # A short job may end before the first observation; its end is reported all the same.
         self._live |= {outcome.resource for outcome in submitted}
         for outcome in applied:
             if outcome.change.action is Action.CANCEL:
                 self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
 
-    def passed(self, turn: Turn, seconds: float, commit: str) -> None:
-        """A pass ended, and `carried_out` was told of what it did."""
-        self._metrics.passed(turn.result, seconds)
-        self._wrong(turn)
-        self._stands("failed", _of_outcomes(turn.outcomes, Status.FAILED))
-        self._stands("blocked", _of_outcomes(turn.outcomes, Status.SKIPPED))
-        if turn.plan:
-            self._metrics.drifted(turn.plan.drift)
-            self._stands("drift", map(_of_drift, turn.plan.drift), same=_but_for_states)
-        if turn.settled:
-            self._metrics.unposted(turn.settled.unposted)
-            self._stands("not-kept", ((("message", problem),) for problem in turn.settled.problems))
-            if turn.settled.observed:
-                self._seen(turn.settled.observed)
-        done = any(outcome.status is Status.APPLIED for outcome in turn.outcomes)
-        told = self._events.info if done else self._events.debug
-        told("pass", result=str(turn.result), seconds=round(seconds, 3), **_of_commit(commit))
+    def passed(self, result: Pass, seconds: float, commit: str) -> None:
+        """Report the end of a pass; `carried_out` has reported its outcomes."""
+        self._metrics.passed(result.result, seconds)
+        self._report_errors(result)
+        self._report_new("failed", _of_outcomes(result.outcomes, Status.FAILED))
+        self._report_new("blocked", _of_outcomes(result.outcomes, Status.SKIPPED))
+        if result.plan:
+            self._metrics.drifted(result.plan.drift)
+            self._report_new("drift", map(_of_drift, result.plan.drift), same=_without_states)
+        if result.settled:
+            self._metrics.unposted(result.settled.unposted)
+            self._report_new("not-kept", ((("message", problem),) for problem in result.settled.problems))
+            if result.settled.observed:
+                self._seen(result.settled.observed)
+        done = any(outcome.status is Status.APPLIED for outcome in result.outcomes)
+        # A pass without a change is logged at debug level, so that an idle loop is quiet.
+        log = self._events.info if done else self._events.debug
+        log("pass", result=str(result.result), seconds=round(seconds, 3), **_of_commit(commit))
 
-    def _wrong(self, turn: Turn) -> None:
-        """What keeps a pass from doing its work; what no longer does is told too."""
-        problems = turn.error.problems if isinstance(turn.error, InvalidError) else ()
+    def _report_errors(self, result: Pass) -> None:
+        """Report the errors of a pass, and the recovery from earlier errors."""
+        problems = result.error.problems if isinstance(result.error, InvalidError) else ()
         invalid = [tuple(problem_json(problem).items()) for problem in problems]
         named = len({problem.path for problem in problems})
-        self._metrics.invalid(max(named, 1) if turn.result is Result.INVALID else 0)
-        self._stands("invalid", invalid)
-        for result in (Result.FAILED, Result.INVALID, Result.REFUSED):
-            # Mistakes that have a place say it all.
-            error = turn.error if turn.result is result and not problems else None
-            self._stands(str(result), [_of_error(error)] if error else [], about="pass")
-        if turn.error is None:
-            self._goes_on()
+        self._metrics.invalid(max(named, 1) if result.result is Result.INVALID else 0)
+        self._report_new("invalid", invalid)
+        for kind in (Result.FAILED, Result.INVALID, Result.REFUSED):
+            # Problems with a position are reported as "invalid" events already.
+            error = result.error if result.result is kind and not problems else None
+            self._report_new(str(kind), [_of_error(error)] if error else [], about="pass")
+        if result.error is None:
+            self._recovered()
         else:
             self._stopped = True
 
-    def _goes_on(self) -> None:
-        """Tell that what kept passes from their work no longer does."""
+    def _recovered(self) -> None:
         if self._stopped:
             self._stopped = False
             self._events.info("goes-on")
@@ -137,38 +137,46 @@ class Teller:
                 self._events.info("ended", job=run.job_name, state=str(run.state), **error)
         self._live = frozenset(run.resource for run in observed.runs if not run.state.ended)
 
-    def _stands(
-        self, what: str, found: Iterable[Said], *, about: str = "", same: Callable[[Said], Said] = _as_it_is
+    def _report_new(
+        self,
+        event: str,
+        found: Iterable[Fields],
+        *,
+        about: str = "",
+        same: Callable[[Fields], Fields] = _unchanged,
     ) -> None:
-        """Tell what is found and wasn't the last time; what is told `about` something else is apart.
+        """Report the findings that the previous call with these arguments did not have.
 
-        Those of which `same` makes the same are one.
+        Args:
+            event: The name of the event.
+            about: A second key, for findings with the same event name and another subject.
+            same: Returns the identity of a finding; findings with equal identities are the same.
         """
-        now = {same(said): said for said in found}
-        for identity, said in now.items():
-            if identity not in self._standing.get((what, about), frozenset()):
-                self._events.warning(what, **{key: value for key, value in said if value})
-        self._standing[what, about] = frozenset(now)
+        now = {same(fields): fields for fields in found}
+        for identity, fields in now.items():
+            if identity not in self._standing.get((event, about), frozenset()):
+                self._events.warning(event, **{key: value for key, value in fields if value})
+        self._standing[event, about] = frozenset(now)
 
 
 def _of_commit(commit: str) -> dict[str, str]:
     return {"commit": commit} if commit else {}
 
 
-def _of_error(error: ReconcilerError) -> Said:
+def _of_error(error: ReconcilerError) -> Fields:
     return ("message", error.message), ("hint", error.hint)
 
 
-def _of_drift(found: Drift) -> Said:
+def _of_drift(found: Drift) -> Fields:
     return ("job", found.job_name), ("kind", str(found.kind)), ("detail", found.detail)
 
 
-def _but_for_states(said: Said) -> Said:
-    """A finding without the states in its detail: a run that is superseded goes from one to the next."""
-    return tuple((key, _STATES.sub("", value) if key == "detail" else value) for key, value in said)
+def _without_states(fields: Fields) -> Fields:
+    # A superseded run changes its state several times; its finding stays the same.
+    return tuple((key, _STATES.sub("", value) if key == "detail" else value) for key, value in fields)
 
 
-def _of_outcomes(outcomes: Iterable[Outcome], status: Status) -> Iterable[Said]:
+def _of_outcomes(outcomes: Iterable[Outcome], status: Status) -> Iterable[Fields]:
     return [
         (("job", outcome.change.job_name), ("error", outcome.error))
         for outcome in outcomes

@@ -1,4 +1,4 @@
-"""Where the loop has its manifests from: the work tree, or a branch of a remote."""
+"""Sources of manifests for the loop: the work tree, or a branch of a remote."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from reconciler.manifests.files import Signature, can_be_trusted, signature_of
 from reconciler.manifests.paths import JOBS_FOLDER
 from reconciler.manifests.settings import FILE_NAME, Config, from_document, load_config
 from reconciler.model.plan import DesiredJob
-from reconciler.operations.watch.one_pass import Checkout
 from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
 
-# Not that files are opened or closed: each pass reads them all.
+# Without the events of opened and closed files: each pass opens every manifest, and would trigger the next.
 _CHANGES: list[type[FileSystemEvent]] = [
     DirCreatedEvent,
     DirDeletedEvent,
@@ -50,17 +50,17 @@ _CHANGES: list[type[FileSystemEvent]] = [
 
 @dataclass(frozen=True, order=True, slots=True)
 class Place:
-    """A folder to watch, with all below it or by itself."""
+    """Folder to watch, with or without the folders below it."""
 
     folder: Path
     deep: bool
 
 
 def places(root: Path, folders: Iterable[Path]) -> set[Place]:
-    """Where to watch for what is below `folders`, or could come to be there.
+    """Return the folders to watch for changes below `folders`, including folders that do not exist yet.
 
-    That is the first folder of each path below the root, since watches within each other would tell twice;
-    and the root by itself, and git's own folder, which tells of commits.
+    These are the top-level folder of each path, since nested watches report each change twice, the root
+    without its subfolders, and `.git`, where a new commit shows.
     """
     below = [folder.relative_to(root).parts for folder in folders]
     first = {Place(root / parts[0], True) for parts in below if parts}
@@ -69,14 +69,14 @@ def places(root: Path, folders: Iterable[Path]) -> set[Place]:
 
 
 class Files:
-    """Watches folders; what can't be watched is looked at by each pass all the same.
+    """Watcher of folders; each pass reads all files, so an unwatched folder only delays a change.
 
     Attributes:
-        problem: Why something isn't watched; "" where all of it is.
+        problem: The reason why a folder isn't watched; "" if all are.
 
     Args:
-        ignored: Folders whose changes don't count.
-        changed: Called for each change, in a thread of its own.
+        ignored: Folders whose changes are ignored.
+        changed: Called for each change, in a background thread.
     """
 
     def __init__(self, ignored: Collection[Path], changed: Callable[[], None]) -> None:
@@ -87,38 +87,39 @@ class Files:
         self._observer.start()
 
     def close(self) -> None:
-        """End its threads."""
+        """Stop the watcher's threads."""
         self._observer.stop()
         self._observer.join()
 
     def follow(self, wanted: Iterable[Place]) -> bool:
-        """Watch just these places from now on; whether one is watched that wasn't before.
+        """Watch exactly these places; return True if a new place is watched.
 
-        A place that was removed and made again is another one.
+        A folder that was removed and created again is a new place.
         """
-        there = {place: found for place in wanted if (found := _identity(place.folder)) is not None}
+        existing = {place: identity for place in wanted if (identity := _identity(place.folder)) is not None}
+        # A watch follows the inode: it reports nothing about a new folder with the same name.
         for place in [*self._watched]:
-            if self._watched[place][1] != there.get(place):
-                self._leave(place)
+            if self._watched[place][1] != existing.get(place):
+                watch, _ = self._watched.pop(place)
+                self._observer.unschedule(watch)
         self.problem = ""
-        more = [self._watch(place, there) for place in sorted(there.keys() - self._watched.keys())]
-        return any(more)
+        # A list, not a generator: `any` would stop at the first new place.
+        added = [
+            self._watch(place, existing[place]) for place in sorted(existing.keys() - self._watched.keys())
+        ]
+        return any(added)
 
-    def _watch(self, place: Place, there: Mapping[Place, object]) -> bool:
+    def _watch(self, place: Place, identity: object) -> bool:
         try:
             watch = self._observer.schedule(
                 self._handler, str(place.folder), recursive=place.deep, event_filter=_CHANGES
             )
         except OSError as error:
-            # Too many watches, for one: the limit is the system's, and other programs use it up too.
+            # For example, all programs of a user share inotify's limit on watches.
             self.problem = f"changes below {place.folder} are not seen: {error.strerror or error}"
             return False
-        self._watched[place] = (watch, there[place])
+        self._watched[place] = (watch, identity)
         return True
-
-    def _leave(self, place: Place) -> None:
-        watch, _ = self._watched.pop(place)
-        self._observer.unschedule(watch)
 
 
 class _Handler(FileSystemEventHandler):
@@ -136,7 +137,7 @@ class _Handler(FileSystemEventHandler):
 
 
 def _identity(folder: Path) -> object:
-    """What tells a folder from another of its name; None where there is none."""
+    """Return the device and inode of a folder; None if it is missing."""
     try:
         found = folder.stat()
     except OSError:
@@ -145,27 +146,28 @@ def _identity(folder: Path) -> object:
 
 
 class KeptSettings:
-    """Reads `reconciler.yaml`; once it was there, that it is gone is a mistake.
+    """Reader of `reconciler.yaml` that reports a removed file as an error and caches an unchanged file.
 
-    Without the file the defaults would count: jobs would get another source, and all be submitted again. An
-    editor that saves and a branch that is switched take it away for a moment. A file that nobody touched is
-    read only once.
+    Without the file the defaults would apply: jobs would get another source, and all be submitted again. An
+    editor that saves, or a branch switch, removes the file for a moment.
     """
 
     def __init__(self) -> None:
-        self._were_there = False
+        # Set once settings were found; an invalid file counts too.
+        self._had_settings = False
         self._read: tuple[Path, Signature, Config] | None = None
 
     def read(self, root: Path) -> Config:
-        """The settings at `root`.
+        """Return the settings at `root`.
 
         Raises:
-            InvalidError: They aren't valid, or are gone; an empty file is as good as none.
+            InvalidError: The settings are invalid, or the file had settings before and is missing or empty.
         """
         began, signature = time.time_ns(), _signature(root)
         if self._read is not None and self._read[:2] == (root, signature):
             return self._read[2]
         config = self._checked(root)
+        # A file that changes while it is read, or within one tick of its time stamp, is read again.
         sure = signature is not None and can_be_trusted(signature, began) and _signature(root) == signature
         self._read = (root, signature, config) if signature is not None and sure else None
         return config
@@ -174,11 +176,11 @@ class KeptSettings:
         try:
             config = load_config(root)
         except InvalidError:
-            self._were_there = True
+            self._had_settings = True
             raise
         if config != from_document(root, {}, config.digest):
-            self._were_there = True
-        elif self._were_there:
+            self._had_settings = True
+        elif self._had_settings:
             raise InvalidError(
                 f"{FILE_NAME} is gone, or empty, and held settings before",
                 hint="put it back; if that is meant, end `reconciler watch` and start it again",
@@ -187,7 +189,7 @@ class KeptSettings:
 
 
 def _signature(root: Path) -> Signature | None:
-    """What the file looks like, or what a link in its place leads to; None where that can't be told."""
+    """Return the signature of the file, or of the target of a link; None if it can't be read."""
     try:
         return signature_of((root / FILE_NAME).stat())
     except OSError:
@@ -195,23 +197,23 @@ def _signature(root: Path) -> Signature | None:
 
 
 class Source(Protocol):
-    """Where manifests come from."""
+    """Source of manifests."""
 
     due: float
-    """When to look again, by the monotonic clock."""
+    """Time of the next refresh, by the monotonic clock."""
 
     def refresh(self) -> bool:
-        """Look; whether there is something new. Raises Stopped when the end is asked for."""
+        """Check for a new version; return True if found. Raise Stopped if a stop is requested."""
 
     def checkout(self) -> Checkout | None:
-        """What is there now; None where nothing is yet."""
+        """Return the current files; None if no version is available yet."""
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
-        """These are the wanted jobs: where their code lies, changes count."""
+        """Update the watched folders to those of these jobs' code."""
 
 
 class WorkTree:
-    """The files of a repository as they are: each change is told to `wakes` as it happens."""
+    """Files of a repository's work tree; `wakes` gets an event for each change."""
 
     due = math.inf
 
@@ -235,11 +237,11 @@ class WorkTree:
         self._follow()
 
     def refresh(self) -> bool:
-        """Nothing new: changes are told as they happen."""
+        """Return False: the watcher reports changes."""
         return False
 
     def checkout(self) -> Checkout:
-        """The work tree."""
+        """Return the work tree."""
         self._follow()
         head = head_of(self._root, self._environ)
         commit = head.carried if head else ""
@@ -250,7 +252,7 @@ class WorkTree:
         packages = {job.manifest.package for job in jobs if job.manifest.package}
         self._folders = {self._root / JOBS_FOLDER, *packages}
         if self._follow():
-            # It may have changed between its being read and its being watched.
+            # A file may have changed after it was read and before it was watched.
             self._wakes.change()
 
     def _follow(self) -> bool:
@@ -260,7 +262,7 @@ class WorkTree:
 
 
 class RemoteBranch:
-    """A branch that is fetched every `interval` seconds, later where that failed."""
+    """Branch of a remote, fetched every `interval` seconds, with a backoff after failures."""
 
     def __init__(
         self,
@@ -283,11 +285,12 @@ class RemoteBranch:
         self._failures = 0
 
     def refresh(self) -> bool:
-        """Fetch, if it is time to; what can't be fetched is told, and what was fetched before goes on."""
+        """Fetch the branch if due; report an error and keep the previous commit."""
         if time.monotonic() < self.due:
             return False
         moved = False
         try:
+            # A fetch from a slow remote must not delay a stop.
             with self._wakes.left_off_at_stop():
                 moved = self._clone.refresh()
             self._failures = 0
@@ -300,7 +303,7 @@ class RemoteBranch:
         return moved
 
     def checkout(self) -> Checkout | None:
-        """The newest commit that was fetched; None before the first."""
+        """Return the last fetched commit; None before the first."""
         if not self._clone.commit:
             return None
         return Checkout(
@@ -308,4 +311,4 @@ class RemoteBranch:
         )
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
-        """Nothing to do: only a fetch brings changes."""
+        """Do nothing: only a fetch brings changes."""

@@ -1,4 +1,4 @@
-"""What ends the time between two passes: a change of files, a signal, or that it is over."""
+"""Events that end the wait between two passes: a file change, a signal or the timeout."""
 
 from __future__ import annotations
 
@@ -10,39 +10,43 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 RESYNC = 300.0
-"""Seconds from one pass to the next where nothing happens, by default."""
+"""Default number of seconds between passes without an event."""
 
 LONGEST_BACKOFF = 300.0
 _FIRST_BACKOFF = 2.0
 
 LOOKS = {"local": 2.0, "google": 60.0}
-"""Seconds from one look to the next while something goes on by itself, by engine."""
+"""Seconds between passes while jobs or submissions are in progress, by engine."""
 
 STILL = 0.3
-"""Seconds without a change after which the files are taken for what they are meant to be."""
+"""Seconds without a change after which a pass may read the files."""
 
 LONGEST_UNREST = 5.0
-"""Seconds of change after change that a pass is put off at most."""
+"""Maximum number of seconds that continuous changes delay a pass."""
 
 Chance = Callable[[], float]
-"""Gives a number from 0 to 1, each as likely as any other."""
+"""Return a uniformly distributed random number from 0 to 1."""
 
 
 def backoff(failures: int, chance: Chance) -> float:
-    """Seconds to wait after so many failures in a row: anything up to a bound that doubles (full jitter)."""
+    """Return the seconds to wait after `failures` failures in a row, with full jitter.
+
+    The maximum doubles with each failure, up to LONGEST_BACKOFF.
+    """
+    # The exponent is limited because a float overflows after about 1,000 failures.
     doubled = _FIRST_BACKOFF * 2.0 ** min(failures - 1, 30)
     return chance() * min(LONGEST_BACKOFF, doubled)
 
 
 def due_after(failures: int, *, live: bool, look: float, resync: float, chance: Chance) -> float:
-    """Seconds from the end of a pass to the next one.
+    """Return the seconds from the end of a pass to the next pass.
 
     Args:
-        failures: How many passes in a row have failed, this one included.
-        live: Whether something goes on that the next pass may see more of.
-        look: Seconds from one look to the next meanwhile.
-        resync: Seconds to the next pass where nothing does.
-        chance: For the backoff.
+        failures: The number of failed passes in a row, including this pass.
+        live: True if jobs or submissions are in progress.
+        look: Seconds between passes while `live`.
+        resync: Seconds between passes otherwise.
+        chance: Random numbers for the backoff.
     """
     if failures:
         return backoff(failures, chance)
@@ -50,51 +54,52 @@ def due_after(failures: int, *, live: bool, look: float, resync: float, chance: 
 
 
 def still_at(first: float, last: float) -> float:
-    """When the files are taken to be still, after changes of which the first and the last came then."""
+    """Return the time at which files count as stable, given the times of the first and last change."""
     return min(last + STILL, first + LONGEST_UNREST)
 
 
 class Stopped(Exception):
-    """The end was asked for while something went on that can be left off."""
+    """Request to stop, raised in an operation that can be interrupted."""
 
 
 class Wakes:
-    """Collects what happens meanwhile, from any thread and from signal handlers.
+    """Queue of events from any thread and from signal handlers.
 
     Attributes:
-        stopping: Whether the end was asked for.
+        stopping: True once a stop was requested.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        # Its put may interrupt its own get, in a signal handler.
-        self._happened: SimpleQueue[float] = SimpleQueue()
+        # SimpleQueue is reentrant: a signal handler may call put while this thread is within get.
+        self._events: SimpleQueue[float] = SimpleQueue()
         self._monotonic = monotonic
-        self._can_be_left_off = False
+        self._is_interruptible = False
         self.stopping = False
 
     def change(self) -> None:
-        """Some file changed."""
-        self._happened.put(self._monotonic())
+        """Record a change of a file."""
+        self._events.put(self._monotonic())
 
     def stop(self) -> None:
-        """Go to the end; raises Stopped inside of `left_off_at_stop`."""
+        """Request a stop; raise Stopped within `left_off_at_stop`."""
         self.stopping = True
-        self._happened.put(self._monotonic())
-        if self._can_be_left_off:
+        # The event ends a wait that is in progress.
+        self._events.put(self._monotonic())
+        if self._is_interruptible:
             raise Stopped
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask for the end; a second one ends the process at once."""
+        """Stop on SIGTERM or SIGINT; a second signal ends the process at once."""
         numbers = (signal.SIGTERM, signal.SIGINT)
 
-        def asked(number: int, frame: FrameType | None) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
             if self.stopping:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             self.stop()
 
-        before = {number: signal.signal(number, asked) for number in numbers}
+        before = {number: signal.signal(number, handle) for number in numbers}
         try:
             yield
         finally:
@@ -103,36 +108,31 @@ class Wakes:
 
     @contextmanager
     def left_off_at_stop(self) -> Iterator[None]:
-        """What goes on within is interrupted by Stopped when the end is asked for."""
-        self._can_be_left_off = True
+        """Let `stop` interrupt the body of the `with` statement with Stopped."""
+        self._is_interruptible = True
         try:
+            # A signal may have arrived before the flag was set.
             if self.stopping:
                 raise Stopped
             yield
         finally:
-            self._can_be_left_off = False
+            self._is_interruptible = False
 
-    def wait(self, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Wait until files changed and then kept still, the end is asked for, or the time is over.
-
-        Args:
-            seconds: How long to wait for a change.
-            meanwhile: Called at the first change: what needn't wait for files to be still.
+    def wait(self, seconds: float) -> bool:
+        """Wait until files changed and became stable, a stop is requested, or `seconds` passed.
 
         Returns:
-            Whether files changed.
+            True if files changed.
         """
         end = self._monotonic() + seconds
         first: float | None = None
         while not self.stopping:
+            # A due pass waits for stable files too: a half-written manifest would be read otherwise.
             left = end - self._monotonic()
             try:
-                last = self._happened.get(timeout=left) if left > 0 else self._happened.get_nowait()
+                last = self._events.get(timeout=left) if left > 0 else self._events.get_nowait()
             except Empty:
                 return first is not None
-            if first is None:
-                first = last
-                if not self.stopping:
-                    meanwhile()
+            first = last if first is None else first
             end = still_at(first, last)
         return False

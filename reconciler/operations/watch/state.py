@@ -1,0 +1,155 @@
+"""Values of the watch loop: a checkout, the result of a pass, and the caches kept between passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from reconciler.base.errors import ReconcilerError
+from reconciler.google.incremental import Memory
+from reconciler.manifests.cache import ManifestCache
+from reconciler.manifests.cache import Memory as ManifestMemory
+from reconciler.manifests.settings import Config, Environment, load_config
+from reconciler.model.claim import ClaimState
+from reconciler.model.plan import Action, DesiredJob, Plan
+from reconciler.operations.apply import Settled
+from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.origin import NO_ORIGIN, Origin
+from reconciler.planning.outcome import Outcome
+from reconciler.submission.observe import Observed
+
+
+class Result(StrEnum):
+    """End of a pass."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    INVALID = "invalid"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """Files that a pass applies.
+
+    Attributes:
+        root: The repository's root.
+        commit: The commit that is checked out, even if files were edited since; "" for none.
+        environ: The environment variables.
+        environment: The environment's name; None for the implicit default environment.
+        settings: Reads the settings at the root; raises InvalidError.
+        is_exported: True if this process wrote the files from the commit to its own folder. They are not
+            compared with the commit then.
+    """
+
+    root: Path
+    commit: str
+    environ: Mapping[str, str]
+    environment: str | None
+    settings: Callable[[Path], Config] = load_config
+    is_exported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassInputs:
+    """All inputs of a pass's decisions except the time."""
+
+    config: Config
+    commit: str
+    jobs: tuple[DesiredJob, ...]
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Result of one pass.
+
+    Attributes:
+        result: How the pass ended.
+        error: The error that stopped the pass; None if it completed.
+        engine: The environment's engine.
+        jobs: The desired jobs; None if they could not be loaded.
+        plan: The plan; None if the pass stopped before planning.
+        outcomes: The outcomes of the plan's changes.
+        settled: The state after the pass; None if it was not observed.
+        inputs: The inputs of the plan.
+        origin: The commit of the jobs.
+        steady: True if the previous pass had the same inputs.
+    """
+
+    result: Result
+    error: ReconcilerError | None = None
+    engine: str = "local"
+    jobs: tuple[DesiredJob, ...] | None = None
+    plan: Plan | None = None
+    outcomes: Sequence[Outcome] = ()
+    settled: Settled | None = None
+    inputs: PassInputs | None = None
+    origin: Origin = NO_ORIGIN
+    steady: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Return True if jobs, submissions or this pass's own changes may soon change the state."""
+        observed = self.settled.observed if self.settled else None
+        if observed is None:
+            return False
+        return not self.steady or self._is_pending or any(not run.state.ended for run in observed.runs)
+
+    @property
+    def at_rest(self) -> bool:
+        """Return True if the next pass has no work until an input changes."""
+        return self._is_done and not self.live
+
+    @property
+    def rests_locally(self) -> bool:
+        """Return True if the next pass can read the embedded service's state without starting it."""
+        return self.at_rest and self.engine == "local"
+
+    def holds_for(self, inputs: PassInputs) -> bool:
+        """Return True if a pass with these inputs would make no change and report the same state."""
+        unchanged = self.settled is not None and self.settled.observed == inputs.observed
+        # Time alone can settle a pending submission, and the reason for a missing commit may be temporary.
+        is_known = not self._is_pending and not self.origin.reason
+        return self._is_done and is_known and unchanged and self.inputs == inputs
+
+    @property
+    def _is_done(self) -> bool:
+        in_sync = self.plan is not None and all(c.action is Action.NONE for c in self.plan.changes)
+        reported = self.settled is not None and not self.settled.problems
+        return self.result is Result.SUCCEEDED and in_sync and reported
+
+    @property
+    def _is_pending(self) -> bool:
+        observed = self.settled.observed if self.settled else None
+        claims = observed.known.values() if observed else ()
+        return any(claim.state is ClaimState.PENDING for claim in claims)
+
+
+class LoopCache:
+    """Caches of one loop, for one root and one environment.
+
+    Attributes:
+        service: Claims and runs as last listed.
+        manifests: The parsed manifests; None before the first pass.
+    """
+
+    def __init__(self) -> None:
+        self.service = Memory()
+        self.manifests: ManifestMemory | None = None
+
+    def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
+        """Return the jobs of the checkout's manifests; raise InvalidError with every problem.
+
+        The first call loads the cache on disk and updates it for later commands.
+        """
+        if self.manifests is not None:
+            return load_desired(config, environment, [], self.manifests)
+        cache = ManifestCache(config.root, frozenset(environment.defaults), checkout.environ)
+        self.manifests = cache.load()
+        try:
+            return load_desired(config, environment, [], self.manifests)
+        finally:
+            cache.save(self.manifests)
