@@ -14,7 +14,7 @@ from pathlib import Path
 
 from reconciler.training_service.address import unserved
 from reconciler.training_service.application import Application
-from reconciler.training_service.scheduler.recovery import settle
+from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state.database import Database, DatabaseError, prepare
 from reconciler.training_service.state.store import Store
 
@@ -35,7 +35,7 @@ def open_copy(home: Path) -> Iterator[Application]:
         with unserved(home):
             _copy_database(home / "state.db", memory)
         store = Store(Database(lambda: memory))
-        settle(store, home)
+        recover_states(store, home)
         yield Application(store, home, read_only=True)
 
 

@@ -78,9 +78,9 @@ class Runners:
         # Who has claimed a run may be no runner, but a service that has given it up: this one, say.
         if pid is not None and process_tree.is_runner(pid, folder.run_id):
             _signal(pid, signal.SIGKILL)
-        return self.silence(folder)
+        return self.kill_remains(folder)
 
-    def silence(self, folder: RunFolder) -> bool:
+    def kill_remains(self, folder: RunFolder) -> bool:
         """Kill what is left of a run whose runner is dead; whether nothing of it lives.
 
         Containers are removed in the background: False until they are.
