@@ -17,7 +17,6 @@ import psutil
 from reconciler.base.state_dir import Home
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes import process_tree
-from reconciler.training_service.processes import process_tree as sessions
 from reconciler.training_service.runner import containers
 from reconciler.training_service.state.run_folder import RunFolder, remove, run_folder
 
@@ -158,7 +157,7 @@ class _Removal:
 def _kill_left(folder: RunFolder) -> bool:
     def left() -> list[psutil.Process]:
         run_id = folder.run_id
-        return list({*process_tree.marked(run_id), *sessions.members(folder.sessions, run_id)})
+        return list({*process_tree.marked(run_id), *process_tree.session_members(folder.sessions, run_id)})
 
     dead = process_tree.kill_all(left, _TO_DIE)
     if dead:

@@ -73,7 +73,7 @@ class Replicas:
         for replica in self._replicas:
             self._start(replica)
         while (ending := self._turn()) is None:
-            self._programs.end_if_asked()
+            self._programs.end_if_interrupted()
         with suppress(OSError):  # what the others print can't change the end any more
             self._programs.end_gently(0 if self._over_limit else self._spec.grace)
         return ending
@@ -127,7 +127,7 @@ class Replicas:
             if primary.program in ended and _code(primary) == 0:
                 return Ending(SUCCEEDED)
         for replica in self._replicas if together else stopped:
-            self._programs.end_if_asked()  # as when the machine is shut down, and all get SIGTERM
+            self._programs.end_if_interrupted()  # as when the machine is shut down, and all get SIGTERM
             self._start(replica)
         return None
 
