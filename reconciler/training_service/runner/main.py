@@ -132,7 +132,7 @@ class _Run:
         reported = ReportedMetrics(metrics, self._spec.metrics, time.time())
 
         def look() -> None:
-            measurements = reported.look()
+            measurements = reported.poll()
             if measurements is not None and self._folder.path.exists():
                 write_measurements(self._folder, measurements)
 
