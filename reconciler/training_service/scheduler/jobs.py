@@ -1,4 +1,4 @@
-"""Starter of the runs of a job, or of one trial of it.
+"""Starter of the runs of a job or of a single trial.
 
 The store records the intent to run before a run starts, and the run's folder records its progress. A later
 service therefore finds each run running, ended or still to be started. If a runner died without recording an
@@ -55,7 +55,7 @@ _AGAIN = "it starts again from the beginning."
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Unit that runs until it ends: a job, or one trial of it.
+    """Unit that runs until it ends: a job or a trial.
 
     Attributes:
         cancelled: The reason to cancel it; None while it may go on.
@@ -91,7 +91,7 @@ class Attempts:
 
     Attributes:
         machine: The capacity of this machine.
-        storage_url: Returns the URL of Cloud Storage's API for one job.
+        storage_url: Returns a job's URL of Cloud Storage's API.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Resources that only one run at a time may use: its ports on loopback and its GPUs."""
+"""Resources that runs can't share: ports on loopback and GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIRST, _END = 20_000, 32_000
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Ports and GPU ids reserved for one run."""
+    """Ports and GPU ids reserved for a run."""
 
     ports: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()

@@ -76,7 +76,7 @@ class Supervisor:
 
     Attributes:
         checkout: The checkout that contains the home; None if the home is outside of checkouts.
-        storage_url: Returns the URL of Cloud Storage's API for one job.
+        storage_url: Returns a job's URL of Cloud Storage's API.
         machine: The capacity that all jobs share.
         gpus: The ids of the machine's GPUs.
     """

@@ -32,7 +32,7 @@ _OVER = "The job has ended."
 
 
 class _Progress:
-    """Trials of one job in memory; only this process changes them, so the store needn't be read each time.
+    """Trials of a job in memory; only this process changes them, so the store needn't be read each time.
 
     Attributes:
         earlier: The trials of the jobs that this job resumes.
