@@ -249,16 +249,16 @@ def _is_text_list(value: Json) -> bool:
 
 
 class Gate:
-    """Lets requests through to the application and, below /_service/, to the administration.
+    """Gate that admits requests to the application and, below /_service/, to the administration.
 
-    A credential is judged once, when the request's head arrives, by the clock of that moment: a head with an
-    expired token is refused whatever follows, and a request that was let in goes on when its token expires
-    during the body. Only a create stays bound to the expiry (`Reach.until`): it makes no job after it,
-    however slowly its body came, because a claim may be taken over soon after its token's end.
+    A credential is checked once, when the request's head arrives, by the clock of that moment: a head with an
+    expired token is refused whatever follows, and an admitted request goes on if its token expires during the
+    body. Only a create stays bound to the expiry (`Reach.until`): it makes no job later, however slow its
+    body is, because another reconciler may take over a claim soon after its token's end.
 
     Args:
-        store: Where tokens and jobs are looked up. The server's event loop waits for it, so it needs a
-            database connection of its own, which never waits for a writer.
+        store: The store of tokens and jobs. The server's event loop waits for it, so it needs its own
+            database connection, which never waits for a writer.
     """
 
     def __init__(self, application: Application, admin: Admin, store: Store, token: str) -> None:
