@@ -142,7 +142,7 @@ class Commands:
 
     def _find_mounts(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
-        problem = mounts.why_not(self._buckets, self._root(), self._folder.path)
+        problem = mounts.mount_problem(self._buckets, self._root(), self._folder.path)
         self._shows_buckets = not problem
         if problem and mounts.mentions_gcs(self._spec, self._folder.packages):
             self._say(WARNING, mounts.warning(problem))

@@ -109,7 +109,7 @@ class Engine:
             raise ContainerError(Code.RESOURCE_EXHAUSTED if full else Code.NOT_FOUND, message)
 
     def command(
-        self, replica: ReplicaSpec, folder: RunFolder, buckets: Path, seen: Sequence[str] = ()
+        self, replica: ReplicaSpec, folder: RunFolder, buckets: Path, visible: Sequence[str] = ()
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command that runs a replica's container in the foreground, and its whole environment.
 
@@ -118,10 +118,10 @@ class Engine:
 
         Args:
             buckets: The folder of the buckets' folders.
-            seen: The parts of the buckets that the container sees, as in `RunSpec.buckets`.
+            visible: The parts of the buckets that the container sees, as in `RunSpec.buckets`.
         """
         assert isinstance(replica.task, ContainerTask)
-        # Recorded before the start: whoever ends the run later must find the container.
+        # Recorded before the start: the process that ends the run must find the container.
         write_json(_record(folder), {"program": str(self.client.program), "name": self.name})
         own = _prepare_replica_folder(folder, replica)
         variables = {
@@ -142,7 +142,7 @@ class Engine:
             *("--label", f"{_LABEL}={folder.run_id}"),
             *("--pull", "never", "--network", "host"),
             *("--log-driver", "none", "--security-opt", "label=disable"),
-            *("--volume", f"{own / 'hypertune'}:{METRICS}", *_volumes(own, buckets, seen)),
+            *("--volume", f"{own / 'hypertune'}:{METRICS}", *_volumes(own, buckets, visible)),
             *self.abilities.options,
             *self._limits(replica),
             *self._gpus(gpus),
@@ -293,11 +293,11 @@ def _prepare_replica_folder(folder: RunFolder, replica: ReplicaSpec) -> Path:
     return own
 
 
-def _volumes(own: Path, buckets: Path, seen: Sequence[str]) -> Iterator[str]:
+def _volumes(own: Path, buckets: Path, visible: Sequence[str]) -> Iterator[str]:
     # An empty read-only folder hides a reserved part. A prefix that ends within a name hides the whole folder
     # above it, because later files could have such names. A bucket hidden as a whole isn't mounted.
-    hidden = [place.rpartition("/")[0] for place in seen if "/" in place]
-    names = [place for place in seen if "/" not in place and place not in hidden]
+    hidden = [place.rpartition("/")[0] for place in visible if "/" in place]
+    names = [place for place in visible if "/" not in place and place not in hidden]
     empty = own / "nothing"
     empty.mkdir(exist_ok=True)
     for name in names:

@@ -112,7 +112,7 @@ class _Run:
             self._deadline = time.monotonic() + self._spec.time_limit
             collect = self._collector(commands.metrics_file(self._spec.primary))
             try:
-                return Replicas(self._spec, self._programs, self._log, commands, collect).to_end()
+                return Replicas(self._spec, self._programs, self._log, commands, collect).run()
             finally:
                 collect()
         except (PreparationError, ContainerError) as error:

@@ -36,7 +36,7 @@ _DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def why_not(buckets: Path, root: Path, work: Path) -> str:
+def mount_problem(buckets: Path, root: Path, work: Path) -> str:
     """Return the reason why this system can't mount the buckets; "" if a child process could.
 
     Only for a process with a single thread, like `show`.

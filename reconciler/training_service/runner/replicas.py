@@ -63,7 +63,7 @@ class Replicas:
         self._collect_at = self._count_at = 0.0
         self._forks = 0
 
-    def to_end(self) -> Ending:
+    def run(self) -> Ending:
         """Start all replicas and wait for the run's end; all their processes are dead afterwards.
 
         Raises:

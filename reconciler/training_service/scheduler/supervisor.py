@@ -129,7 +129,7 @@ class Supervisor:
         waiting = {job.id: job for job in jobs if job.state is JobState.QUEUED}
         self._forget_all_but({job.id for job in jobs})
         for job in waiting.values():
-            self._isolated(job, self._look_at_waiting)
+            self._isolated(job, self._check_waiting)
         held = [self._demand(job) for job in jobs if job.id not in waiting]
         asking = [Waiting(job.id, priority(job), self._demand(job)) for job in waiting.values()]
         chosen = admitted(self._machine, held, asking)
@@ -141,14 +141,14 @@ class Supervisor:
         self._demands = {id: demand for id, demand in self._demands.items() if id in ids}
         self._failures = {key: count for key, count in self._failures.items() if key[0] in ids}
 
-    def _look_at_waiting(self, job: JobRecord) -> None:
+    def _check_waiting(self, job: JobRecord) -> None:
         if self._waited_too_long(job):
             self._end(job, Ending(CANCELLED, Code.CANCELLED, _waited(job)))
         self._demands[job.id] = self._demands.get(job.id) or demand(job, self._machine)
 
     def _demand(self, job: JobRecord) -> Machine:
         if job.id not in self._demands:
-            self._isolated(job, self._look_at_waiting)
+            self._isolated(job, self._check_waiting)
         # A job with an unknown demand holds the whole machine: no other job may overload it.
         return self._demands.get(job.id, self._machine)
 
