@@ -19,9 +19,10 @@ from typing import Any
 
 import urllib3
 
+from reconciler import __version__
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.training_service.address import Address, lock_home, write_address
-from reconciler.training_service.application import Admin, Application, Gate, own_version
+from reconciler.training_service.application import Admin, Application, Gate
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
@@ -63,7 +64,7 @@ class HeldService:
 
     def found_at(self, url: str) -> None:
         """Have `service.json` name this address, a proxy's say."""
-        write_address(self.home, Address(os.getpid(), url, self.token, own_version()))
+        write_address(self.home, Address(os.getpid(), url, self.token, __version__))
 
     def token_for(self, lifetime: timedelta) -> str:
         """A token that ends by this service's clock."""

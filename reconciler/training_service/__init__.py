@@ -1,4 +1,4 @@
-"""The embedded training service: the cloud's REST paths on one machine, and the jobs really run.
+"""Embedded training service: the cloud's REST paths on this machine, for jobs that really run.
 
-It imports nothing of the reconciler: the reconciler reaches it as it reaches the cloud, by its API.
+The service imports only `base` of the reconciler: the reconciler reaches it by its API, like the cloud.
 """

@@ -10,7 +10,7 @@ from reconciler.training_service.process import serve
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the service until its end; returns the exit code."""
+    """Run the service to its end; return the exit code."""
     parser = argparse.ArgumentParser(prog="reconciler.training_service", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the folder that holds the service's state")
     parser.add_argument("--checkout", type=Path, help="the checkout that the folder lies in")

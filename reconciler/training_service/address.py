@@ -1,4 +1,4 @@
-"""How a home's service is found: service.json says where it is, service.lock whether it lives."""
+"""Address and lock of a home's service: service.json holds the address, service.lock shows a live service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READERS_TAKE = 10.0  # seconds, at most: a reader holds the lock while it copie
 
 
 class Address(Struct, frozen=True):
-    """Where a service is, and the token that every request to it needs."""
+    """URL of a service, and the token that every request to it needs."""
 
     pid: int
     url: str
@@ -39,7 +39,7 @@ class Address(Struct, frozen=True):
 
 
 class UntrustedAddressError(Exception):
-    """A service.json that must not be used; the text says why, after "it isn't used: "."""
+    """A service.json must not be used; the text gives the reason, after "it isn't used: "."""
 
 
 class ServiceRunningError(Exception):
@@ -47,10 +47,10 @@ class ServiceRunningError(Exception):
 
 
 def read_address(home: Path) -> Address | None:
-    """Return the content of service.json; None where it is missing or broken. Its service may be dead.
+    """Return the content of service.json; None if it is missing or broken. Its service may be dead.
 
     Raises:
-        UntrustedAddressError: The file or its URL may be another person's; nothing may be sent there.
+        UntrustedAddressError: The file or its URL may be another person's; send no request there.
     """
     try:
         descriptor = os.open(home / ADDRESS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ def _check_own(status: os.stat_result) -> None:
 
 
 def write_address(home: Path, address: Address) -> None:
-    """Write service.json, whole at any moment, for its owner only."""
+    """Write service.json atomically, readable by its owner only."""
     new = home / f"{ADDRESS}.{os.urandom(4).hex()}"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -93,15 +93,15 @@ def write_address(home: Path, address: Address) -> None:
 
 @contextmanager
 def unserved(home: Path) -> Iterator[None]:
-    """Keeps a service from starting meanwhile; others may hold this too. Writes nothing.
+    """Keep services from starting during the context, without writing; several processes may do so at once.
 
     Raises:
-        ServiceRunningError: One runs, or is just starting.
+        ServiceRunningError: A service runs, or is just starting.
     """
     try:
         descriptor = os.open(home / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        yield  # there never was one
+        yield  # without a lock file no service ever ran here
         return
     try:
         if not _locked(descriptor, fcntl.LOCK_SH):
@@ -112,29 +112,29 @@ def unserved(home: Path) -> Iterator[None]:
 
 
 class HomeLock:
-    """The lock that makes a service the only one of its home; the kernel drops it when the process dies."""
+    """Lock that makes a service the only one of its home; the kernel drops it when the process dies."""
 
     def __init__(self, home: Path, descriptor: int) -> None:
         self._path = home / LOCK
         self._descriptor = descriptor
 
     def is_there(self) -> bool:
-        """Whether the home still is the one that was locked: neither removed nor made anew."""
+        """Return True if the home is still the locked one: neither removed nor made anew."""
         with suppress(OSError):
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         return False
 
     def release(self) -> None:
-        """Let another service have the home."""
+        """Release the home to other services."""
         os.close(self._descriptor)
 
 
 def lock_home(home: Path) -> HomeLock | None:
-    """Lock the home for a service, None where another has it; waits for those who only read."""
+    """Lock the home for a service, after waiting for readers; return None if another service holds it."""
     descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _READERS_TAKE
     while not _locked(descriptor, fcntl.LOCK_EX):
-        # Whoever can share it shares it with readers, who are soon done; a service shares it with nobody.
+        # A shared lock works beside readers, which soon finish, but not beside a service.
         if not _locked(descriptor, fcntl.LOCK_SH) or time.monotonic() > until:
             os.close(descriptor)
             return None

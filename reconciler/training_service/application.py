@@ -1,4 +1,4 @@
-"""The service apart from its HTTP server: finds the method a request is for, reads it, answers it."""
+"""Service without its HTTP server: admits a request, finds its method, and builds the response."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from reconciler import __version__
 from reconciler.training_service.apis import vertex_ai
 from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import CredentialsApi
@@ -44,15 +45,27 @@ from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.objects import Objects
 
 MAX_MESSAGE = 10 * 1024 * 1024
-"""The largest JSON body, in bytes; uploads aren't limited by it."""
+"""The size limit of JSON bodies in bytes; it doesn't apply to uploads."""
+
+IMAGES = "images"
+"""The setting with overrides of the image table: image -> {"python", "requirements"}."""
 
 _log = logging.getLogger(__name__)
 
+_LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
+_JOB_URL = re.compile(r"/jobs/([A-Za-z0-9_-]{1,64})(/.*)")
+_ADMIN = "/_service/"
+
 T = TypeVar("T")
 
-_READS = ("logging.entries.list",)
-"""What Cloud Storage's paths begin with."""
-
+_READS = ("logging.entries.list",)  # the methods that read although their verb isn't GET
+# The request fields that hold the whole body, as errors name them.
+_FIELDS = {
+    "GoogleCloudAiplatformV1CustomJob": "custom_job",
+    "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
+    "GoogleCloudMlV1__Job": "job",
+}
+# Errors of the disk or of a limit, which are reported as UNAVAILABLE, so that clients may try again.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
@@ -60,8 +73,8 @@ class Application:
     """All APIs over one home.
 
     Attributes:
-        wake: Called when a job was created or is to be cancelled.
-        read_only: Refuse whatever would change something: nobody is there to carry it out.
+        wake: Called after a job is created or is to be cancelled.
+        read_only: Refuse changes, because no service runs to carry them out.
     """
 
     def __init__(
@@ -81,8 +94,8 @@ class Application:
         }
 
     def handle(self, request: Request, access: Access = EVERYTHING) -> Response:
-        """The answer to a request, dated by the service's clock; whatever goes wrong is one too."""
-        # The time before looking: what the answer shows is never older than its date.
+        """Return the response to a request, dated by the service's clock; errors become responses too."""
+        # The time before reading: the answer's content is never older than its date.
         began = self._clock()
         return _dated(answered(request, lambda: self._answer(request, access)), began)
 
@@ -127,7 +140,8 @@ def _date(seconds: int) -> str:
 
 def _call(request: Request, found: Match, access: Access) -> Call:
     method = found.method
-    # An upload's content isn't its message, and its steps carry an id that isn't in the discovery document.
+    # The body of an upload is its content, no message. Its steps carry an id that the discovery document
+    # doesn't list.
     upload = found.form is Form.UPLOAD
     query = tuple(pair for pair in request.query if not upload or pair[0] != "upload_id")
     parameters = json_mapping.read_parameters(method, query)
@@ -151,17 +165,9 @@ def _message(request: Request, found: Match) -> JsonObject:
     )
 
 
-# The request fields that hold the whole body, as errors name them.
-_FIELDS = {
-    "GoogleCloudAiplatformV1CustomJob": "custom_job",
-    "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
-    "GoogleCloudMlV1__Job": "job",
-}
-
-
 def _written(request: Request, message: JsonObject) -> Response:
-    wanted = request.parameter("fields")
-    value = fields.select(message, fields.parsed(wanted)) if wanted else message
+    mask = request.parameter("fields")
+    value = fields.select(message, fields.parsed(mask)) if mask else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 
@@ -173,25 +179,8 @@ def _of_system(error: OSError) -> ApiError:
     return ApiError("INTERNAL", "Internal error encountered.")
 
 
-IMAGES = "images"
-"""The setting that holds the overrides of the image table: image -> {"python", "requirements"}."""
-
-_DISTRIBUTION = "mljob-reconciler"
-
-
-@cache
-def own_version() -> str:
-    """The installed version, "" where the code runs without being installed."""
-    from importlib.metadata import PackageNotFoundError, version  # slow, and of no use to a plan
-
-    try:
-        return version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return ""
-
-
 class Admin:
-    """Answers the service's own paths; `stop` ends the service soon, not its jobs."""
+    """Handler of the service's own paths; `stop` ends the service soon, not its jobs."""
 
     def __init__(self, store: Store, stop: Callable[[], None]) -> None:
         self._store = store
@@ -204,10 +193,10 @@ class Admin:
         }
 
     def handle(self, request: Request) -> Response:
-        """The answer to a request that was let through.
+        """Return the response to an admitted request.
 
         Raises:
-            ApiError, DatabaseError: It can't be answered.
+            ApiError, DatabaseError: The request failed.
         """
         answer = self._paths.get((request.method, request.path))
         if answer is None:
@@ -215,27 +204,26 @@ class Admin:
         return json_response(answer(request))
 
     def _health(self, request: Request) -> JsonObject:
-        return {"version": own_version(), "pid": os.getpid()}
+        return {"version": __version__, "pid": os.getpid()}
 
     def _end(self, request: Request) -> JsonObject:
         self._stop()
         return {}
 
     def _set_images(self, request: Request) -> JsonObject:
-        """For jobs that are created from now on."""
+        """Set the overrides of the image table for jobs created from now on."""
         images = _body(request)
-        for image, known in images.items():
-            if not isinstance(known, dict) or known.keys() - {"python", "requirements"}:
+        for image, override in images.items():
+            if not isinstance(override, dict) or override.keys() - {"python", "requirements"}:
                 raise invalid(f"{image}: must hold python, requirements, and nothing else.")
-            if not _is_text_list(known.get("requirements", [])) or not isinstance(
-                known.get("python", ""), str
-            ):
+            python, requirements = override.get("python", ""), override.get("requirements", [])
+            if not isinstance(python, str) or not _is_text_list(requirements):
                 raise invalid(f"{image}: python must be a text, requirements a list of texts.")
         self._store.set_setting(IMAGES, images)
         return {}
 
     def _set_claims(self, request: Request) -> JsonObject:
-        """{"reserved": ["bucket", "bucket/beginning of names"]}: out of the reach of all jobs from now on."""
+        """Reserve {"reserved": ["bucket", "bucket/prefix"]}: no job can reach them from now on."""
         reserved = _body(request).get("reserved")
         if not _is_text_list(reserved):
             raise invalid("reserved: must be a list of texts.")
@@ -251,31 +239,20 @@ def _is_text_list(value: Json) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-"""The setting that holds what no job may touch: a list of "bucket" or "bucket/prefix"."""
-
-_LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
-_JOB_URL = re.compile(r"/jobs/([A-Za-z0-9_-]{1,64})(/.*)")
-_ADMIN = "/_service/"
-
-
-class _Administration(Protocol):
-    def handle(self, request: Request) -> Response: ...
-
-
 class Gate:
-    """Lets requests through to the application and, below /_service/, to the administration.
+    """Gate that admits requests to the application and, below /_service/, to the administration.
 
-    A credential is judged once, when the request's head arrives, by the clock of that moment: a head with an
-    expired token is refused whatever follows, and a request that was let in goes on when its token expires
-    during the body. Only a create stays bound to the expiry (`Access.until`): it makes no job after it,
-    however slowly its body came, because a claim may be taken over soon after its token's end.
+    A credential is checked once, when the request's head arrives, by the clock of that moment: a head with an
+    expired token is refused whatever follows, and an admitted request goes on if its token expires during the
+    body. Only a create stays bound to the expiry (`Access.until`): it makes no job later, however slow its
+    body is, because another reconciler may take over a claim soon after its token's end.
 
     Args:
-        store: Where tokens and jobs are looked up. The server's event loop waits for it, so it needs a
-            database connection of its own, which never waits for a writer.
+        store: The store of tokens and jobs. The server's event loop waits for it, so it needs its own
+            database connection, which never waits for a writer.
     """
 
-    def __init__(self, application: Application, admin: _Administration, store: Store, token: str) -> None:
+    def __init__(self, application: Application, admin: Admin, store: Store, token: str) -> None:
         self._application = application
         self._admin = admin
         self._store = store
@@ -283,7 +260,7 @@ class Gate:
         self._tokens = Tokens(store)
 
     def admit(self, head: Request) -> Response | Responder:
-        """Judge a request by its head: return the function that answers it, or its refusal."""
+        """Check a request's head; return the function that answers the request, or its refusal."""
         inner, secret = _addressed(head)
         return answered(inner, lambda: self._of_job(head, secret) if secret else self._with_token(head))
 
@@ -306,7 +283,7 @@ class Gate:
         return answered(inner, lambda: self._answer_inner(inner, secret))
 
     def _answer_inner(self, inner: Request, secret: str) -> Response:
-        job = self._job(secret)  # again: it may have ended while the body arrived
+        job = self._job(secret)  # again: the job may have ended while the body arrived
         if metadata_server.is_asked(inner):
             return metadata_server.answer(inner, job.project)
         if not inner.path.startswith(STORAGE_PATHS):
@@ -315,16 +292,16 @@ class Gate:
 
     def _job(self, secret: str) -> JobRecord:
         job = self._store.of_secret(secret)
-        # After its end nothing of a job should write any more.
+        # A process that outlives its job must not write any more.
         if job is None or job.state.ended:
             raise ApiError("UNAUTHENTICATED", "No job that hasn't ended has this storage URL.")
         return job
 
     def _access_until(self, head: Request, token: str) -> Access:
-        """Return what an expiring token permits.
+        """Return the permissions of an expiring token.
 
         Raises:
-            ApiError: UNAUTHENTICATED: it isn't a token of this home, or it has expired.
+            ApiError: UNAUTHENTICATED: the token isn't of this home, or it has expired.
                 PERMISSION_DENIED: the path is one of the service's own.
         """
         expiry = self._tokens.expiry(token)
@@ -338,7 +315,7 @@ class Gate:
 
 
 def _addressed(request: Request) -> tuple[Request, str]:
-    """Return the request as it is below a job's URL, and the URL's secret; "" for any other URL."""
+    """Return the request relative to a job's URL, and the URL's secret; "" for any other URL."""
     job_url = _JOB_URL.fullmatch(request.path)
     if job_url is None:
         return request, ""
@@ -347,13 +324,13 @@ def _addressed(request: Request) -> tuple[Request, str]:
 
 
 def _bearer_token(request: Request) -> str:
-    """The token, "" where there is none, which is nobody's."""
+    """Return the token; "" if it is missing, which never matches."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _check_sender(request: Request) -> None:
-    """Refuse web pages: their requests carry an Origin, or by DNS rebinding another Host than loopback's."""
+    """Refuse web pages: they send an Origin, or after DNS rebinding a Host other than loopback."""
     if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
         raise ApiError("PERMISSION_DENIED", "The Host header must be loopback's.")
     if "origin" in request.headers:

@@ -1,6 +1,6 @@
-"""A description of a home that may be another person's: nothing in it is trusted, followed or run.
+"""Description of a home that may be another person's: no file in it is trusted, followed or run.
 
-The work is bounded: so much of the database, so many files, so many seconds.
+The work has limits: of the database's size, of the number of files, and of seconds.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MOST_FILES = 200_000
 MOST_DATABASE = 512 * 1024 * 1024  # bytes
 MOST_STATES = 100
 MOST_LINKS = 20
-_SECONDS = 5.0  # for one look at the database
-_STEPS = 10_000  # of SQLite, between two looks at the clock
+_SECONDS = 5.0  # limit for reading the database
+_STEPS = 10_000  # of SQLite, between two checks of the clock
 _LONGEST = 1_000_000  # bytes of one value
 _PIECE = 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Bucket(Struct, frozen=True):
-    """The files below one folder of `gcs/`; links are neither followed nor counted."""
+    """Files below one folder of `gcs/`; links are neither followed nor counted."""
 
     name: str
     files: int
@@ -38,25 +38,25 @@ class Bucket(Struct, frozen=True):
 
 
 class Link(Struct, frozen=True):
-    """A symbolic link: its path below the home, and the path that it leads to."""
+    """Symbolic link: its path below the home, and its target."""
 
     name: str
     target: str
 
 
 class Contents(Struct, frozen=True):
-    """A home's content.
+    """Content of a home.
 
     Attributes:
         jobs: The number of jobs in the database, by state.
-        problem: The reason why the database can't be shown; "" where it can, or there is none.
-        has_database: Whether there is a database.
+        problem: The reason why the database can't be shown; "" if it can, or is missing.
+        has_database: True if the home has a database.
         buckets: The buckets with their sizes, by name.
         environments: The number of kept environments.
-        has_address: Whether there is a service.json.
+        has_address: True if the home has a service.json.
         links: Symbolic links in the home, in its folders and in the buckets; at most `MOST_LINKS`.
         further_links: The number of links beyond these.
-        complete: False where there is more than was counted.
+        complete: False if the limits left entries uncounted.
     """
 
     jobs: dict[str, int]
@@ -71,13 +71,14 @@ class Contents(Struct, frozen=True):
 
 
 def contents_of(home: Path) -> Contents:
-    """Return a description of a home; raises nothing for whatever lies in it."""
+    """Return a description of a home; raise no error, whatever its content."""
     has_database = os.path.lexists(home / "state.db")
     jobs, problem = _jobs(home) if has_database else ({}, "")
-    look = _Look(home)
-    # First what may replace a whole folder: links deep in the buckets must not crowd it out.
-    folders = {folder.name: [*look.folders(folder)] for folder in [*look.folders(home)]}
-    buckets = [look.bucket(folder) for folder in folders.get("gcs", ())]
+    walk = _Walk(home)
+    # Upper levels first: their links replace whole folders, and many links deep in buckets must not displace
+    # them from the list.
+    folders = {folder.name: [*walk.folders(folder)] for folder in [*walk.folders(home)]}
+    buckets = [walk.bucket(folder) for folder in folders.get("gcs", ())]
     return Contents(
         jobs,
         problem,
@@ -85,14 +86,14 @@ def contents_of(home: Path) -> Contents:
         tuple(sorted(buckets, key=lambda bucket: bucket.name)),
         len(folders.get("environments", ())),
         os.path.lexists(home / ADDRESS),
-        tuple(look.links),
-        look.further_links,
-        look.left > 0,
+        tuple(walk.links),
+        walk.further_links,
+        walk.left > 0,
     )
 
 
-class _Look:
-    """A look at the folders of a home, which is over after so many entries; it notes the links on its way."""
+class _Walk:
+    """Walk over the folders of a home up to a limit of entries, which collects symbolic links."""
 
     def __init__(self, home: Path) -> None:
         self.left = MOST_FILES
@@ -128,12 +129,12 @@ class _Look:
                         return
                     self.left -= 1
                     if entry.is_symlink():
-                        self._note(Path(entry.path))
+                        self._add_link(Path(entry.path))
                     yield entry
         except OSError:  # missing, unreadable, or too deep a path
             return
 
-    def _note(self, link: Path) -> None:
+    def _add_link(self, link: Path) -> None:
         if len(self.links) >= MOST_LINKS:
             self.further_links += 1
             return
@@ -184,7 +185,7 @@ def _copy(source: Path, target: Path) -> None:
         if status.st_size > MOST_DATABASE:
             raise OSError(f"{source.name} is larger than {MOST_DATABASE >> 20} MiB")
         size = 0
-        # The file may grow meanwhile.
+        # The file may grow during the copy.
         while size <= MOST_DATABASE and (data := file.read(_PIECE)):
             copy.write(data)
             size += len(data)

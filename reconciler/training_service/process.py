@@ -1,4 +1,4 @@
-"""The service's process: one a home, from its start to its end."""
+"""Process of the service: one for each home, from its start to its end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from reconciler import __version__
 from reconciler.training_service import address
 from reconciler.training_service.address import Address, HomeLock
-from reconciler.training_service.application import Admin, Application, Gate, own_version
+from reconciler.training_service.application import Admin, Application, Gate
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.jobs.machines import gpu_ids, this_machine
 from reconciler.training_service.scheduler.supervisor import Supervisor
@@ -28,7 +29,7 @@ from reconciler.training_service.storage.incoming import Uploads
 IDLE_SECONDS = 60.0
 
 _TICK = 0.1
-_LOOK = 1.0  # how often an idle service looks whether its home is there
+_IDLE_TICK = 1.0  # seconds between an idle service's checks of its home
 _GRACE = 5.0  # for requests under way at the end
 _CHANGE_TAKES = 15.0  # at most: another service's start or end
 _PORT = "port"
@@ -40,23 +41,23 @@ _log = logging.getLogger(__name__)
 def serve(
     home: Path, *, checkout: Path | None = None, stay: bool = False, idle_seconds: float = IDLE_SECONDS
 ) -> int:
-    """Serve the home until there is nothing to do, somebody ends the service, or the home is gone.
+    """Serve the home until no work is left, a request or signal ends the service, or the home is gone.
 
-    The jobs go on when the service ends, but end with their home. No job begins while a home in a checkout
+    The jobs go on after the service's end, but end with their home. No job begins while a home in a checkout
     may be another person's.
 
     Returns:
-        The exit code: 0 also where another process serves the home already; 1 where the state can't be read.
+        The exit code: 0 also if another process serves the home already; 1 if the state can't be read.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _lock(home)
     if lock is None:
-        _say(_served_by(home, _found(home)))
+        _say(_served_by(home, _read_address(home)))
         return 0
     _log_to(home / address.LOG)
     try:
         service = _Service(home, checkout, lock)
-        # Before anybody can know of the service: who reads its address may end it at once.
+        # Before the address is written: a reader of the address may end the service at once.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, service.on_signal)
         service.begin()
@@ -68,42 +69,42 @@ def serve(
 
 
 def _lock(home: Path) -> HomeLock | None:
-    """The lock of the home; None where a service has it that says where it is."""
+    """Lock the home; return None if another service holds it."""
     until = time.monotonic() + _CHANGE_TAKES
     while (lock := address.lock_home(home)) is None:
-        # Who has the lock and doesn't say where it is, is just starting, or just ending.
-        if _found(home) is not None or time.monotonic() > until:
+        # A service that holds the lock without an address is just starting or just ending.
+        if _read_address(home) is not None or time.monotonic() > until:
             return None
         time.sleep(0.02)
     return lock
 
 
-def _found(home: Path) -> address.Address | None:
+def _read_address(home: Path) -> Address | None:
     with suppress(address.UntrustedAddressError):
         return address.read_address(home)
     return None
 
 
 class _Service:
-    """The parts of a running service, held together by one loop in the main thread."""
+    """Parts of a running service, held together by one loop in the main thread."""
 
     def __init__(self, home: Path, checkout: Path | None, lock: HomeLock) -> None:
         self._home = home
         self._lock = lock
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        (home / address.ADDRESS).unlink(missing_ok=True)  # of a service that was killed
+        (home / address.ADDRESS).unlink(missing_ok=True)  # left by a service that was killed
         self._store = Store(database.open_file(home / "state.db"))
         Uploads(home).clean()
         token = secrets.token_urlsafe(32)
         self._activity = Activity()
         application = Application(self._store, home, wake=self._wake.set)
-        # The gate's own connection: it is read by the thread that serves every connection, which mustn't wait
-        # for a write of another thread.
+        # The gate has its own connection: its thread serves every connection and mustn't wait for another
+        # thread's write.
         self._gate_store = Store(database.open_file(home / "state.db"))
         gate = Gate(application, Admin(self._store, self.stop), self._gate_store, token)
         self._server = Server(gate.admit, self._activity, self._former_port())
-        self._address = Address(os.getpid(), self._server.url, token, own_version())
+        self._address = Address(os.getpid(), self._server.url, token, __version__)
         self._supervisor = Supervisor(
             self._store,
             home,
@@ -114,16 +115,16 @@ class _Service:
         )
 
     def stop(self) -> None:
-        """End the service soon; from any thread."""
+        """End the service soon; callable from any thread."""
         self._stopped.set()
         self._wake.set()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End the service soon, by a signal."""
+        """End the service soon after a signal."""
         self.stop()
 
     def begin(self) -> None:
-        """Take up what a former service has left, and let requests in."""
+        """Take up the jobs of a former service, and accept requests."""
         self._supervisor.recover()
         self._store.set_setting(_PORT, self._server.port)
         self._server.start()
@@ -132,10 +133,10 @@ class _Service:
         _say(_served_by(self._home, self._address))
 
     def run(self, *, stay: bool, idle_seconds: float) -> int:
-        """Serve to the end."""
+        """Serve until the end; return the exit code."""
         idle = None if stay else idle_seconds
         while not self._over(idle):
-            self._wake.wait(_TICK if self._tick() else _LOOK)
+            self._wake.wait(_TICK if self._tick() else _IDLE_TICK)
             self._wake.clear()
         self._end()
         return 0
@@ -146,7 +147,7 @@ class _Service:
             busy = self._supervisor.tick()
         except (DatabaseError, OSError) as error:
             _log.error("can't look after the jobs: %s", error)
-        except Exception:  # one job's trouble must not end the others' service
+        except Exception:  # one job's failure must not end the service for other jobs
             _log.exception("can't look after the jobs")
         if busy:
             self._activity.note_work()
@@ -163,7 +164,7 @@ class _Service:
         try:
             return bool(self._store.unfinished())
         except DatabaseError:
-            return True
+            return True  # unknown: stay alive
 
     def _end(self) -> None:
         if self._lock.is_there():
@@ -180,7 +181,7 @@ class _Service:
         self._lock.release()
 
     def _former_port(self) -> int:
-        """The port of the service before, where jobs still run that were given its URL; 0 for any."""
+        # Running jobs have the former service's URL: keep its port for them. 0 stands for any port.
         return int(self._store.setting(_PORT) or 0) if self._store.unfinished() else 0
 
 
@@ -198,4 +199,5 @@ def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # says only that all threads are busy
+    # The queue's warnings only report that all threads are busy.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)

@@ -1,6 +1,7 @@
-"""A stopped service's state, seen through its own handlers, without starting or writing anything.
+"""Reader of a stopped service's state through its own handlers, which starts and writes nothing.
 
-SQLite's read-only modes leave files behind or lose what the write-ahead log holds: a copy is opened.
+It opens a copy, because SQLite's read-only modes leave files behind or lose the content of the write-ahead
+log.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from pathlib import Path
 
 from reconciler.training_service.address import unserved
 from reconciler.training_service.application import Application
-from reconciler.training_service.scheduler.recovery import settle
+from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state.database import Database, DatabaseError, prepare
 from reconciler.training_service.state.store import Store
 
 
 @contextmanager
 def open_copy(home: Path) -> Iterator[Application]:
-    """The application over a private copy of a home's state; objects and logs are read in place.
+    """Yield the application over a private copy of a home's state; objects and logs are read in place.
 
-    Ends that runs have recorded since the service died are shown. Whatever would change something is refused
-    with FAILED_PRECONDITION. A home that isn't there is an empty one.
+    The application shows endings that runs have recorded since the service died. It refuses changes with
+    FAILED_PRECONDITION. A missing home counts as empty.
 
     Raises:
-        ServiceRunningError: A service runs; ask that one.
+        ServiceRunningError: A service runs; send it the requests instead.
         DatabaseError: The state can't be read.
         OSError: The same.
     """
@@ -35,12 +36,12 @@ def open_copy(home: Path) -> Iterator[Application]:
         with unserved(home):
             _copy_database(home / "state.db", memory)
         store = Store(Database(lambda: memory))
-        settle(store, home)
+        recover_states(store, home)
         yield Application(store, home, read_only=True)
 
 
 def _copy_database(path: Path, memory: sqlite3.Connection) -> None:
-    """Fill `memory` with the state, brought to this version's format."""
+    """Fill `memory` with the state, and upgrade it to this version's format."""
     try:
         if path.exists():
             _copy_file(path, memory)

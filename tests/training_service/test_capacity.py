@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reconciler.training_service.jobs import machines as hardware
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.scheduler import resources
-from reconciler.training_service.scheduler.resources import Allotment, Allotments, NoPortError
+from reconciler.training_service.scheduler.resources import NoPortError, Reservation, Reservations
 from reconciler.training_service.scheduler.supervisor import Waiting, admitted
 
 WHOLE = Machine(cpus=8, memory=100, gpus=2)
@@ -67,37 +67,37 @@ def test_more_held_than_there_is_lets_nothing_begin() -> None:
 
 
 def test_ports_belong_to_one_run_until_it_is_over() -> None:
-    held = Allotments()
-    one = held.of("1", ports=3, gpus=0)
-    two = held.of("2", ports=3, gpus=0)
+    held = Reservations()
+    one = held.reserve("1", ports=3, gpus=0)
+    two = held.reserve("2", ports=3, gpus=0)
     assert len({*one.ports, *two.ports}) == 6
-    assert held.of("1", ports=3, gpus=0) == one
+    assert held.reserve("1", ports=3, gpus=0) == one
     held.release("1")
-    assert held.of("1", ports=3, gpus=0) != one, "late packets may still be meant for the former owner"
+    assert held.reserve("1", ports=3, gpus=0) != one, "late packets may still be meant for the former owner"
 
 
 def test_a_port_that_somebody_uses_or_a_former_run_has_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_FIRST", first := Allotments().of("x", ports=3, gpus=0).ports[0])
+    monkeypatch.setattr(resources, "_FIRST", first := Reservations().reserve("x", ports=3, gpus=0).ports[0])
     monkeypatch.setattr(resources, "_END", first + 3)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", first + 1))
         listening.listen()
-        held = Allotments()
-        held.note("former", Allotment(ports=(first,)))
-        assert held.of("new", ports=1, gpus=0).ports == (first + 2,)
+        held = Reservations()
+        held.adopt("former", Reservation(ports=(first,)))
+        assert held.reserve("new", ports=1, gpus=0).ports == (first + 2,)
         with pytest.raises(NoPortError):
-            held.of("another", ports=1, gpus=0)
+            held.reserve("another", ports=1, gpus=0)
         held.release("former")
-        assert held.of("another", ports=1, gpus=0).ports == (first,)
+        assert held.reserve("another", ports=1, gpus=0).ports == (first,)
 
 
 def test_gpus_are_given_as_far_as_they_are_free() -> None:
-    held = Allotments(["0", "GPU-4f", "2"])
-    assert held.of("1", ports=0, gpus=2).gpus == ("0", "GPU-4f")
-    assert held.of("2", ports=0, gpus=2).gpus == ("2",)
-    assert held.of("3", ports=0, gpus=0).gpus == ()
+    held = Reservations(["0", "GPU-4f", "2"])
+    assert held.reserve("1", ports=0, gpus=2).gpus == ("0", "GPU-4f")
+    assert held.reserve("2", ports=0, gpus=2).gpus == ("2",)
+    assert held.reserve("3", ports=0, gpus=0).gpus == ()
     held.release("1")
-    assert held.of("4", ports=0, gpus=1).gpus == ("0",)
+    assert held.reserve("4", ports=0, gpus=1).gpus == ("0",)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def works(folder: Path) -> bool:
     buckets, root = folder / "probe-buckets", folder / "probe-root"
     buckets.mkdir()
     root.mkdir()
-    return mounts.why_not(buckets, root, folder) == ""
+    return mounts.mount_problem(buckets, root, folder) == ""
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ from reconciler.training_service.runner import mounts
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 places = [Path(place) for place in sys.argv[1:]]
-problem = mounts.why_not(*places)
+problem = mounts.mount_problem(*places)
 if problem:
     sys.exit("can't: " + problem)
 mounts.show(*places)

@@ -13,7 +13,6 @@ from runs import Starter, lives, until
 
 from reconciler.base.state_dir import Home
 from reconciler.training_service.processes import process_tree
-from reconciler.training_service.processes import process_tree as sessions
 from reconciler.training_service.runner.launcher import Runners
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sessions are noted on Linux alone")
@@ -36,7 +35,7 @@ def noted(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
             text=True,
             env={},
             start_new_session=True,
-            preexec_fn=partial(sessions.note, tmp_path),
+            preexec_fn=partial(process_tree.record_session, tmp_path),
         )
         started.append(child)
         return child
@@ -52,7 +51,7 @@ def line(child: subprocess.Popen[str]) -> str:
 
 
 def found(folder: Path) -> list[int]:
-    return [process.pid for process in sessions.members(folder, "1-1-a")]
+    return [process.pid for process in process_tree.session_members(folder, "1-1-a")]
 
 
 def test_what_a_killed_run_leaves_without_a_mark_is_ended(trainer: Starter) -> None:
@@ -75,7 +74,7 @@ def test_what_a_killed_run_leaves_without_a_mark_is_ended(trainer: Starter) -> N
     until(lambda: not lives(program))
     assert lives(child)
     assert process_tree.marked(run.folder.run_id) == []
-    assert Runners(Home(run.folder.service_home, None)).silence(run.folder)
+    assert Runners(Home(run.folder.service_home, None)).kill_remains(run.folder)
     assert not lives(child)
     assert not run.folder.sessions.exists()
 
@@ -88,7 +87,7 @@ def test_a_session_holds_its_program_and_what_that_leaves(
     left = int(line(gone))
     until(lambda: not lives(gone.pid))
     assert sorted(found(tmp_path)) == sorted([program.pid, left])
-    sessions.forget(tmp_path, program.pid)
+    process_tree.forget_session(tmp_path, program.pid)
     assert found(tmp_path) == [left]
 
 
@@ -124,9 +123,9 @@ def test_another_run_s_program_is_left_alone(tmp_path: Path) -> None:
         text=True,
         env={process_tree.MARK: "2-1-b"},
         start_new_session=True,
-        preexec_fn=partial(sessions.note, tmp_path),
+        preexec_fn=partial(process_tree.record_session, tmp_path),
     ) as program:
         line(program)
         assert found(tmp_path) == []
-        assert [process.pid for process in sessions.members(tmp_path, "2-1-b")] == [program.pid]
+        assert [process.pid for process in process_tree.session_members(tmp_path, "2-1-b")] == [program.pid]
         program.communicate("\n")

@@ -21,7 +21,7 @@ from reconciler.base.state_dir import Home
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler import jobs as attempts
-from reconciler.training_service.scheduler.recovery import settle
+from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import (
@@ -617,7 +617,7 @@ def test_settling_reads_the_folders_and_changes_nothing_else(bench: Bench) -> No
     bench.folder(running).set_phase("RUNNING")
     bench.folder(stopped).end(Ending(STOPPED))
     before = sorted(path.name for path in bench.home.rglob("*"))
-    settle(bench.store, bench.home)
+    recover_states(bench.store, bench.home)
     found = bench.now(ended)
     assert (found.state, found.error_code, found.error_message) == (JobState.FAILED, 3, "no")
     assert found.end_time == "2026-01-01T00:00:00.000000Z"
@@ -626,7 +626,7 @@ def test_settling_reads_the_folders_and_changes_nothing_else(bench: Bench) -> No
     assert bench.state(stopped) is JobState.PREPARING
     assert bench.state(queued) is JobState.QUEUED
     assert sorted(path.name for path in bench.home.rglob("*")) == before
-    settle(bench.store, bench.home)
+    recover_states(bench.store, bench.home)
     assert bench.now(ended) == found
     assert SUCCEEDED == JobState.SUCCEEDED
 

@@ -17,7 +17,7 @@ import trainers
 from supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml, wait_for
 
 from reconciler.training_service.jobs.machines import Machine
-from reconciler.training_service.scheduler.recovery import settle, with_measurements
+from reconciler.training_service.scheduler.recovery import recover_states, with_measurements
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state.records import (
     JobRecord,
@@ -364,7 +364,7 @@ def test_settling_tells_a_trial_s_time_limit_from_a_cancellation(bench: Bench) -
             run.end(TOO_LONG if number == 1 else replace(TOO_LONG, state="SUCCEEDED", code=0, message=""))
     bench.cancel(jobs[0])
     bench.store.save_trial(replace(bench.trials(jobs[0])[0], state=TrialState.STOPPING))
-    settle(bench.store, bench.home)
+    recover_states(bench.store, bench.home)
     vertex = [TrialState.FAILED, TrialState.SUCCEEDED]
     cancelled = [TrialState.CANCELLED, TrialState.SUCCEEDED]
     assert [states(bench, job) for job in jobs] == [cancelled, vertex, cancelled]
@@ -398,13 +398,13 @@ def test_settling_tells_what_trials_came_to_while_no_supervisor_lived(bench: Ben
     with subprocess.Popen([sys.executable, "-c", SUPERVISING, str(bench.home)]) as former:
         wait_for(lambda: bench.running("1") and bench.running("2"))
         former.kill()
-    settle(bench.store, bench.home)
+    recover_states(bench.store, bench.home)
     assert bench.state(job) is JobState.RUNNING
     assert states(bench, job) == [TrialState.RUNNING] * 2
     bench.release()
     folders = [bench.folder_of(run) for run in bench.store.runs(job.id)]
     wait_for(lambda: all(folder.ending() and folder.runner() is None for folder in folders))
-    settle(bench.store, bench.home)
+    recover_states(bench.store, bench.home)
     found = bench.now(job)
     assert found.state is JobState.SUCCEEDED
     assert found.end_time == max(trial.end_time for trial in bench.trials(job))

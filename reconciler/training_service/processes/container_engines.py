@@ -1,4 +1,4 @@
-"""Which container engines there are on this machine, and what they can do here."""
+"""Container engines of this machine and their abilities."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ DOCKER = "docker"
 PODMAN = "podman"
 
 _ANSWER = 15.0
-# Where Podman looks for the program that is process 1 with `--init`; Docker brings its own.
+# The folders in which Podman looks for the program of `--init`; Docker includes its own.
 _INITS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/local/lib/podman")
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The command that one tells an engine by.
+    """Command of a container engine.
 
     Attributes:
-        program: Its path.
-        environ: The environment that it gets.
+        program: The path of the command.
+        environ: The environment of the command.
     """
 
     program: Path
     environ: Mapping[str, str]
 
     def ask(self, *arguments: str, within: float = _ANSWER) -> tuple[int, str, str]:
-        """Run the engine's command: its exit code, standard output and standard error.
+        """Run the engine's command; return its exit code, standard output and standard error.
 
         Raises:
-            OSError: It isn't there.
-            subprocess.TimeoutExpired: It took longer than `within` seconds.
+            OSError: The command can't be run.
+            subprocess.TimeoutExpired: The command took longer than `within` seconds.
         """
         done = subprocess.run(
             [self.program, *arguments],
@@ -56,12 +56,12 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an engine can do.
+    """Abilities of an engine.
 
     Attributes:
-        name: DOCKER or PODMAN, whatever its command is called.
-        limits: Which of `cpu` and `memory` it can limit.
-        options: What every container needs to be started here.
+        name: DOCKER or PODMAN, whatever the name of its command.
+        limits: The resources that it can limit, of `cpu` and `memory`.
+        options: The options that every container needs on this machine.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Abilities:
 
 
 def clients(environ: Mapping[str, str]) -> Iterator[Client]:
-    """The commands on the path; an engine need not be behind each."""
+    """Yield the engine commands on the path; an engine need not be behind each."""
     for name in (DOCKER, PODMAN):
         program = shutil.which(name, path=environ.get("PATH", os.defpath))
         if program is not None:
@@ -78,9 +78,9 @@ def clients(environ: Mapping[str, str]) -> Iterator[Client]:
 
 
 def in_container(process: psutil.Process) -> bool:
-    """Whether this is a container's process, or the monitor that Podman puts above it.
+    """Return True for a container's process and for the monitor that Podman puts above it.
 
-    A signal to Podman's command reaches the container by itself.
+    Podman's command forwards signals to its container by itself.
     """
     try:
         return any(above.name() == "conmon" for above in (process, *process.parents()))
@@ -89,43 +89,45 @@ def in_container(process: psutil.Process) -> bool:
 
 
 def last_line(output: str) -> str:
-    """What a program says last, which is why it has failed; Docker's hint at its own help is none."""
+    """Return the last line of a program's output, mostly the reason of its failure, without Docker's hint."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    told = [line for line in lines if not re.match(r"(Run|See) 'docker .*--help'", line)]
-    return told[-1] if told else "no word of why."
+    lines = [line for line in lines if not re.match(r"(Run|See) 'docker .*--help'", line)]
+    return lines[-1] if lines else "no word of why."
 
 
 def abilities(client: Client) -> Abilities | str:
-    """What the engine behind this command can do, or why it doesn't work."""
+    """Return the abilities of the engine behind this command, or the reason why it doesn't work."""
     try:
         _, output, errors = client.ask("info", "--format", "{{json .}}")
-        told = json.loads(output)
+        info = json.loads(output)
     except subprocess.TimeoutExpired:
         return f"nothing, for {_ANSWER:.0f} seconds."
     except OSError as error:
         return str(error)
     except ValueError:
         return last_line(errors or output)
-    if "host" in told:  # also where Podman goes by the name of docker
-        return _podman(told["host"])
-    if not told.get("ServerVersion"):  # then only the command is there, no engine behind it
-        return last_line("\n".join(told.get("ServerErrors") or ()) or errors)
+    if "host" in info:  # Podman, whose command may be called docker
+        return _podman(info["host"])
+    if not info.get("ServerVersion"):  # the command works, but reaches no engine
+        return last_line("\n".join(info.get("ServerErrors") or ()) or errors)
     names = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit"}
-    limits = frozenset(limit for limit, name in names.items() if told.get(name))
+    limits = frozenset(limit for limit, name in names.items() if info.get(name))
     return Abilities(DOCKER, limits, ("--init",))
 
 
 def _podman(host: Mapping[str, Any]) -> Abilities:
     limits = frozenset(host.get("cgroupControllers") or ()) & {"cpu", "memory"}
     remote = host.get("serviceIsRemote", False)
-    # Without it a Python that is process 1 ignores SIGTERM; but Podman refuses where it lacks the program.
+    # Without --init a Python that is process 1 ignores SIGTERM. Podman refuses the option if the program for
+    # it is missing.
     can_init = remote or shutil.which("catatonit", path=os.pathsep.join((*_INITS, os.defpath)))
     options = (*(("--init",) if can_init else ()), *(() if remote else _ulimits()))
     return Abilities(PODMAN, limits, options)
 
 
 def _ulimits() -> tuple[str, ...]:
-    """This process's own limits, where root may not raise them: the higher ones that Podman asks for fail."""
+    # Podman as root asks for higher limits than this process has. Without CAP_SYS_RESOURCE that fails, so
+    # pass this process's own limits.
     status = Path("/proc/self/status")
     if os.geteuid() != 0 or not status.exists():
         return ()
@@ -133,7 +135,7 @@ def _ulimits() -> tuple[str, ...]:
     if capabilities is None or int(capabilities[1], 16) >> 24 & 1:  # CAP_SYS_RESOURCE
         return ()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # Podman lowers its own number of processes to that of process ids.
+    # Podman lowers its own limit of processes to the number of process ids.
     ids = int(Path("/proc/sys/kernel/pid_max").read_text())
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     processes = ids if processes == resource.RLIM_INFINITY else min(ids, processes)

@@ -1,8 +1,8 @@
-"""Every process that a run has started: found and ended, also those that have left their parents.
+"""Search for and end of all processes of a run, including those that have left their parents.
 
-On Linux the runner is a subreaper: whoever loses its parent becomes its child, so the tree below it is
-complete. Where there is no such thing, and after a runner's death, a variable in the environment of all that
-a run has started tells, and `sessions`.
+On Linux the runner is a subreaper: a process that loses its parent becomes the runner's child, so the tree
+below the runner is complete. On other systems, and after a runner's death, processes are found by a variable
+in their environment (`MARK`) and by the sessions that the runner recorded.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def become_subreaper() -> None:
-    """Take in every descendant that loses its parent, where the system can do that."""
+    """Adopt every descendant that loses its parent (Linux only)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def dying_with_parent() -> Callable[[], None] | None:
-    """What a new process is to do first to be killed when this one dies, where the system can do that.
+    """Return a function that makes a new process die with this one; None outside of Linux.
 
-    Only for a process with a single thread: it runs between fork and exec.
+    The function runs between fork and exec; only for a process with a single thread.
     """
     if _libc is None:
         return None
@@ -47,14 +47,14 @@ def dying_with_parent() -> Callable[[], None] | None:
 
     def tie() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
 
     return tie
 
 
 def reap() -> dict[int, int]:
-    """Collect the children that have ended: exit codes by process id, negative for the signal that killed.
+    """Collect ended children; return exit codes by process id, negative for a signal that killed.
 
     Only for a process that waits for its children in no other way.
     """
@@ -66,7 +66,7 @@ def reap() -> dict[int, int]:
 
 
 def descendants(run_id: str) -> list[psutil.Process]:
-    """The living processes that this one has started, directly or not; `run_id` is the mark they carry."""
+    """Return the living descendants of this process, which carry the mark `run_id`."""
     if _libc is None:
         found = [*psutil.Process().children(recursive=True), *marked(run_id)]
         return [process for process in found if _lives(process)]
@@ -78,18 +78,18 @@ def descendants(run_id: str) -> list[psutil.Process]:
 
 
 def count(run_id: str) -> int:
-    """How many `descendants` there are."""
+    """Return the number of `descendants`."""
     return len(descendants(run_id)) if _libc is None else len(_below(list(table())))
 
 
 def kill_descendants(run_id: str, reap: Callable[[], object], within: float) -> bool:
-    """Kill all that this process has started, also what starts new processes as fast as it can.
+    """Kill all descendants of this process, even those that fork as fast as they can.
 
     Args:
         reap: Collects the children that have ended.
 
     Returns:
-        Whether nothing of it lives; False after `within` seconds.
+        True once all are dead; False after `within` seconds.
     """
 
     def living() -> list[psutil.Process]:
@@ -103,14 +103,14 @@ def kill_descendants(run_id: str, reap: Callable[[], object], within: float) -> 
 
 
 def take_precedence() -> None:
-    """Run before everything else from now on, where this user may: else a crowd of others leaves no time."""
+    """Give this process real-time priority if this user may; a crowd of processes could leave it no time."""
     if hasattr(os, "sched_setscheduler"):
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def forks() -> int:
-    """A number that grows with each process that anybody starts; 0 where the system doesn't tell."""
+    """Return the id of the newest process of this system; 0 if the system doesn't report it."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[-1])
     except (OSError, ValueError, IndexError):
@@ -118,7 +118,7 @@ def forks() -> int:
 
 
 def marked(run_id: str) -> list[psutil.Process]:
-    """The living processes of this user with the run's mark in their environment, this one excepted."""
+    """Return this user's living processes with the run's mark in their environment, except this process."""
     return [
         process
         for process in psutil.process_iter()
@@ -127,67 +127,63 @@ def marked(run_id: str) -> list[psutil.Process]:
 
 
 def run_of(process: psutil.Process) -> str | None:
-    """The run that has started this process, by its mark; None where that isn't known."""
+    """Return the run id in the process's environment; None if it is missing or unreadable."""
     return _variable_of(process, MARK)
 
 
 def replica_of(process: psutil.Process) -> str | None:
-    """The replica that has started this process, by its mark; None where that isn't known."""
+    """Return the replica's name in the process's environment; None if it is missing or unreadable."""
     return _variable_of(process, REPLICA)
 
 
 def is_runner(pid: int, run_id: str) -> bool:
-    """Whether this process is the runner of this run, and not another one with a number used again."""
+    """Return True for a runner of this run, False for another process that reuses the number."""
     try:
         return psutil.Process(pid).cmdline()[-1:][0].endswith(run_id)
     except (psutil.Error, IndexError):
         return False
 
 
-def tell(processes: Iterable[psutil.Process], what: signal.Signals) -> None:
-    """Send a signal to each that still lives."""
+def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each process that still lives."""
     for process in processes:
         with suppress(psutil.Error):
-            process.send_signal(what)
+            process.send_signal(number)
 
 
 def kill_all(find: Callable[[], list[psutil.Process]], within: float) -> bool:
-    """Kill what `find` finds until it finds nothing; False where that took longer than `within` seconds.
-
-    All are halted before the first is killed: none can start another meanwhile, or notice that one is gone.
-    """
+    """Kill the processes that `find` returns until it returns none; return False after `within` seconds."""
+    # Halt all processes before the first is killed: none can then fork, or react to another's death.
     give_up = time.monotonic() + within
     halted: set[int] = set()
     while living := find():
         new = [process for process in living if process.pid not in halted]
-        what = signal.SIGSTOP if new else signal.SIGKILL
-        _tell_groups(new or living, what)
-        tell(new or living, what)
+        number = signal.SIGSTOP if new else signal.SIGKILL
+        _signal_groups(new or living, number)
+        send_signal(new or living, number)
         halted.update(process.pid for process in new)
         if time.monotonic() > give_up:
-            tell(living, signal.SIGKILL)
+            send_signal(living, signal.SIGKILL)
             return False
         if not new:
             time.sleep(_PAUSE)
     return True
 
 
-def _tell_groups(processes: Iterable[psutil.Process], what: signal.Signals) -> None:
-    """Send a signal to whole process groups: at one moment, so that nothing that forks is ahead of it.
-
-    All that a run has started is in sessions of its own, so their groups hold nothing else.
-    """
+def _signal_groups(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    # A signal to a group reaches all members at one moment, so a process that forks can't get ahead of it.
+    # Programs of a run start in their own sessions, so their groups contain no foreign process.
     groups = set()
     for process in processes:
         with suppress(ProcessLookupError):
             groups.add(os.getpgid(process.pid))
     for group in groups - {0, os.getpgrp()}:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, what)
+            os.killpg(group, number)
 
 
 class Entry(NamedTuple):
-    """A line of the system's table of processes; `start` in ticks since the machine's start."""
+    """Row of the system's process table; `start` in ticks since the machine's start."""
 
     pid: int
     parent: int
@@ -197,52 +193,52 @@ class Entry(NamedTuple):
 
 
 def table() -> Iterator[Entry]:
-    """The living processes, each as it is when it is read: `/proc/PID/stat`, see proc(5)."""
-    for name in os.listdir("/proc"):  # noqa: PTH208 plain names are quicker, and it counts here
+    """Yield the living processes from `/proc/PID/stat` (see proc(5))."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 plain names are faster, and this loop is hot
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 a Path for each process takes longer than reading
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
+            # A main thread that has ended is a zombie while other threads of its process go on.
             threads = int(fields[17])
             if fields[0] not in (b"Z", b"X") or threads > 1:
                 yield Entry(int(name), *(int(fields[place]) for place in (1, 2, 3, 19)))
 
 
 def _below(table: Sequence[Entry]) -> list[Entry]:
-    """What this process has started, directly or not."""
+    """Return the descendants of this process."""
     children = defaultdict(list)
     for entry in table:
         children[entry.parent].append(entry)
     found = list(children[os.getpid()])
-    for entry in found:  # it grows meanwhile
+    for entry in found:  # the list grows in the loop
         found += children[entry.pid]
     return found
 
 
 def _kill_below(give_up: float) -> None:
-    """Halt what this process has started until there is nothing new in it, then kill it all.
-
-    Each is halted as soon as it is seen, with its process group: what forks must not win the race.
-    """
-    known: set[Entry] = set()
+    """Halt all descendants of this process, then kill them."""
+    halted: set[Entry] = set()
     below: list[Entry] = []
     while time.monotonic() < give_up:
-        seen, ours, groups = [], {os.getpid()}, {os.getpgrp(), 0}
+        entries, ours, groups = [], {os.getpid()}, {os.getpgrp(), 0}
+        # Halt each process while the table is still being read: a process that forks must not win the race.
         for entry in table():
-            seen.append(entry)
+            entries.append(entry)
             if entry.parent in ours:
                 ours.add(entry.pid)
-                if entry not in known:
+                if entry not in halted:
                     _halt(entry, groups)
-        below = _below(seen)
+        # Children that the table lists before their parents.
+        below = _below(entries)
         for entry in below:
-            if entry.pid not in ours and entry not in known:
+            if entry.pid not in ours and entry not in halted:
                 _halt(entry, groups)
-        if known.issuperset(below):
+        if halted.issuperset(below):
             break
-        known.update(below)
+        halted.update(below)
     for entry in below:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(entry.pid, signal.SIGKILL)
@@ -270,36 +266,38 @@ def _variable_of(process: psutil.Process, name: str) -> str | None:
         return None
 
 
-def note(folder: Path) -> None:
-    """Note the session that this process has begun; between fork and exec, so that none starts unnoted.
+def record_session(folder: Path) -> None:
+    """Record the session that this process has begun.
+
+    Runs between fork and exec, so that every session is recorded before its program starts.
 
     Raises:
-        OSError: It can't be written; then the program must not be started.
+        OSError: The record can't be written; the program must not start.
     """
     if sys.platform == "linux":
         pid = os.getpid()
         (folder / str(pid)).write_text(f"{_start_of(pid)} {_system()}")
 
 
-def forget(folder: Path, session: int) -> None:
-    """Take back the note of a session that nothing is in any more."""
+def forget_session(folder: Path, session: int) -> None:
+    """Remove the record of an empty session."""
     with suppress(OSError):
         (folder / str(session)).unlink()
 
 
-def members(folder: Path, run_id: str) -> list[psutil.Process]:
-    """The living processes in the noted sessions, as far as this process may end them."""
-    noted = dict(_noted(folder))
-    if not noted:
+def session_members(folder: Path, run_id: str) -> list[psutil.Process]:
+    """Return the living processes of the recorded sessions that this process may end."""
+    starts = dict(_recorded_sessions(folder))
+    if not starts:
         return []
-    entries = [entry for entry in table() if entry.session in noted]
-    # Whoever has the number of a session and began at another time has it anew: his session isn't the run's.
+    entries = [entry for entry in table() if entry.session in starts]
+    # A leader with another start time reuses the session's number: that session isn't the run's.
     others = {
-        entry.pid for entry in entries if entry.pid == entry.session and entry.start != noted[entry.session]
+        entry.pid for entry in entries if entry.pid == entry.session and entry.start != starts[entry.session]
     }
     found = []
     for entry in entries:
-        if entry.session not in others and entry.start >= noted[entry.session] and _may_be_ended(entry.pid):
+        if entry.session not in others and entry.start >= starts[entry.session] and _may_be_ended(entry.pid):
             with suppress(psutil.Error):
                 process = psutil.Process(entry.pid)
                 if run_of(process) in (None, run_id):
@@ -307,23 +305,24 @@ def members(folder: Path, run_id: str) -> list[psutil.Process]:
     return found
 
 
-def _noted(folder: Path) -> Iterator[tuple[int, int]]:
-    """Session and start of each program that was started since this system was."""
+def _recorded_sessions(folder: Path) -> Iterator[tuple[int, int]]:
+    """Yield the session id and start time of each program started since this system's start."""
     system = _system()
     with suppress(OSError):
         for path in folder.iterdir():
-            start, _, of = path.read_text().partition(" ")
-            if of == system:  # what is only partly written is of a program that never ran
+            start, _, recorded_system = path.read_text().partition(" ")
+            # A partly written record fails this check: its program never ran.
+            if recorded_system == system:
                 yield int(path.name), int(start)
 
 
 def _start_of(pid: int) -> int:
-    """When a process began, in ticks since the machine's start: the clock's corrections don't change it."""
+    """Return a process's start in ticks since the machine's start, independent of the clock."""
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def _system() -> str:
-    """What is another after each start of the machine, or of the container that holds these processes."""
+    """Return an id of this start of the machine or container."""
     parts = []
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())

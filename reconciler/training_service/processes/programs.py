@@ -1,6 +1,6 @@
-"""Runs programs for a run, one after the other or side by side: output taken in, nothing left behind.
+"""Start, output and end of a run's programs.
 
-One thread does it all: what a new process does between fork and exec is safe only so.
+A single thread does all of this: a new process may run Python code between fork and exec only then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import IO
 import psutil
 
 from reconciler.training_service.processes import process_tree
-from reconciler.training_service.processes import process_tree as sessions
 from reconciler.training_service.processes.container_engines import in_container
 from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import FAILED, SUCCEEDED, Ending, remove
@@ -34,14 +33,14 @@ Consumer = Callable[[list[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Why a run is to end now, and how many seconds its processes get between SIGTERM and SIGKILL."""
+    """Reason to end the run now, and the seconds between SIGTERM and SIGKILL."""
 
     ending: Ending
     grace: float
 
 
 class Interrupted(Exception):
-    """The run was to end, and all its processes are dead."""
+    """The run was interrupted, and all its processes are dead."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending.message)
@@ -50,11 +49,11 @@ class Interrupted(Exception):
 
 @dataclass(eq=False, slots=True)
 class Program:
-    """One that has been started.
+    """Started program.
 
     Attributes:
-        replica: Whose it is, "" for nobody's.
-        code: How it ended: its exit code, negative for the signal that killed it; None while it runs.
+        replica: The name of its replica; "" for a program of the runner itself.
+        code: The exit code, negative for the signal that killed it; None while it runs.
     """
 
     child: subprocess.Popen[bytes]
@@ -63,13 +62,13 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is its session's and its process group's too."""
+        """Return the process id, which is also the id of its session and process group."""
         return self.child.pid
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One of the two that a program prints to."""
+    """Standard output or standard error of a program."""
 
     program: Program
     stream: IO[bytes]
@@ -78,25 +77,26 @@ class _Stream:
 
 
 class Programs:
-    """Runs programs.
+    """Runner of programs.
 
     Attributes:
         run_id: The mark that all processes carry in their environment.
-        sessions: A folder for the notes on the sessions that programs begin.
-        lock: A descriptor that all processes inherit, with the lock it holds.
-        asked: Tells whether the run is to end; called a few times a second.
+        sessions: The folder for records of the sessions that programs begin.
+        lock: A descriptor that all processes inherit, with the lock that it holds.
+        interruption: Returns an interruption once the run is to end; called a few times a second.
     """
 
     def __init__(
-        self, run_id: str, sessions: Path, lock: int, asked: Callable[[], Interruption | None]
+        self, run_id: str, sessions: Path, lock: int, interruption: Callable[[], Interruption | None]
     ) -> None:
         self._run_id = run_id
         self._sessions = sessions
         self._lock = lock
-        self._asked = asked
+        self._interruption = interruption
         self._running: dict[int, Program] = {}
         self._ended: list[Program] = []
         self._selector = selectors.DefaultSelector()
+        # The end of a child interrupts the wait for output at once.
         self._selector.register(_wake_on_child(), selectors.EVENT_READ, None)
         process_tree.become_subreaper()
 
@@ -110,23 +110,23 @@ class Programs:
         err: Consumer,
         keep: Sequence[int] = (),
     ) -> int:
-        """Run a program to its end while no other runs, and end what it leaves behind.
+        """Run a program to its end while no other runs, and kill the processes that it leaves behind.
 
         Args:
             out: Gets the lines of its standard output; `err` those of its standard error.
-            keep: More descriptors that it inherits.
+            keep: Further descriptors that it inherits.
 
         Returns:
             The exit code, negative for the signal that killed it.
 
         Raises:
-            Interrupted: The run was to end.
+            Interrupted: The run is to end.
             OSError: The program can't be started.
         """
         self.pause(0)
         program = self.start(argv, env=env, cwd=cwd, out=out, err=err, keep=keep)
         while not self.turn():
-            self.end_if_asked()
+            self.end_if_interrupted()
         self.finish(program)
         assert program.code is not None
         return program.code
@@ -143,11 +143,11 @@ class Programs:
         replica: str = "",
         first: Callable[[], None] | None = None,
     ) -> Program:
-        """Start a program beside those that run; `turn` tells of its end, which `finish` is to follow.
+        """Start a program beside running ones; `turn` reports its end, and the caller then calls `finish`.
 
         Args:
-            replica: Whose program it is: all that it starts carries that mark.
-            first: What the new process is to do before it becomes the program.
+            replica: The replica's name, a mark in the environment of all processes that the program starts.
+            first: Runs in the new process before the program.
 
         Raises:
             OSError: The program can't be started.
@@ -165,45 +165,47 @@ class Programs:
         return program
 
     def turn(self, timeout: float = _POLL) -> list[Program]:
-        """Take in what programs print, for `timeout` seconds at most; the programs that have ended since."""
+        """Handle output for up to `timeout` seconds; return the programs that have ended since."""
         self._take_in(0 if self._ended else timeout)
         self._reap()
         ended, self._ended = self._ended, []
         return ended
 
     def finish(self, program: Program, *, kill: bool = True) -> None:
-        """After a program's end: take in the last of its output, and first kill what it has left behind."""
+        """Kill the processes that an ended program left behind, and handle the rest of its output."""
+        # Kill first: a leftover process may hold the pipe open and print on.
         if kill and process_tree.kill_all(lambda: self._left_by(program), _TO_DIE):
-            sessions.forget(self._sessions, program.pid)
+            process_tree.forget_session(self._sessions, program.pid)
         self._drain(program)
 
-    def asked(self) -> Interruption | None:
-        """Whether the run is to end."""
-        return self._asked()
+    def interruption(self) -> Interruption | None:
+        """Return the interruption if the run is to end."""
+        return self._interruption()
 
-    def end_if_asked(self) -> None:
-        """End all programs where the run is to end, and raise Interrupted then."""
-        interruption = self._asked()
+    def end_if_interrupted(self) -> None:
+        """End all programs and raise Interrupted if the run is to end."""
+        interruption = self._interruption()
         if interruption is not None:
             self.end_gently(interruption.grace)
             raise Interrupted(interruption.ending)
 
     def end_gently(self, grace: float) -> list[Program]:
-        """End every process that was started: by SIGTERM, and by SIGKILL what lives `grace` seconds later.
+        """End all processes by SIGTERM, and by SIGKILL those that still live after `grace` seconds.
 
-        With no grace, by SIGKILL alone. A request to end the run that comes meanwhile may shorten the time.
+        With no grace, by SIGKILL alone. An interruption in the meantime may shorten the time.
 
         Returns:
-            The programs that have ended since `turn` told last.
+            The programs that have ended since the last call of `turn`.
         """
         ended: list[Program] = []
         kill_at = time.monotonic() + grace
         if grace:
-            # What is in a container hears of it by the engine's command.
-            process_tree.tell([each for each in self.living() if not in_container(each)], signal.SIGTERM)
+            # The engine's command forwards the signal to the processes in its container.
+            living = [process for process in self.living() if not in_container(process)]
+            process_tree.send_signal(living, signal.SIGTERM)
         while time.monotonic() < kill_at and self.living():
             ended += self.turn()
-            interruption = self._asked()
+            interruption = self._interruption()
             if interruption is not None:
                 kill_at = min(kill_at, time.monotonic() + interruption.grace)
         self.end_all()
@@ -213,29 +215,29 @@ class Programs:
         return ended
 
     def pause(self, seconds: float = _POLL) -> None:
-        """Wait; raises Interrupted where the run is to end."""
-        interruption = self._asked()
+        """Wait; raise Interrupted if the run is to end."""
+        interruption = self._interruption()
         if interruption is not None:
             raise Interrupted(interruption.ending)
         if seconds:
             time.sleep(seconds)
 
     def living(self) -> list[psutil.Process]:
-        """What programs have left behind, or have still running."""
+        """Return the living processes of the run, the runner excepted."""
         self._reap()
         return process_tree.descendants(self._run_id)
 
     def end_all(self) -> None:
-        """Kill every process that was started."""
+        """Kill all processes of the run, the runner excepted."""
         if process_tree.kill_descendants(self._run_id, self._reap, _TO_DIE):
             remove(self._sessions)
 
     def count(self) -> int:
-        """How many processes of the run live."""
+        """Return the number of the run's living processes."""
         return process_tree.count(self._run_id)
 
     def _left_by(self, program: Program) -> list[psutil.Process]:
-        """What lives of an ended program: all of the run while no other runs, else what is known as its."""
+        # Without other running programs all processes of the run are leftovers, even those without a mark.
         living = self.living()
         return [process for process in living if _is_of(program, process)] if self._running else living
 
@@ -243,20 +245,21 @@ class Programs:
         for pid, code in process_tree.reap().items():
             program = self._running.pop(pid, None)
             if program is not None:
-                program.code = program.child.returncode = code  # collected here, not by Popen
+                # Popen's own wait would find no child any more: it needs the code.
+                program.code = program.child.returncode = code
                 self._ended.append(program)
 
     def _take_in(self, timeout: float) -> None:
         for key, _events in self._selector.select(timeout):
             if key.data is None:
-                os.read(key.fd, _CHUNK)
+                os.read(key.fd, _CHUNK)  # empties the pipe that reports children
             elif data := os.read(key.fd, _CHUNK):
                 _deliver(key, key.data.lines.feed(data))
             else:
                 self._close(key)
 
     def _drain(self, program: Program | None = None) -> None:
-        """Take in what a dead program has printed, or all have; a pipe that is held open isn't waited for."""
+        # A limit, because a process outside of the run may hold the pipe open.
         give_up = time.monotonic() + _TO_DRAIN
         while self._streams(program) and time.monotonic() < give_up:
             self._take_in(_POLL)
@@ -308,21 +311,21 @@ def _started(
         raise OSError(f"{argv[0]} could not be started: {error}") from error
 
 
-def _before_exec(noted_in: Path, first: Callable[[], None] | None) -> Callable[[], None]:
+def _before_exec(folder: Path, first: Callable[[], None] | None) -> Callable[[], None]:
     tie = process_tree.dying_with_parent()
 
     def before() -> None:
-        sessions.note(noted_in)
+        process_tree.record_session(folder)
         if first is not None:
             first()
         if tie is not None:
-            tie()  # last: the kernel forgets it when a process changes its capabilities
+            tie()  # last: the kernel drops this setting if a process changes its capabilities
 
     return before
 
 
 def _wake_on_child() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -336,10 +339,10 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class Tail:
-    """The end of what a program has printed: by default as much as an error message holds.
+    """End of a program's output, by default as much as an error message holds.
 
     Attributes:
-        limit: Characters that are kept.
+        limit: The number of characters to keep.
     """
 
     def __init__(self, limit: int = _TAIL) -> None:
@@ -347,39 +350,39 @@ class Tail:
         self._text = ""
 
     def add(self, lines: list[str]) -> None:
-        """Take in lines."""
+        """Append lines."""
         self._text = (self._text + "".join(f"{line}\n" for line in lines[-self._limit :]))[-self._limit :]
 
     def text(self) -> str:
-        """The end of them, from the traceback on where there is one."""
+        """Return the end of the output, from the first traceback on if there is one."""
         _, mark, rest = self._text.partition(_TRACEBACK)
         return f"{mark}{rest}" if mark else self._text
 
 
 def killer_of(code: int) -> signal.Signals | None:
-    """The signal that has ended a program; shells and containers tell of it as 128 and its number."""
+    """Return the signal that ended a program; shells and containers report it as 128 plus its number."""
     number = -code if code < 0 else code - 128
     return signal.Signals(number) if number in set(signal.Signals) else None
 
 
 def ending_of(replica: str, code: int, errors: str, hint: str = "") -> Ending:
-    """How a job ends whose replica has ended with this code.
+    """Return the job's ending after one of its replicas ended with this code.
 
     Args:
-        replica: As the cloud's errors call it.
-        errors: The end of what it has printed to its standard error.
-        hint: What more there is to say, "" for nothing.
+        replica: The replica's name in the cloud's error messages.
+        errors: The end of its standard error.
+        hint: Further advice for the user; "" for none.
     """
     if code == 0:
         return Ending(SUCCEEDED)
     killer = killer_of(code)
     if killer is None:
-        told = f"The replica {replica} exited with a non-zero status of {code}. Termination reason: Error."
+        reason = f"The replica {replica} exited with a non-zero status of {code}. Termination reason: Error."
     elif killer is signal.SIGKILL:
-        told = f"The replica {replica} was killed by signal 9 (SIGKILL): out of memory, or killed by hand."
+        reason = f"The replica {replica} was killed by signal 9 (SIGKILL): out of memory, or killed by hand."
     else:
-        told = f"The replica {replica} was killed by signal {killer} ({killer.name})."
-    message = "\n".join(filter(None, (told, errors.rstrip(), hint)))
-    # What a program does to itself the cloud calls an invalid argument.
+        reason = f"The replica {replica} was killed by signal {killer} ({killer.name})."
+    message = "\n".join(filter(None, (reason, errors.rstrip(), hint)))
+    # The cloud reports failures of the program itself as an invalid argument.
     kind = Code.RESOURCE_EXHAUSTED if killer is signal.SIGKILL else Code.INVALID_ARGUMENT
     return Ending(FAILED, kind, message)

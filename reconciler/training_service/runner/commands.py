@@ -1,4 +1,4 @@
-"""What a run's replicas are started with: made ready once for each task, in fresh folders each time."""
+"""Preparation and start of a run's replicas, each time in fresh folders."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PRINTED = 64 * 1024
 
 
 class Commands:
-    """Starts replicas of a run, once all that they need is there.
+    """Starter of a run's replicas; `prepare` is called once, before the first start.
 
     Attributes:
-        say: Writes a text to the run's log, with a severity.
-        check_home: Raises HomeError where the service's home may be another person's: a branch with a home of
-            its own may be checked out at any moment.
+        say: Writes a text to the run's log with a severity.
+        check_home: Raises HomeError if another person may have written the service's home: at any moment a
+            checkout may bring a branch with a home of its own.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Commands:
         self._shows_buckets = False
 
     def prepare(self) -> None:
-        """Fetch and install what the replicas' tasks need.
+        """Fetch and install the needs of the replicas' tasks, once for equal tasks.
 
         Raises:
-            PreparationError: A package is missing, or no Python here will do.
+            PreparationError: A package is missing, or no installed Python fits.
             InstallError: pip failed.
-            ContainerError: There is no container engine, or an image isn't to be had.
-            HomeError: The home isn't used.
-            Interrupted: The run was to end.
+            ContainerError: No container engine works, or an image is missing.
+            HomeError: The home must not be used.
+            Interrupted: The run is to end.
         """
         self._check_home()
         tasks = [replica.task for replica in self._spec.replicas]
@@ -70,7 +70,7 @@ class Commands:
             if task in tasks[:number]:
                 continue
             if isinstance(task, PythonTask):
-                self._prepared.append((task, self._ready(task)))
+                self._prepared.append((task, self._prepared_task(task)))
             else:
                 self._engine = self._engine or self._found_engine()
                 self._engine.make_ready(task, self._run)
@@ -78,16 +78,16 @@ class Commands:
             self._find_mounts()
 
     def metrics_file(self, replica: ReplicaSpec) -> Path:
-        """Where the replica's trainer reports its metrics to."""
+        """Return the file to which the replica's trainer reports its metrics."""
         return self._folder.temp() / replica.task_name / "hypertune" / "output.metrics"
 
     def start(self, replica: ReplicaSpec, out: Consumer, err: Consumer) -> Program:
-        """Start a replica's program: its working folder, home and temporary folder are new and its own.
+        """Start a replica's program in a new working folder, home and temporary folder.
 
         Raises:
-            ContainerError: Its container can't be started.
-            HomeError: The home isn't used.
-            OSError: It can't be started.
+            ContainerError: The container can't be started.
+            HomeError: The home must not be used.
+            OSError: The program can't be started.
         """
         work, home, temp = (
             folder / replica.task_name
@@ -96,14 +96,14 @@ class Commands:
         for path in (work, home, temp):
             remove(path)
             path.mkdir(parents=True)
-        self._check_home()
+        self._check_home()  # again, because preparation may take minutes
         start = partial(self._programs.start, cwd=work, out=out, err=err, replica=replica.task_name)
         task = replica.task
         if isinstance(task, ContainerTask):
             assert self._engine is not None
             argv, env = self._engine.command(replica, self._folder, self._buckets, self._spec.buckets)
             return start(argv, env=env)
-        prepared = next(prepared for of, prepared in self._prepared if of == task)
+        prepared = next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
         return start(
             [str(prepared.python), "-m", task.module, *task.args],
             env={
@@ -115,10 +115,10 @@ class Commands:
         )
 
     def explain(self, replica: ReplicaSpec, code: int, errors: str) -> Ending | None:
-        """How the run ends whose replica has failed, where the replica's container tells more than its code.
+        """Return the run's ending if the failed replica's container explains more than its exit code.
 
         Args:
-            errors: The end of what it has printed to its standard error.
+            errors: The end of the replica's standard error.
         """
         if not isinstance(replica.task, ContainerTask) or self._engine is None:
             return None
@@ -126,12 +126,12 @@ class Commands:
         return None if error is None else Ending(FAILED, error.code, error.message)
 
     def hint(self, replica: ReplicaSpec, errors: str) -> str:
-        """What to do about a failure, "" where that isn't known."""
+        """Return advice about a failure; "" if there is none."""
         if isinstance(replica.task, ContainerTask):
             return ""
         return hint_of_missing_module(replica.task, errors)
 
-    def _ready(self, task: PythonTask) -> Prepared:
+    def _prepared_task(self, task: PythonTask) -> Prepared:
         return prepare(self._folder, task, self._programs, self._say, self._check_home)
 
     def _found_engine(self) -> Engine:
@@ -141,12 +141,11 @@ class Commands:
         return engine
 
     def _find_mounts(self) -> None:
-        """Find out whether trainers can be shown the buckets; the log tells where one needs it in vain."""
         self._buckets.mkdir(parents=True, exist_ok=True)
-        problem = mounts.why_not(self._buckets, self._root(), self._folder.path)
+        problem = mounts.mount_problem(self._buckets, self._root(), self._folder.path)
         self._shows_buckets = not problem
-        if problem and mounts.wanted(self._spec, self._folder.packages):
-            self._say(WARNING, mounts.told(problem))
+        if problem and mounts.mentions_gcs(self._spec, self._folder.packages):
+            self._say(WARNING, mounts.warning(problem))
 
     def _showing_buckets(self, work: Path) -> Callable[[], None] | None:
         if not self._shows_buckets:
@@ -156,14 +155,14 @@ class Commands:
 
     def _run(self, argv: list[str]) -> tuple[int, str]:
         printed = Tail(_PRINTED)
-        # The engine's command needs what leads it to the engine and to the logins of registries.
+        # The engine's command needs the variables that lead it to the engine and to registry logins.
         code = self._programs.run(
             argv, env=os.environ, cwd=self._folder.temp(), out=printed.add, err=printed.add
         )
         return code, printed.text()
 
     def _root(self) -> Path:
-        """An empty folder that a trainer's own root folder is put together on."""
+        """Return an empty folder to mount a trainer's own root folder on."""
         root = self._folder.temp() / "root"
         root.mkdir(exist_ok=True)
         return root

@@ -1,7 +1,8 @@
-"""Containers: run through Docker or Podman, whichever is there.
+"""Containers, run through Docker or Podman.
 
-A container isn't of the family of the program that starts it: it lives on when that is killed. So whatever
-of it there may be is written into the run's folder first, and removed by a label that all of it carries.
+A container isn't a child of the command that starts it: it lives on when the command is killed. So the
+engine is recorded in the run's folder first, and all containers of a run carry a label, by which they are
+removed.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from reconciler.training_service.state.run_folder import (
 )
 
 BUCKETS = "/gcs"
-METRICS = "/tmp/hypertune"  # noqa: S108 where cloudml-hypertune writes to by itself, in every container
+METRICS = "/tmp/hypertune"  # noqa: S108 the default folder of cloudml-hypertune in every container
 
 _LABEL = "reconciler.run"
 _REMOVAL = 60.0
 _KILLED = 137
-# Variables that the engine's own program obeys: the replica's of these names must not reach it.
+# Variables that change the engine command's own behaviour: the replica's values must not reach it.
 _OBEYED = re.compile(
     r"PATH|HOME|USER|LANG|TMPDIR|STORAGE_(?:DRIVER|OPTS)|NOTIFY_SOCKET"
     r"|_?(?:BUILDAH|CONTAINERS?|DOCKER|LC|LD|LISTEN|PODMAN|REGISTR(?:Y|IES)|SSL|XDG)_.*|GO[A-Z]+|.*_PROXY",
@@ -54,7 +55,7 @@ _NOT_RUN = re.compile(
 
 
 class ContainerError(Exception):
-    """The container can't be run, or wasn't; `code` is the google.rpc.Code."""
+    """The container can't be run, or its run failed; `code` is the google.rpc.Code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -63,69 +64,66 @@ class ContainerError(Exception):
 
 
 class Runs(Protocol):
-    """Runs a program of the run to its end: exit code, and all that it printed."""
+    """Runner of one of the run's programs, which returns its exit code and its output."""
 
     def __call__(self, argv: list[str]) -> tuple[int, str]:
-        """Run it; ends in an exception where the run is to end."""
+        """Run the program to its end; raise an exception if the run is to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A container engine that works."""
+    """Working container engine."""
 
     client: Client
     abilities: Abilities
 
     @property
     def name(self) -> str:
-        """`docker` or `podman`."""
+        """Return `docker` or `podman`."""
         return self.abilities.name
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What differs from the cloud with this engine."""
+        """Return the differences to the cloud with this engine."""
         missing = " and ".join(sorted({"cpu", "memory"} - self.abilities.limits))
         if not missing:
             return ()
-        told = f"{self.name} can't limit {missing} here: containers run without such a limit."
-        return (told,)
+        return (f"{self.name} can't limit {missing} here: containers run without such a limit.",)
 
     def make_ready(self, task: ContainerTask, run: Runs) -> None:
-        """Have the image here: the one of this name that is here already, or the registry's.
+        """Pull the task's image, unless this machine has an image of this name.
 
         Raises:
-            ContainerError: It isn't to be had.
+            ContainerError: The image is missing or can't be pulled.
         """
-        if (
-            run([str(self.client.program), "image", "inspect", "--format", "{{.Id}}", "--", task.image])[0]
-            == 0
-        ):
+        program = str(self.client.program)
+        code, _ = run([program, "image", "inspect", "--format", "{{.Id}}", "--", task.image])
+        if code == 0:
             return
-        if task.image.startswith("localhost/"):  # what Podman calls the images that were built here
+        if task.image.startswith("localhost/"):  # Podman's prefix of images built on this machine
             raise ContainerError(Code.NOT_FOUND, f"The image {task.image} isn't here: build it first.")
-        code, output = run([str(self.client.program), "pull", "--", task.image])
+        code, output = run([program, "pull", "--", task.image])
         if code != 0:
             full = "no space left on device" in output
             message = f"The image {task.image} can't be pulled by {self.name}: {last_line(output)}"
             raise ContainerError(Code.RESOURCE_EXHAUSTED if full else Code.NOT_FOUND, message)
 
     def command(
-        self, replica: ReplicaSpec, folder: RunFolder, buckets: Path, seen: Sequence[str] = ()
+        self, replica: ReplicaSpec, folder: RunFolder, buckets: Path, visible: Sequence[str] = ()
     ) -> tuple[list[str], dict[str, str]]:
-        """What runs a replica's container in the foreground, and the whole environment of that program.
+        """Return the command that runs a replica's container in the foreground, and its whole environment.
 
-        The container gets the variables of the image and the replica's, none of this machine. Their values
-        are in that environment, not in the arguments: anybody may read those.
-
-        Call it anew for each start: a container that has ended is kept until `end_containers`.
+        The container gets the variables of the image and of the replica, and none of this machine. Call this
+        anew for each start: an ended container is kept until `end_containers`.
 
         Args:
             buckets: The folder of the buckets' folders.
-            seen: What the container sees of them, as `RunSpec.buckets`.
+            visible: The parts of the buckets that the container sees, as in `RunSpec.buckets`.
         """
         assert isinstance(replica.task, ContainerTask)
+        # Recorded before the start: the process that ends the run must find the container.
         write_json(_record(folder), {"program": str(self.client.program), "name": self.name})
-        own = _fresh(folder, replica)
+        own = _prepare_replica_folder(folder, replica)
         variables = {
             **environment_variables.proxies(self.client.environ),
             **replica.env,
@@ -133,25 +131,18 @@ class Engine:
             "CLOUD_ML_HP_METRIC_FILE": f"{METRICS}/output.metrics",
         }
         gpus = tuple(filter(None, replica.env.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-        if gpus:  # there they are counted anew
+        if gpus:  # in the container the GPUs are numbered from 0
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(gpus))))
+        # Values go through the command's environment, because every user can read a command's arguments.
         through = {name: value for name, value in variables.items() if not _OBEYED.fullmatch(name)}
         task = replica.task
         argv = [
             *(str(self.client.program), "run", "--cidfile", str(own / "container")),
             *("--name", f"reconciler-{folder.run_id}-{replica.task_name}-{secrets.token_hex(2)}"),
             *("--label", f"{_LABEL}={folder.run_id}"),
-            *(
-                "--pull",
-                "never",
-                "--network",
-                "host",
-                "--log-driver",
-                "none",
-                "--security-opt",
-                "label=disable",
-            ),
-            *("--volume", f"{own / 'hypertune'}:{METRICS}", *_volumes(own, buckets, seen)),
+            *("--pull", "never", "--network", "host"),
+            *("--log-driver", "none", "--security-opt", "label=disable"),
+            *("--volume", f"{own / 'hypertune'}:{METRICS}", *_volumes(own, buckets, visible)),
             *self.abilities.options,
             *self._limits(replica),
             *self._gpus(gpus),
@@ -165,18 +156,19 @@ class Engine:
     def explain(
         self, folder: RunFolder, replica: ReplicaSpec, code: int, errors: str
     ) -> ContainerError | None:
-        """What is behind the exit code of a replica's container, None where it is the program's own.
+        """Return the cause of a failed container; None if it is the program's own failure.
 
         Args:
-            code: What the command has ended with, not 0.
-            errors: The end of what it has printed to its standard error.
+            code: The exit code of the command, not 0.
+            errors: The end of the command's standard error.
         """
         state = self._state(folder, replica)
         name = f"The replica {replica.name}"
         if not state or state.get("StartedAt", "").startswith("0001-"):
             if code < 0:
                 return None
-            # 126 and 127 the engine says of a command in the image, 125 of itself.
+            # The engine exits with 126 or 127 if the image's command fails to start, with 125 for its own
+            # failure.
             kind = Code.INVALID_ARGUMENT if code in (126, 127) else Code.INTERNAL
             return ContainerError(kind, f"{name} couldn't be started by {self.name}: {last_line(errors)}")
         if found := _NOT_RUN.search(errors):
@@ -190,9 +182,11 @@ class Engine:
             return ContainerError(
                 Code.RESOURCE_EXHAUSTED, f"{name} ran out of memory: it had that of its machine{held}."
             )
-        if code == _KILLED and replica.memory:  # not every kernel tells the engine that it was for memory
-            told = f"{name} was killed by signal 9 (SIGKILL): out of its machine's memory{held}; or by hand."
-            return ContainerError(Code.RESOURCE_EXHAUSTED, told)
+        if code == _KILLED and replica.memory:  # some kernels don't report to the engine that memory ran out
+            message = (
+                f"{name} was killed by signal 9 (SIGKILL): out of its machine's memory{held}; or by hand."
+            )
+            return ContainerError(Code.RESOURCE_EXHAUSTED, message)
         return None
 
     def _limits(self, replica: ReplicaSpec) -> Iterator[str]:
@@ -206,26 +200,22 @@ class Engine:
             for gpu in gpus:
                 yield from ("--device", f"nvidia.com/gpu={gpu}")
         elif gpus:
-            yield from ("--gpus", f'"device={",".join(gpus)}"')  # a CSV field: the quotes belong to it
+            yield from ("--gpus", f'"device={",".join(gpus)}"')  # a CSV field, which needs the quotes
 
     def _state(self, folder: RunFolder, replica: ReplicaSpec) -> dict[str, Any]:
-        """What the engine knows of the replica's last container; nothing where it knows of none."""
         with suppress(OSError, subprocess.TimeoutExpired, ValueError):
-            container = (_own(folder, replica) / "container").read_text().strip()
-            found: dict[str, Any] = json.loads(
-                self.client.ask(
-                    "inspect", "--type", "container", "--format", "{{json .State}}", "--", container
-                )[1]
-            )
-            return found
+            container = (_replica_folder(folder, replica) / "container").read_text().strip()
+            inspect = ("inspect", "--type", "container", "--format", "{{json .State}}", "--", container)
+            state: dict[str, Any] = json.loads(self.client.ask(*inspect)[1])
+            return state
         return {}
 
 
 def find_engine(environ: Mapping[str, str]) -> Engine:
-    """The engine of this machine: Docker where it answers, else Podman.
+    """Return this machine's engine: Docker if it answers, else Podman.
 
     Raises:
-        ContainerError: There is none; the message names what is missing.
+        ContainerError: No engine works; the message names the missing part.
     """
     complaints = []
     for client in clients(environ):
@@ -241,14 +231,15 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
 
 
 def has_containers(folder: RunFolder) -> bool:
-    """Whether there may be containers of this run."""
+    """Return True if there may be containers of this run."""
     return _record(folder).exists()
 
 
 def end_containers(folder: RunFolder) -> bool:
-    """Remove what there is of a run's containers; whether nothing of them lives.
+    """Remove a run's containers; return True once all are gone.
 
-    At once for a run that has made none. False as well where the engine doesn't answer: ask again then.
+    Returns at once for a run without containers. Returns False as well if the engine doesn't answer: call it
+    again later.
     """
     try:
         gone = all(_removed(client, name, folder.run_id) for client, name in _engines_of(folder))
@@ -260,12 +251,12 @@ def end_containers(folder: RunFolder) -> bool:
 
 
 def _engines_of(folder: RunFolder) -> Iterator[tuple[Client, str]]:
-    """The engines that may have containers of the run, with their names."""
+    """Yield the engines that may have containers of the run, with their names."""
     recorded = read_json(_record(folder))
     if recorded is not None:
-        if Path(recorded["program"]).exists():  # it may have been taken off the machine
+        if Path(recorded["program"]).exists():  # the engine may have been uninstalled
             yield Client(Path(recorded["program"]), os.environ), recorded["name"]
-    elif not folder.path.exists():  # somebody has removed all that told
+    elif not folder.path.exists():  # the record was removed with the run's folder: ask all engines
         for client in clients(os.environ):
             if isinstance(found := abilities(client), Abilities):
                 yield client, found.name
@@ -275,43 +266,40 @@ def _removed(client: Client, name: str, run_id: str) -> bool:
     listing = ("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={_LABEL}={run_id}")
     code, found, _ = client.ask(*listing)
     if code == 0 and found.split():
-        # Podman would give them ten seconds first: their time to end by themselves is over.
+        # Podman would wait ten seconds for the containers to end; their grace period is over.
         at_once = ("--time", "0") if name == PODMAN else ()
         client.ask("rm", "--force", "--volumes", *at_once, *found.split(), within=_REMOVAL)
         code, found, _ = client.ask(*listing)
-    # An engine that isn't running runs no containers.
+    # A stopped engine runs no containers.
     return not found.split() if code == 0 else isinstance(abilities(client), str)
 
 
 def _record(folder: RunFolder) -> Path:
-    """Which engine may have containers of this run."""
+    """Return the path of the record of the engine that may have containers of this run."""
     return folder.path / "engine"
 
 
-def _own(folder: RunFolder, replica: ReplicaSpec) -> Path:
+def _replica_folder(folder: RunFolder, replica: ReplicaSpec) -> Path:
     return folder.temp() / replica.task_name
 
 
-def _fresh(folder: RunFolder, replica: ReplicaSpec) -> Path:
-    """The replica's folder, without what an earlier container has left in it."""
-    own = _own(folder, replica)
+def _prepare_replica_folder(folder: RunFolder, replica: ReplicaSpec) -> Path:
+    """Return the replica's folder without the files of an earlier container."""
+    own = _replica_folder(folder, replica)
     metrics = own / "hypertune"
     metrics.mkdir(parents=True, exist_ok=True)
-    metrics.chmod(0o777)  # whichever user the image is for; nobody else gets to the folder above
+    metrics.chmod(0o777)  # for the image's user; the folder above keeps other users out
     (own / "container").unlink(missing_ok=True)
     return own
 
 
-def _volumes(own: Path, buckets: Path, seen: Sequence[str]) -> Iterator[str]:
-    """The buckets that are there; over what is hidden in them lies an empty folder that can't be written.
-
-    A beginning of names that ends within a folder's name hides the folder above: files that come later could
-    have such names. A bucket of which that would hide everything isn't there.
-    """
-    hidden = [place.rpartition("/")[0] for place in seen if "/" in place]
-    names = [place for place in seen if "/" not in place and place not in hidden]
-    nothing = own / "nothing"
-    nothing.mkdir(exist_ok=True)
+def _volumes(own: Path, buckets: Path, visible: Sequence[str]) -> Iterator[str]:
+    # An empty read-only folder hides a reserved part. A prefix that ends within a name hides the whole folder
+    # above it, because later files could have such names. A bucket hidden as a whole isn't mounted.
+    hidden = [place.rpartition("/")[0] for place in visible if "/" in place]
+    names = [place for place in visible if "/" not in place and place not in hidden]
+    empty = own / "nothing"
+    empty.mkdir(exist_ok=True)
     for name in names:
         if (buckets / name).is_dir():
             yield from ("--volume", f"{buckets / name}:{BUCKETS}/{name}")
@@ -319,11 +307,11 @@ def _volumes(own: Path, buckets: Path, seen: Sequence[str]) -> Iterator[str]:
         name = place.partition("/")[0]
         if name in names and (buckets / name).is_dir():
             (buckets / place).mkdir(parents=True, exist_ok=True)
-            yield from ("--volume", f"{nothing}:{BUCKETS}/{place}:ro")
+            yield from ("--volume", f"{empty}:{BUCKETS}/{place}:ro")
 
 
 def _env_file(own: Path, names: set[str], variables: Mapping[str, str]) -> Path:
-    """A file with the variables that the engine's own program would obey."""
+    # A file for the variables that must not reach the engine command through its environment.
     path = own / "variables"
     lines = []
     for name in sorted(names):

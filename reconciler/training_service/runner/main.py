@@ -1,8 +1,8 @@
-"""The process that owns one run, from its packages to its end.
+"""Runner process: owns one run, from its packages to its end.
 
 Started as `python -m reconciler.training_service.runner.main [--checkout CHECKOUT] RUN_FOLDER`.
-It outlives the service that has started it, and whoever finds its folder later learns from the files how the
-run is doing or how it ended. What it starts dies with it.
+The runner outlives the service that started it. The files in the run's folder show a later service the run's
+progress and ending. All processes that the runner starts die with it.
 """
 
 from __future__ import annotations
@@ -42,41 +42,44 @@ _STOP_GRACE = 2.0
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out the run in the folder that is named, unless somebody else does or has."""
+    """Carry out the run in the given folder, unless another process does or has done so."""
     folder = RunFolder(Path(arguments[-1]))
     checkout = Path(arguments[1]) if arguments[0] == "--checkout" else None
     try:
         with locked(folder.runner_lock), locked(folder.lock) as lock:
             if folder.claim():
                 _Run(folder, checkout, lock).carry_out()
-                os._exit(0)  # the last thing to go are the locks: who finds them free finds nothing else
+                # Exit without releasing the locks first: they become free only with the process, so a
+                # service that finds them free finds no live runner.
+                os._exit(0)
     except BlockingIOError:
-        pass  # another runner has it
+        pass  # another runner owns the run
     return 0
 
 
 class _Run:
-    """One run."""
+    """Execution of one run."""
 
     def __init__(self, folder: RunFolder, checkout: Path | None, lock: int) -> None:
         self._folder = folder
         self._home = Home(folder.service_home, checkout)
         self._spec = RunSpec.from_json(read_json(folder.spec) or {})
         self._log = RunLog(folder.log, self._spec.log_limit)
-        self._programs = Programs(folder.run_id, folder.sessions, lock, self._asked)
+        self._programs = Programs(folder.run_id, folder.sessions, lock, self._interruption)
         self._stop = False
         self._deadline: float | None = None
-        self._told = False
+        self._cancel_logged = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def carry_out(self) -> None:
-        """From the first phase to the record of the end."""
+        """Carry out the run and record its ending."""
         ending = self._ending()
+        # The ending is recorded last: once it is there, a service expects no living process of the run.
         self._programs.end_all()
         end_containers(self._folder)
         if ending.state == FAILED:
-            self._say_why(ending)
+            self._log_failure(ending)
         if self._folder.path.exists():
             self._record(replace(ending, time=now()))
         self._folder.clean()
@@ -92,7 +95,7 @@ class _Run:
             return Ending(FAILED, Code.INTERNAL, f"The service failed the job: {traceback.format_exc()}")
 
     def _work(self) -> Ending:
-        # Here and not above: these are slow to import, and the run's marker is to be there at once.
+        # Imported late, because the imports are slow and the runner must claim the run at once.
         from reconciler.training_service.environments.prepare import PreparationError
         from reconciler.training_service.environments.venvs import InstallError
         from reconciler.training_service.runner.commands import Commands
@@ -107,11 +110,11 @@ class _Run:
             commands.prepare()
             self._folder.set_phase(RUNNING)
             self._deadline = time.monotonic() + self._spec.time_limit
-            look = self._looking(commands.metrics_file(self._spec.primary))
+            collect = self._collector(commands.metrics_file(self._spec.primary))
             try:
-                return Replicas(self._spec, self._programs, self._log, commands, look).to_end()
+                return Replicas(self._spec, self._programs, self._log, commands, collect).run()
             finally:
-                look()
+                collect()
         except (PreparationError, ContainerError) as error:
             return Ending(FAILED, error.code, error.message)
         except HomeError as error:
@@ -123,22 +126,22 @@ class _Run:
         if self._home.checkout is not None:
             check(self._home, os.environ)
 
-    def _looking(self, metrics: Path) -> Callable[[], None]:
-        """What takes over what the primary reports into its metrics file; nothing outside of trials."""
+    def _collector(self, metrics: Path) -> Callable[[], None]:
+        """Return a function that stores the primary's new measurements; it does nothing outside of trials."""
         if not self._spec.metrics:
             return lambda: None
         from reconciler.training_service.tuning.measurements import ReportedMetrics
 
         reported = ReportedMetrics(metrics, self._spec.metrics, time.time())
 
-        def look() -> None:
-            measurements = reported.look()
+        def collect() -> None:
+            measurements = reported.poll()
             if measurements is not None and self._folder.path.exists():
                 write_measurements(self._folder, measurements)
 
-        return look
+        return collect
 
-    def _asked(self) -> Interruption | None:
+    def _interruption(self) -> Interruption | None:
         if self._stop or not self._folder.path.exists():
             return Interruption(Ending(STOPPED), _STOP_GRACE)
         message = self._folder.cancel_asked()
@@ -146,8 +149,8 @@ class _Run:
             message = f"The job was cancelled: it ran for longer than {self._spec.time_limit_field}."
         if message is None:
             return None
-        if not self._told:  # now, and not when the last process that ignores it is dead
-            self._told = True
+        if not self._cancel_logged:  # at once: processes may take long to end
+            self._cancel_logged = True
             self._say(WARNING, message)
         return Interruption(Ending(CANCELLED, Code.CANCELLED, message), self._spec.grace)
 
@@ -155,7 +158,7 @@ class _Run:
         try:
             self._folder.end(ending)
         except OSError:
-            self._folder.clean()  # the disk is full: what is removed now makes room for the record
+            self._folder.clean()  # on a full disk this makes room for the record
             self._folder.end(ending)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
@@ -164,8 +167,8 @@ class _Run:
     def _say(self, severity: str, text: str) -> None:
         self._log.write(severity, text.splitlines())
 
-    def _say_why(self, ending: Ending) -> None:
-        # What follows in the message is what the trainer has printed: it is in the log already.
+    def _log_failure(self, ending: Ending) -> None:
+        # The first line alone: the others repeat the trainer's output, which the log already contains.
         with suppress(OSError):
             self._log.write(ERROR, ending.message.splitlines()[:1])
 

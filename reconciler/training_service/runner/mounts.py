@@ -1,12 +1,12 @@
-"""Buckets as files below /gcs, as trainers find them in the cloud: `/gcs/BUCKET/…`.
+"""Mount of the buckets at `/gcs/BUCKET/…`, their path in the cloud.
 
-A trainer gets a mount namespace of its own, with a root folder that is put together of everything in the
-machine's, and of `gcs`. The machine's own root folder isn't touched, and with the trainer's last process all
-of it is gone. Processes, network and users are as they were. An ordinary user needs a user namespace for it,
-which not every system allows: there a trainer finds the buckets below RECONCILER_GCS_DIR alone. Within one,
-files of other users are shown as nobody's, and no program runs as another user (sudo).
+A trainer gets its own mount namespace. Its root folder repeats the machine's root folder and adds `gcs`. The
+machine's root folder doesn't change, and the mounts end with the trainer's last process. Processes, network
+and users are the machine's. An ordinary user needs a user namespace, which some systems forbid: there a
+trainer finds the buckets only below RECONCILER_GCS_DIR. In a user namespace, files of other users appear to
+belong to `nobody`, and programs can't run as another user (sudo).
 
-What is written straight into the root folder (only root may) lives as long as the trainer.
+Files that root writes directly into the root folder live as long as the trainer.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def why_not(buckets: Path, root: Path, work: Path) -> str:
-    """Why programs can't be shown the buckets here, "" where they can: a child process tries it.
+def mount_problem(buckets: Path, root: Path, work: Path) -> str:
+    """Return the reason why this system can't mount the buckets; "" if a child process could.
 
-    Only for a process with a single thread, as `show` is.
+    Only for a process with a single thread, like `show`.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -51,8 +51,8 @@ def why_not(buckets: Path, root: Path, work: Path) -> str:
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as told:
-        problem = told.read().decode("utf-8", "replace")
+    with os.fdopen(reading, "rb") as pipe:
+        problem = pipe.read().decode("utf-8", "replace")
     os.waitpid(child, 0)
     return problem
 
@@ -61,27 +61,27 @@ def show(buckets: Path, root: Path, work: Path) -> None:
     """Give this process a root folder in which /gcs is the folder of the buckets.
 
     Args:
-        root: An empty folder; nothing is left in it.
-        work: The working folder from then on.
+        root: An empty folder to mount on; it stays empty.
+        work: The working folder afterwards.
 
     Raises:
-        OSError: The system doesn't allow it, and the process must not go on.
+        OSError: The system doesn't allow the mounts; the process must not go on.
     """
     _own_mounts()
-    _mount("none", "/", _RECURSIVE | _SLAVE)  # nothing that is mounted here is seen outside
+    _mount("none", "/", _RECURSIVE | _SLAVE)  # mounts in this namespace stay invisible outside
     _mount("reconciler", root, 0, kind="tmpfs", data="mode=0555")
-    _mount("none", root, _UNBINDABLE)  # it isn't to be in itself
+    _mount("none", root, _UNBINDABLE)  # or the recursive mounts below would contain it
     for entry in os.scandir("/"):
         if entry.name != _PLACE:
-            _repeat(entry, root / entry.name)
+            _mount_entry(entry, root / entry.name)
     (root / _PLACE).mkdir()
     _mount(buckets, root / _PLACE, _BIND | _RECURSIVE)
     _change_root(root)
     os.chdir(work)
 
 
-def wanted(spec: RunSpec, packages: Path) -> bool:
-    """Whether a trainer seems to use /gcs: its arguments, its variables, or its fetched packages say so."""
+def mentions_gcs(spec: RunSpec, packages: Path) -> bool:
+    """Return True if /gcs/ occurs in trainers' arguments, variables or fetched packages."""
     words = [word for replica in spec.replicas for word in replica.env.values()]
     for replica in spec.replicas:
         words += replica.task.args if isinstance(replica.task, PythonTask) else ()
@@ -91,8 +91,8 @@ def wanted(spec: RunSpec, packages: Path) -> bool:
     )
 
 
-def told(problem: str) -> str:
-    """What the log says where a trainer wants /gcs and can't have it."""
+def warning(problem: str) -> str:
+    """Return the log's warning for a trainer that mentions /gcs but can't have it."""
     return (
         f"The buckets are not to be seen below /gcs on this machine ({problem}): the trainer finds them in"
         " the folder that the environment variable RECONCILER_GCS_DIR names, or through gs://."
@@ -100,7 +100,7 @@ def told(problem: str) -> str:
 
 
 def _own_mounts() -> None:
-    """Leave the mount namespace; in a user namespace, with the same user, where nothing else will do."""
+    # Root needs no user namespace. An ordinary user does, and keeps user and group in it.
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", _NEW_MOUNTS)
@@ -111,8 +111,8 @@ def _own_mounts() -> None:
         _write("/proc/self/gid_map", f"{group} {group} 1")
 
 
-def _repeat(entry: os.DirEntry[str], place: Path) -> None:
-    """Show what is in the machine's root folder in another."""
+def _mount_entry(entry: os.DirEntry[str], place: Path) -> None:
+    """Mount an entry of the machine's root folder in another root folder."""
     if entry.is_symlink():
         place.symlink_to(Path(entry).readlink())
         return
@@ -124,9 +124,9 @@ def _repeat(entry: os.DirEntry[str], place: Path) -> None:
 
 
 def _change_root(root: Path) -> None:
-    """Exchange the root folder; by pivot_root, as within a chroot there could be no more user namespaces."""
+    # pivot_root, because a process in a chroot can't create user namespaces.
     os.chdir(root)
-    _call("pivot_root", b".", b".")  # the old one lies over the new one now
+    _call("pivot_root", b".", b".")  # mounts the old root over the new one
     _call("umount2", b".", _DETACH)
     _mount("none", "/", _PRIVATE)
     os.chdir("/")

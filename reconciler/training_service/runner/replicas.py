@@ -1,8 +1,8 @@
-"""The replicas of a run, from the start of the first to the end of the last.
+"""Replicas of a run, from the first start to the last end.
 
-The primary's end is the run's end: the others are ended then, as parameter servers never end by themselves.
-A replica that fails is the run's end too. One that SIGTERM ends from outside is started again, as the cloud
-does it when it takes a machine away.
+The run ends with its primary replica: the other replicas are ended then, because parameter servers never end
+by themselves. A failed replica also ends the run. A replica that a SIGTERM from outside has ended starts
+again, as the cloud does after it takes a machine away.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from reconciler.training_service.state.run_folder import (
 from reconciler.training_service.state.run_log import ERROR, INFO, WARNING, LogFullError, RunLog
 
 STARTS = 5
-_LOOK = 0.2
+_COLLECT = 0.2
 _COUNT = 1.0
 _MANY = 100
 
 
 @dataclass(slots=True)
 class _Replica:
-    """One replica: the program that runs for it now, and the end of what that has printed as errors."""
+    """Replica with its current program and the end of that program's standard error."""
 
     spec: ReplicaSpec
     program: Program | None = None
@@ -44,57 +44,57 @@ class _Replica:
 
 
 class Replicas:
-    """Runs the replicas of a run.
+    """Runner of a run's replicas.
 
     Attributes:
-        look: Called a few times a second while they run.
+        collect: Collects measurements; called a few times a second.
     """
 
     def __init__(
-        self, spec: RunSpec, programs: Programs, log: RunLog, commands: Commands, look: Callable[[], None]
+        self, spec: RunSpec, programs: Programs, log: RunLog, commands: Commands, collect: Callable[[], None]
     ) -> None:
         self._spec = spec
         self._programs = programs
         self._log = log
         self._commands = commands
-        self._look = look
+        self._collect = collect
         self._replicas = [_Replica(replica) for replica in spec.replicas]
         self._over_limit: Ending | None = None
-        self._look_at = self._count_at = 0.0
+        self._collect_at = self._count_at = 0.0
         self._forks = 0
 
-    def to_end(self) -> Ending:
-        """Start them all, and see them to the run's end; none of their processes lives then.
+    def run(self) -> Ending:
+        """Start all replicas and wait for the run's end; all their processes are dead afterwards.
 
         Raises:
-            Interrupted: The run was to end.
-            OSError: One can't be started, or the log can't be written.
+            Interrupted: The run is to end.
+            OSError: A replica can't be started, or the log can't be written.
         """
         for replica in self._replicas:
             self._start(replica)
         while (ending := self._turn()) is None:
-            self._programs.end_if_asked()
-        with suppress(OSError):  # what the others print can't change the end any more
+            self._programs.end_if_interrupted()
+        with suppress(OSError):  # a log error of the other replicas must not change the ending
             self._programs.end_gently(0 if self._over_limit else self._spec.grace)
         return ending
 
     def _turn(self) -> Ending | None:
         ended = self._programs.turn()
-        self._keep_watch()
-        ending = self._judged(ended) if ended and not self._over_limit else None
+        self._check_periodically()
+        ending = self._ending_after(ended) if ended and not self._over_limit else None
         return self._over_limit or ending
 
-    def _judged(self, ended: Sequence[Program]) -> Ending | None:
-        """What follows from the end of programs; the run goes on where it is None."""
-        of = [replica for program in ended for replica in self._replicas if replica.program is program]
-        for replica in of:
+    def _ending_after(self, ended: Sequence[Program]) -> Ending | None:
+        replicas = [replica for program in ended for replica in self._replicas if replica.program is program]
+        for replica in replicas:
             self._finish(replica)
-        if any(replica is self._replicas[0] and _code(replica) == 0 for replica in of):
+        # The primary's success counts before another replica's failure at the same moment.
+        if any(replica is self._replicas[0] and _code(replica) == 0 for replica in replicas):
             return Ending(SUCCEEDED)
-        for replica in of:
+        for replica in replicas:
             if _code(replica) != 0 and not self._may_start_again(replica):
                 return self._failure(replica)
-        stopped = [replica for replica in of if _code(replica) != 0]
+        stopped = [replica for replica in replicas if _code(replica) != 0]
         return self._start_again(stopped) if stopped else None
 
     def _may_start_again(self, replica: _Replica) -> bool:
@@ -102,7 +102,7 @@ class Replicas:
 
     def _finish(self, replica: _Replica) -> None:
         assert replica.program is not None
-        # A container's engine is still noting how it ended, and ends by itself.
+        # A container's engine ends by itself once it has recorded the container's end: don't kill it.
         self._programs.finish(replica.program, kill=not isinstance(replica.spec.task, ContainerTask))
 
     def _failure(self, replica: _Replica) -> Ending:
@@ -113,10 +113,10 @@ class Replicas:
         )
 
     def _start_again(self, stopped: Sequence[_Replica]) -> Ending | None:
-        """Start replicas again that SIGTERM has ended, or all, where they are to start together.
+        """Start replicas again that SIGTERM has ended, or all replicas if they must start together.
 
         Returns:
-            The run's end, where the primary has succeeded before it was ended with the others.
+            The run's ending if the primary succeeded while it was ended with the others.
         """
         together = self._spec.restarts_together and len(self._replicas) > 1
         follows = "all replicas are started again" if together else "it is started again"
@@ -127,7 +127,8 @@ class Replicas:
             if primary.program in ended and _code(primary) == 0:
                 return Ending(SUCCEEDED)
         for replica in self._replicas if together else stopped:
-            self._programs.end_if_asked()  # as when the machine is shut down, and all get SIGTERM
+            # At a shutdown of the machine all processes get SIGTERM: start none again then.
+            self._programs.end_if_interrupted()
             self._start(replica)
         return None
 
@@ -151,26 +152,27 @@ class Replicas:
         try:
             self._log.write(severity, lines, replica)
         except LogFullError:
-            told = (
-                f"its log has reached {_size(self._spec.log_limit)}, which is the most that is kept of a run"
+            size = _size(self._spec.log_limit)
+            self._over_limit = _ended_for(
+                f"its log has reached {size}, which is the most that is kept of a run;"
+                f" the replica {replica} printed last"
             )
-            self._over_limit = _ended_for(f"{told}; the replica {replica} printed last")
 
-    def _keep_watch(self) -> None:
-        """What is done now and then: measurements taken, processes counted."""
-        time_ = time.monotonic()
-        if time_ >= self._look_at:
-            self._look()
-            self._look_at = time_ + _LOOK
+    def _check_periodically(self) -> None:
+        now = time.monotonic()
+        if now >= self._collect_at:
+            self._collect()
+            self._collect_at = now + _COLLECT
+        # Counting takes long. Between the regular counts, count if many processes started since the last one.
         forks = process_tree.forks()
-        if time_ >= self._count_at or abs(forks - self._forks) > _MANY:
+        if now >= self._count_at or abs(forks - self._forks) > _MANY:
             self._count()
             self._count_at, self._forks = time.monotonic() + _COUNT, forks
 
     def _count(self) -> None:
         limit = self._spec.process_limit
         if self._over_limit is None and (count := self._programs.count()) > limit:
-            process_tree.take_precedence()
+            process_tree.take_precedence()  # the runner needs CPU time to end the crowd
             self._over_limit = _ended_for(f"it had {count} processes at once, and a run may have {limit}")
 
     def _say(self, severity: str, text: str) -> None:

@@ -1,9 +1,9 @@
-"""Carries a job, or one trial of it, through its runs to its end.
+"""Starter of the runs of a job or of a single trial.
 
-The intent to run is in the store before anything is started, and what has become of it is in the run's
-folder: whoever looks later finds it running, ended, or to be started. A run whose runner died without telling
-an end is a machine that crashed: it is started again from the beginning, as a new run, once nothing of the
-old one lives.
+The store records the intent to run before a run starts, and the run's folder records its progress. A later
+service therefore finds each run running, ended or still to be started. If a runner died without recording an
+end, its run counts as a crashed machine: once all its processes are dead, a new run starts from the
+beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reconciler.training_service.jobs.launch import (
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner import containers
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.scheduler.resources import Allotment, Allotments
+from reconciler.training_service.scheduler.resources import Reservation, Reservations
 from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, RunRecord, TrialRecord
 from reconciler.training_service.state.run_folder import (
     CANCELLED,
@@ -47,7 +47,7 @@ from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage import files
 
 _RESTARTS = 5
-# Those are nobody's fault, but a trainer may end its runner itself, again and again.
+# A stopped run isn't a failure. But a trainer may stop its own runner repeatedly, so a limit is needed.
 _STOPS = 20
 _CANCELLED = "The job was cancelled."
 _AGAIN = "it starts again from the beginning."
@@ -55,10 +55,10 @@ _AGAIN = "it starts again from the beginning."
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is run until it ends: a job, or one trial of it.
+    """Unit that runs until it ends: a job or a trial.
 
     Attributes:
-        cancelled: Why it is to end, None where it is to go on.
+        cancelled: The reason to cancel it; None while it may go on.
     """
 
     job: JobRecord
@@ -67,31 +67,31 @@ class Work:
 
     @property
     def number(self) -> int:
-        """The trial's number, 0 for a job without trials."""
+        """Return the trial's number; 0 for a job without trials."""
         return self.trial.number if self.trial else 0
 
     @property
     def lost(self) -> str:
-        """What is said when its runner was lost."""
+        """Return the message for a lost runner."""
         return f"The process that ran the {self.noun} was lost"
 
     @property
     def stopped(self) -> str:
-        """What is said when its run was stopped to be run again."""
+        """Return the message for a run that stopped and is run again."""
         return f"The {self.noun} was stopped together with the service"
 
     @property
     def noun(self) -> str:
-        """What it is called in messages."""
+        """Return "trial" or "job" for use in messages."""
         return "trial" if self.trial else "job"
 
 
 class Attempts:
-    """Starts runs, and starts them again.
+    """Starter and restarter of runs.
 
     Attributes:
-        machine: What this machine has.
-        storage_url: Cloud Storage's API for one job.
+        machine: The capacity of this machine.
+        storage_url: Returns a job's URL of Cloud Storage's API.
     """
 
     def __init__(
@@ -99,40 +99,41 @@ class Attempts:
         store: Store,
         home: Path,
         runners: Runners,
-        allotments: Allotments,
+        reservations: Reservations,
         machine: Machine,
         storage_url: Callable[[JobRecord], str],
     ) -> None:
         self._store = store
         self._home = home
         self._runners = runners
-        self._allotments = allotments
+        self._reservations = reservations
         self._machine = machine
         self._storage_url = storage_url
 
     def recover(self, jobs: Sequence[JobRecord]) -> None:
-        """Learn which ports and GPUs are in the hands of runs that a former service has started."""
+        """Reserve the ports and GPUs of runs that a former service started."""
         for folder in (self._folder(run) for job in jobs for run in self._store.runs(job.id)):
             if folder.started() and folder.over():
                 continue
-            with suppress(OSError, ValueError):  # that job's own steps meet it again
-                found = read_json(folder.spec) or {}
-                # An older version wrote none.
-                own = Allotment(tuple(found.get("ports", ())), tuple(found.get("gpus", ())))
-                self._allotments.note(folder.run_id, own)
+            with suppress(OSError, ValueError):  # the job's own step meets the same error and reports it
+                stored = read_json(folder.spec) or {}
+                # Older versions stored neither ports nor GPUs.
+                reservation = Reservation(tuple(stored.get("ports", ())), tuple(stored.get("gpus", ())))
+                self._reservations.adopt(folder.run_id, reservation)
 
     def refusal(self, job: JobRecord) -> Ending | None:
-        """Why nothing can be run for this job, None where something can."""
-        here = self._here(job, Allotment(ports=(0,) * ports_wanted(job)))
-        return _refused(launch(job, here))
+        """Return the ending of a job that can't run at all; None if it can run."""
+        here = self._here(job, Reservation(ports=(0,) * ports_wanted(job)))
+        spec = launch(job, here)
+        return Ending(FAILED, spec.code, spec.message) if isinstance(spec, Refusal) else None
 
     def folder(self, work: Work) -> RunFolder | None:
-        """The folder of the last run, None before there is one."""
+        """Return the folder of the last run; None before the first run."""
         runs = self._runs(work)
         return self._folder(runs[-1]) if runs else None
 
     def step(self, work: Work) -> Ending | None:
-        """Do what is to be done next; how it ended, once nothing of it lives, or None before."""
+        """Take the next step; return the ending once all processes are dead, and None before."""
         runs = self._runs(work)
         if not runs:
             return self._ending(work) or self._start(work)
@@ -144,16 +145,17 @@ class Attempts:
         return self._after(work, runs, folder)
 
     def abandon(self, job: JobRecord) -> bool:
-        """Kill whatever runs for a job; whether nothing does any more."""
+        """Kill all processes of a job; return True once all are dead."""
         folders = [self._folder(run) for run in self._store.runs(job.id)]
         for folder in folders:
             if folder.path.exists():
-                folder.claim()  # so that no runner takes it up that is late
-        silent = [self._runners.kill(folder) for folder in folders]
+                folder.claim()  # a runner that starts late must not take up the run
+        # A list, not a generator: every run is to be killed, even after one that isn't dead yet.
+        dead = [self._runners.kill(folder) for folder in folders]
         for folder in folders:
             folder.clean()
-            self._allotments.release(folder.run_id)
-        return all(silent)
+            self._reservations.release(folder.run_id)
+        return all(dead)
 
     def _ending(self, work: Work) -> Ending | None:
         if work.cancelled is None:
@@ -172,6 +174,7 @@ class Attempts:
                 (self._home / "gcs" / bucket).mkdir(parents=True, exist_ok=True)
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(folder.path.parent)
+            # The runner reads the file as soon as it starts.
             write_json(folder.spec, spec.to_json())
             if why:
                 _log(folder, why)
@@ -182,37 +185,32 @@ class Attempts:
         return None
 
     def _not_to_start(self, folder: RunFolder, ending: Ending) -> Ending | None:
-        """The end of what hasn't been started, None where a runner has it in hand after all.
-
-        A former service may have started one that is late: it doesn't take up what is marked as started.
-        """
-        with suppress(OSError):  # where there is no folder, no runner can take it up
+        # A former service may have started a runner that is late. A claimed run isn't taken up by it; a run
+        # that it has claimed already goes on.
+        with suppress(OSError):  # no runner can take up a run without a folder
             if not folder.claim():
                 return None
-        self._allotments.release(folder.run_id)
+        self._reservations.release(folder.run_id)
         return ending
 
     def _spec(self, work: Work, folder: RunFolder) -> RunSpec | Refusal:
         job = work.job
         gpus = demand(job, self._machine).gpus // parallel_trials(job, self._machine)
-        own = self._allotments.of(folder.run_id, ports=ports_wanted(job), gpus=gpus)
-        spec = launch(job, self._here(job, own), work.trial)
+        reservation = self._reservations.reserve(folder.run_id, ports=ports_wanted(job), gpus=gpus)
+        spec = launch(job, self._here(job, reservation), work.trial)
         if isinstance(spec, Refusal):
             return spec
         left = max(0.0, spec.time_limit - self._seconds_run(work))
-        return replace(spec, time_limit=left, ports=own.ports, gpus=own.gpus)
+        return replace(spec, time_limit=left, ports=reservation.ports, gpus=reservation.gpus)
 
     def _seconds_run(self, work: Work) -> float:
-        """How long it ran before, in former runs; while nothing ran, the machine being off, no time counts.
-
-        AI Platform's limit is the whole job's; Vertex AI makes each trial a job with a limit of its own.
-        """
+        # AI Platform's time limit is the whole job's. Vertex AI makes each trial a job with its own limit.
         trial = None if work.job.collection == ML_JOBS else work.number
         runs = self._store.runs(work.job.id, trial)
         return _covered(span for run in runs if (span := self._span(self._folder(run))))
 
     def _span(self, folder: RunFolder) -> tuple[datetime, datetime] | None:
-        """From when to when a run was RUNNING; a lost one until it last wrote anything that is kept."""
+        """Return the start and end of a run's RUNNING phase."""
         phase = folder.phase()
         if phase is None or phase.phase != RUNNING:
             return None
@@ -222,25 +220,28 @@ class Attempts:
         elif is_locked(folder.runner_lock):
             end = self._store.clock()
         else:
-            written = [path.stat().st_mtime for path in (folder.log, folder.measurements) if path.exists()]
-            end = datetime.fromtimestamp(max(written, default=0.0), UTC)
+            # A lost run ran at least until its last write. The time until now may include hours in which the
+            # machine was off, and must not count.
+            times = [path.stat().st_mtime for path in (folder.log, folder.measurements) if path.exists()]
+            end = datetime.fromtimestamp(max(times, default=0.0), UTC)
         return datetime.fromisoformat(phase.time), end
 
-    def _here(self, job: JobRecord, own: Allotment) -> Here:
+    def _here(self, job: JobRecord, reservation: Reservation) -> Here:
         reserved = tuple(self._store.setting(CLAIMS) or ())
         buckets = self._home / "gcs"
-        return Here(self._storage_url(job), buckets, self._machine, own.ports, own.gpus, reserved)
+        url = self._storage_url(job)
+        return Here(url, buckets, self._machine, reservation.ports, reservation.gpus, reserved)
 
     def _after(self, work: Work, runs: Sequence[RunRecord], folder: RunFolder) -> Ending | None:
-        """What follows when no runner has the run in hand."""
         ending = folder.ending()
         if ending is None and not folder.started():
             return self._not_started(work, folder)
-        silent = ending is not None and folder.over() and not containers.has_containers(folder)
-        if not silent and not self._runners.silence(folder):
-            return None  # something of it lives still: the next step looks again
+        dead = ending is not None and folder.over() and not containers.has_containers(folder)
+        # A new run must not start beside processes of the old one: the next step checks again.
+        if not dead and not self._runners.kill_remains(folder):
+            return None
         folder.clean()
-        self._allotments.release(folder.run_id)
+        self._reservations.release(folder.run_id)
         if ending is None or ending.state == STOPPED:
             return self._again(work, runs, ending)
         return ending
@@ -248,28 +249,28 @@ class Attempts:
     def _not_started(self, work: Work, folder: RunFolder) -> Ending | None:
         if work.cancelled is None:
             return self._spawn(work, folder)
-        # Marked as started, so that a runner that is late doesn't take it up.
+        # The claim keeps a runner that starts late from taking up the run.
         if folder.path.exists() and not folder.claim():
             return None
-        self._allotments.release(folder.run_id)
+        self._reservations.release(folder.run_id)
         return self._ending(work)
 
     def _again(self, work: Work, runs: Sequence[RunRecord], ending: Ending | None) -> Ending | None:
-        """Start once more what was stopped, or was lost, unless that happened too often."""
+        """Start a stopped or lost run again, up to a limit of restarts."""
         if work.cancelled is not None:
             return self._ending(work)
         endings = [self._folder(run).ending() for run in runs]
         lost, stopped = endings.count(None), len(endings) - endings.count(None)
         if ending is not None and stopped > _STOPS:
-            told = f"The process that ran the {work.noun} was ended by a signal, {stopped} times."
-            return Ending(FAILED, Code.INTERNAL, told)
+            message = f"The process that ran the {work.noun} was ended by a signal, {stopped} times."
+            return Ending(FAILED, Code.INTERNAL, message)
         if ending is not None:
             return self._start(work, f"{work.stopped}: {_AGAIN}")
         if not may_be_retried(work.job):
             return Ending(FAILED, Code.INTERNAL, f"{work.lost}, and scheduling.disableRetries is set.")
         if lost > _RESTARTS:
-            told = f"{work.lost}, {lost} times. {_last_complaint(self._folder(runs[-1]))}".rstrip()
-            return Ending(FAILED, Code.INTERNAL, told)
+            message = f"{work.lost}, {lost} times. {_last_error(self._folder(runs[-1]))}".rstrip()
+            return Ending(FAILED, Code.INTERNAL, message)
         return self._start(work, f"{work.lost}: {_AGAIN}")
 
     def _runs(self, work: Work) -> list[RunRecord]:
@@ -280,19 +281,15 @@ class Attempts:
 
 
 def _covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
-    """The seconds in which there was at least one of these spans of time."""
-    found, until = 0.0, datetime.min.replace(tzinfo=UTC)
+    """Return the seconds that at least one of the spans covers."""
+    seconds, until = 0.0, datetime.min.replace(tzinfo=UTC)
     for begin, end in sorted(spans):
-        found += max(0.0, (end - max(begin, until)).total_seconds())
+        seconds += max(0.0, (end - max(begin, until)).total_seconds())
         until = max(until, end)
-    return found
+    return seconds
 
 
-def _refused(spec: RunSpec | Refusal) -> Ending | None:
-    return Ending(FAILED, spec.code, spec.message) if isinstance(spec, Refusal) else None
-
-
-def _last_complaint(folder: RunFolder) -> str:
+def _last_error(folder: RunFolder) -> str:
     with suppress(OSError):
         return folder.complaints.read_text("utf-8", "replace").strip().rpartition("\n")[2]
     return ""

@@ -1,4 +1,4 @@
-"""Brings the store to where the runs are, as their folders tell it."""
+"""Updates of the store from the folders of the runs."""
 
 from __future__ import annotations
 
@@ -34,40 +34,42 @@ _TRIAL_BEFORE_RUNNING = frozenset({TrialState.QUEUED, TrialState.PREPARING})
 _TOO_LONG = "The trial was ended: it ran for longer than scheduling.timeout."
 
 
-def settle(store: Store, home: Path) -> None:
-    """Bring the store to where the runs are, as their folders tell; nothing is started, ended or removed."""
+def recover_states(store: Store, home: Path) -> None:
+    """Update the store from the folders of the runs; start, end and remove nothing."""
     for job in store.unfinished():
         try:
             study = study_of(job)
         except StudyError:
-            continue  # its next step in the service is its end
+            continue  # the service ends such a job in the job's next step
         last = {run.trial: run for run in store.runs(job.id)}
         if study is not None:
-            _settle_trials(store, home, job, study, last)
+            _recover_trials(store, home, job, study, last)
         elif 0 in last:
             folder = run_folder(home, last[0].run_id)
-            ending = folder.ending()  # first: what is read after it has the last phase
+            # Read before the phase: a run that has recorded its ending no longer changes its phase.
+            ending = folder.ending()
             take_over_phase(store, job, folder)
             if ending is not None and ending.state != STOPPED:
                 take_over_end(store, job, ending)
 
 
-def _settle_trials(
+def _recover_trials(
     store: Store, home: Path, job: JobRecord, study: Study, last: dict[int, RunRecord]
 ) -> None:
     for trial in store.trials(job.id):
         if trial.state.ended or trial.number not in last:
             continue
         folder = run_folder(home, last[trial.number].run_id)
-        ending = folder.ending()
+        ending = folder.ending()  # before the phase, as above
         take_over_phase(store, job, folder)
-        now = with_measurements(with_phase(trial, folder), folder)
+        updated = with_measurements(with_phase(trial, folder), folder)
         if ending is not None and ending.state != STOPPED:
-            if ending.state == CANCELLED and now.state is not TrialState.STOPPING:
+            # No user request cancelled this run, so its time limit did.
+            if ending.state == CANCELLED and updated.state is not TrialState.STOPPING:
                 ending = took_too_long(store, job, ending)
-            now = ended_trial(study, now, ending)
-        if now != trial:
-            store.save_trial(now)
+            updated = ended_trial(study, updated, ending)
+        if updated != trial:
+            store.save_trial(updated)
     trials = store.trials(job.id)
     ending = ending_of_job(store.job(job.id) or job, study, trials, exhausted=False)
     if ending is not None and all(trial.state.ended for trial in trials):
@@ -79,14 +81,14 @@ def _last_end(trials: list[TrialRecord]) -> str:
 
 
 def take_over_phase(store: Store, job: JobRecord, folder: RunFolder) -> None:
-    """Note that the run has come to RUNNING, where it has."""
+    """Record that the job is running once its run is RUNNING."""
     phase = folder.phase()
     if phase is not None and phase.phase == RUNNING and job.state in _BEFORE_RUNNING:
         store.move(job.id, JobState.RUNNING, only_from=_BEFORE_RUNNING, at=phase.time)
 
 
 def take_over_end(store: Store, job: JobRecord, ending: Ending) -> None:
-    """Note how the job ended, where it hasn't ended."""
+    """Record the ending of a job that hasn't ended yet."""
     store.move(
         job.id,
         JobState(ending.state),
@@ -98,7 +100,7 @@ def take_over_end(store: Store, job: JobRecord, ending: Ending) -> None:
 
 
 def with_phase(trial: TrialRecord, folder: RunFolder) -> TrialRecord:
-    """The trial as its run has come on."""
+    """Return the trial with the state and start time of its run."""
     phase = folder.phase()
     if phase is not None and phase.phase == RUNNING and not trial.start_time:
         trial = replace(trial, start_time=phase.time)
@@ -108,23 +110,20 @@ def with_phase(trial: TrialRecord, folder: RunFolder) -> TrialRecord:
 
 
 def with_measurements(trial: TrialRecord, folder: RunFolder) -> TrialRecord:
-    """The trial with what its run has reported.
-
-    A run that took the place of a lost one may have gone on from a checkpoint: what was reported of the
-    steps before stays.
-    """
+    """Return the trial with the measurements that its run has reported."""
     new = read_measurements(folder)
     if not new:
         return trial
-    first = min(held.step for held in new)
-    before = tuple(held for held in trial.measurements if held.step < first)
+    # A run that replaces a lost run may go on from a checkpoint: keep the measurements of the steps before.
+    first = min(measurement.step for measurement in new)
+    before = tuple(measurement for measurement in trial.measurements if measurement.step < first)
     return replace(trial, measurements=(before + new)[-MOST_MEASUREMENTS:])
 
 
 def took_too_long(store: Store, job: JobRecord, ending: Ending) -> Ending:
-    """The end of a trial's run that nobody asked to end: its time limit did.
+    """Return the ending of a trial whose run reached its time limit.
 
-    On AI Platform the limit is the whole job's, which is cancelled by it; on Vertex AI it is the trial's.
+    On AI Platform the limit is the whole job's: this cancels the job. On Vertex AI it is the trial's.
     """
     if job.collection != ML_JOBS:
         return replace(ending, state=FAILED, message=_TOO_LONG)
@@ -135,7 +134,7 @@ def took_too_long(store: Store, job: JobRecord, ending: Ending) -> Ending:
 
 
 def ended_trial(study: Study, trial: TrialRecord, ending: Ending) -> TrialRecord:
-    """The trial after its run's end, STOPPED excepted."""
+    """Return the trial after the end of its run, unless that is STOPPED."""
     trial = replace(trial, end_time=ending.time, final=final_of(study, trial.measurements))
     if ending.state == FAILED:
         return replace(trial, state=TrialState.FAILED, message=ending.message, stopped_early=False)

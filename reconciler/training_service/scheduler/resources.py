@@ -1,82 +1,81 @@
-"""What only one run at a time may have: its ports on loopback, and its GPUs."""
+"""Resources that runs can't share: ports on loopback and GPUs."""
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Below the ports that systems give to whoever asks for any (Linux: from 32768; IANA: from 49152).
+# Below the ephemeral ports, which systems assign on request (Linux: from 32768; IANA: from 49152).
 _FIRST, _END = 20_000, 32_000
 
 
 @dataclass(frozen=True, slots=True)
-class Allotment:
-    """What is one run's alone: ports that nobody listened at, and GPUs by their ids."""
+class Reservation:
+    """Ports and GPU ids reserved for a run."""
 
     ports: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
 
 
 class NoPortError(OSError):
-    """There aren't as many free ports."""
+    """Too few ports are free."""
 
 
-class Allotments:
-    """What runs that aren't over have; no two of them have the same.
+class Reservations:
+    """Reservations of all unfinished runs; no two share a port or a GPU.
 
     Attributes:
-        gpus: All GPUs that there are.
+        gpus: The ids of all GPUs of this machine.
     """
 
     def __init__(self, gpus: Sequence[str] = ()) -> None:
         self._gpus = tuple(gpus)
-        self._held: dict[str, Allotment] = {}
-        # Not from the first on: another home's service shares these ports. And a port that has just become
-        # free comes last, because late packets may still be meant for whoever had it.
+        self._held: dict[str, Reservation] = {}
+        # A random start, because other homes' services share these ports. The search then goes round, so a
+        # port that has just become free comes last: late packets may still be meant for its former user.
         self._next = random.randrange(_FIRST, _END)  # noqa: S311 (a place to begin, no secret)
 
-    def of(self, run_id: str, *, ports: int, gpus: int) -> Allotment:
-        """What a run has, or gets now: so many ports, and so many GPUs as far as some are free.
+    def reserve(self, run_id: str, *, ports: int, gpus: int) -> Reservation:
+        """Return the run's reservation; make it first if it is missing.
+
+        Fewer than `gpus` GPUs are reserved if fewer are free.
 
         Raises:
-            NoPortError: There aren't as many free ports.
+            NoPortError: Fewer than `ports` ports are free.
         """
         held = self._held.get(run_id)
         if held is None or len(held.ports) != ports:
             self._held.pop(run_id, None)
-            held = Allotment(self._free_ports(ports), self._free_gpus(gpus))
+            held = Reservation(self._free_ports(ports), self._free_gpus(gpus))
             self._held[run_id] = held
         return held
 
-    def note(self, run_id: str, held: Allotment) -> None:
-        """Take in what a run was given by a former service."""
+    def adopt(self, run_id: str, held: Reservation) -> None:
+        """Add the reservation of a run that a former service started."""
         self._held[run_id] = held
 
     def release(self, run_id: str) -> None:
-        """The run is over; what it had is free."""
+        """Free the resources of a finished run."""
         self._held.pop(run_id, None)
 
-    def _free_gpus(self, wanted: int) -> tuple[str, ...]:
+    def _free_gpus(self, count: int) -> tuple[str, ...]:
         taken = {gpu for held in self._held.values() for gpu in held.gpus}
-        return tuple(gpu for gpu in self._gpus if gpu not in taken)[:wanted]
+        return tuple(gpu for gpu in self._gpus if gpu not in taken)[:count]
 
-    def _free_ports(self, wanted: int) -> tuple[int, ...]:
+    def _free_ports(self, count: int) -> tuple[int, ...]:
         taken = {port for held in self._held.values() for port in held.ports}
-        found: list[int] = []
-        for port in self._from_next():
-            if len(found) == wanted:
+        free: list[int] = []
+        for port in [*range(self._next, _END), *range(_FIRST, min(self._next, _END))]:
+            if len(free) == count:
                 break
             self._next = port + 1
             if port not in taken and _is_free(port):
-                found.append(port)
-        if len(found) < wanted:
-            raise NoPortError(f"no {wanted} ports are free between {_FIRST} and {_END - 1}")
-        return tuple(found)
-
-    def _from_next(self) -> Iterable[int]:
-        return [*range(self._next, _END), *range(_FIRST, min(self._next, _END))]
+                free.append(port)
+        if len(free) < count:
+            raise NoPortError(f"no {count} ports are free between {_FIRST} and {_END - 1}")
+        return tuple(free)
 
 
 def _is_free(port: int) -> bool:

@@ -1,8 +1,8 @@
-"""Which jobs run: admits them, follows them, cancels them, and takes up again what a crash has left.
+"""Supervisor of all jobs: admits, follows, cancels and recovers them.
 
-A supervisor that is killed at any moment is followed by one that finds every job again, in the store and in
-the folders of its runs. One job's trouble is not another's: what goes wrong with a job is tried again, and
-ends that job alone where it goes wrong again and again.
+The supervisor may be killed at any moment: its successor finds every job in the store and in the folders of
+its runs. A failure in one job's step doesn't affect other jobs: the step is tried again, and repeated
+failures end that job alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler.jobs import Attempts, Work
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
-from reconciler.training_service.scheduler.resources import Allotments
+from reconciler.training_service.scheduler.resources import Reservations
 from reconciler.training_service.scheduler.trials import TuningJobs
 from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, JobState
@@ -32,7 +32,7 @@ from reconciler.training_service.tuning.study import is_tuning
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that hasn't begun; of those with the same priority the lowest `id` is the first."""
+    """A queued job; among jobs of the same priority the lowest `id` begins first."""
 
     id: int
     priority: int
@@ -40,12 +40,12 @@ class Waiting:
 
 
 def admitted(whole: Machine, held: Iterable[Machine], waiting: Iterable[Waiting]) -> list[int]:
-    """The ids of the jobs that may begin now, the first one first.
+    """Return the ids of the jobs that may begin now, in order.
 
     Args:
-        whole: What there is.
-        held: What the jobs hold that have begun.
-        waiting: In any order; none may ask for more than there is, or it waits for ever.
+        whole: The capacity of the machine.
+        held: The demands of the jobs that have begun.
+        waiting: The queued jobs in any order; a job that demands more than `whole` waits for ever.
     """
     begin = []
     free = whole
@@ -53,6 +53,7 @@ def admitted(whole: Machine, held: Iterable[Machine], waiting: Iterable[Waiting]
         free = _less(free, taken)
     for job in sorted(waiting, key=lambda job: (-job.priority, job.id)):
         free = _less(free, job.demand)
+        # Stop at the first job that doesn't fit: smaller jobs behind it would keep a large one waiting.
         if min(free.cpus, free.memory, free.gpus) < 0:
             break
         begin.append(job.id)
@@ -63,6 +64,7 @@ def _less(one: Machine, other: Machine) -> Machine:
     return Machine(one.cpus - other.cpus, one.memory - other.memory, one.gpus - other.gpus)
 
 
+# Steps come about ten times a second: a job may fail for some ten seconds before it is given up.
 _TRIES = 100
 _WAITED = "The job was cancelled: it waited for longer than scheduling.{}."
 
@@ -70,13 +72,13 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Runs the jobs of a store.
+    """Runner of the jobs in a store.
 
     Attributes:
-        checkout: The checkout that the home lies in, None where it lies outside.
-        storage_url: Cloud Storage's API for one job.
-        machine: What there is for all jobs together.
-        gpus: Its GPUs' ids.
+        checkout: The checkout that contains the home; None if the home is outside of checkouts.
+        storage_url: Returns a job's URL of Cloud Storage's API.
+        machine: The capacity that all jobs share.
+        gpus: The ids of the machine's GPUs.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Supervisor:
         self._home = Home(home.absolute(), checkout)
         self._runners = Runners(self._home)
         self._attempts = Attempts(
-            store, home.absolute(), self._runners, Allotments(gpus), machine, storage_url
+            store, home.absolute(), self._runners, Reservations(gpus), machine, storage_url
         )
         self._tuning = TuningJobs(store, self._attempts, machine)
         self._demands: dict[int, Machine] = {}
@@ -102,64 +104,62 @@ class Supervisor:
         self._refused = ""
 
     def recover(self) -> None:
-        """Take up what a former supervisor has left: what runs, what has ended, what was lost."""
+        """Take up the jobs of a former supervisor: running, ended or lost."""
         self._attempts.recover(self._begun())
-        self._follow_all()
+        self._follow_begun()
 
     def tick(self) -> bool:
-        """Start what may start, notice what has ended, end what is to end; False with nothing left to do."""
-        self._follow_all()
+        """Start, follow and end jobs as due; return False if no job is unfinished."""
+        self._follow_begun()
         return self._admit()
 
     def stop(self) -> None:
-        """End every run within five seconds, also where the home is gone; their jobs are unfinished then."""
+        """End every run within five seconds, even if the home is gone; the jobs stay unfinished."""
         self._runners.stop()
 
     def _begun(self) -> list[JobRecord]:
         return [job for job in self._store.unfinished() if job.state is not JobState.QUEUED]
 
-    def _follow_all(self) -> None:
+    def _follow_begun(self) -> None:
         for job in self._begun():
-            self._fenced(job, self._follow)
+            self._isolated(job, self._follow)
 
     def _admit(self) -> bool:
-        """Let waiting jobs begin that the machine has room for; False with no job left."""
         jobs = self._store.unfinished()
         waiting = {job.id: job for job in jobs if job.state is JobState.QUEUED}
         self._forget_all_but({job.id for job in jobs})
         for job in waiting.values():
-            self._fenced(job, self._look_at_waiting)
+            self._isolated(job, self._check_waiting)
         held = [self._demand(job) for job in jobs if job.id not in waiting]
         asking = [Waiting(job.id, priority(job), self._demand(job)) for job in waiting.values()]
         chosen = admitted(self._machine, held, asking)
         for id in chosen if chosen and self._may_use_home() else ():
-            self._fenced(waiting[id], self._begin)
+            self._isolated(waiting[id], self._begin)
         return bool(jobs)
 
     def _forget_all_but(self, ids: set[int]) -> None:
         self._demands = {id: demand for id, demand in self._demands.items() if id in ids}
         self._failures = {key: count for key, count in self._failures.items() if key[0] in ids}
 
-    def _look_at_waiting(self, job: JobRecord) -> None:
+    def _check_waiting(self, job: JobRecord) -> None:
         if self._waited_too_long(job):
             self._end(job, Ending(CANCELLED, Code.CANCELLED, _waited(job)))
         self._demands[job.id] = self._demands.get(job.id) or demand(job, self._machine)
 
     def _demand(self, job: JobRecord) -> Machine:
-        """What the job holds or asks for: everything, where that can't be told."""
         if job.id not in self._demands:
-            self._fenced(job, self._look_at_waiting)
+            self._isolated(job, self._check_waiting)
+        # A job with an unknown demand holds the whole machine: no other job may overload it.
         return self._demands.get(job.id, self._machine)
 
     def _may_use_home(self) -> bool:
-        """Return whether jobs may begin; the log tells once why they stay queued."""
         refused = ""
         if self._home.checkout is not None:
             try:
                 check(self._home, os.environ)
             except HomeError as error:
                 refused = f"{error.message}; {error.hint}"
-        if refused and refused != self._refused:
+        if refused and refused != self._refused:  # once for each reason, not at each tick
             _log.error("no job begins: %s", refused)
         self._refused = refused
         return not refused
@@ -172,7 +172,6 @@ class Supervisor:
             self._follow(begun)
 
     def _follow(self, job: JobRecord) -> None:
-        """Bring a job that has begun, in the store, to where its runs are, and do what is to be done next."""
         if job.state is JobState.PREPARING and self._waited_too_long(job):
             job = self._move(job, JobState.CANCELLING, _waited(job)) or job
         ending = self._tuning.step(job) if is_tuning(job) else self._step(job)
@@ -202,14 +201,13 @@ class Supervisor:
         waited = self._store.clock() - datetime.fromisoformat(job.create_time)
         return waited.total_seconds() > limit
 
-    def _fenced(self, job: JobRecord, step: Callable[[JobRecord], None]) -> None:
-        """Do a step of one job; a failure is this job's alone, and its end where it comes again and again."""
-        # Each step counts for itself: one that works tells nothing of another.
+    def _isolated(self, job: JobRecord, step: Callable[[JobRecord], None]) -> None:
+        # Count failures for each step: the success of one step says little about another step.
         key = (job.id, step.__name__)
         try:
             step(job)
         except DatabaseError:
-            raise  # no job's trouble, but everybody's
+            raise  # affects all jobs
         except Exception as error:
             if all(id != job.id for id, _step in self._failures):
                 _log.exception("can't look after job %s", job.job_id)
@@ -225,7 +223,7 @@ class Supervisor:
                 self._end(job, Ending(FAILED, Code.INTERNAL, f"The service failed the job: {error!r}"))
         except DatabaseError:
             raise
-        except Exception:  # it is tried again at each further failure: not each is told
+        except Exception:  # tried again at each further failure; the log has one line for each 100
             if times % _TRIES == 0:
                 _log.exception("can't end job %s", job.job_id)
 

@@ -1,7 +1,7 @@
-"""Carries tuning jobs through their trials: which one is tried next, which is stopped, and how the job ends.
+"""Steps of tuning jobs: choose the next trial, stop trials early, and end the job.
 
-What is to be tried is in the store before it is started: after a crash that trial is started, and no other
-in its place. A trial whose run was lost is run again; one that has ended never is.
+The store records a new trial before it starts: after a crash the same trial starts, and no other in its
+place. A trial whose run was lost is run again; a trial that has ended is never run again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _OVER = "The job has ended."
 
 
 class _Progress:
-    """What is known of a job's trials without asking the store each time; only this process changes them.
+    """Trials of a job in memory; only this process changes them, so the store needn't be read each time.
 
     Attributes:
-        earlier: The trials of the jobs that this one resumes.
-        trials: Its own by their numbers, first to last.
-        exhausted: Whether there is nothing left to try.
-        looks: What the files of measurements were like when they were last read.
-        news: Whether trials were changed since early stopping was last asked.
-        failure: That the job has failed, as soon as it has: whatever its last trials come to meanwhile.
+        earlier: The trials of the jobs that this job resumes.
+        trials: The job's own trials by number, in order.
+        exhausted: True if the search space has no further values to try.
+        file_versions: The versions of the measurement files at the last read, by trial number.
+        changed: True if trials changed since the last check for early stopping.
+        failure: The job's failure, kept from its first appearance: later results of trials don't change it.
     """
 
     def __init__(self, study: Study, earlier: list[TrialRecord], trials: list[TrialRecord]) -> None:
@@ -48,8 +48,8 @@ class _Progress:
         self.earlier = earlier
         self.trials = {trial.number: trial for trial in trials}
         self.exhausted = False
-        self.looks: dict[int, tuple[str, int, int] | None] = {}
-        self.news = True
+        self.file_versions: dict[int, tuple[str, int, int] | None] = {}
+        self.changed = True
         self.failure: Ending | None = None
 
     @property
@@ -62,10 +62,10 @@ class _Progress:
 
 
 class TuningJobs:
-    """The steps of tuning jobs.
+    """Runner of tuning jobs.
 
     Attributes:
-        machine: What this machine has.
+        machine: The capacity of this machine.
     """
 
     def __init__(self, store: Store, attempts: Attempts, machine: Machine) -> None:
@@ -75,7 +75,7 @@ class TuningJobs:
         self._progress: dict[int, _Progress] = {}
 
     def step(self, job: JobRecord) -> Ending | None:
-        """Do what is to be done next; how the job ended, once nothing of it lives, or None before."""
+        """Take the next step; return the ending once all processes are dead, and None before."""
         try:
             progress = self._progress_of(job)
         except StudyError as error:
@@ -83,7 +83,7 @@ class TuningJobs:
         verdict = _verdict(job, progress)
         for trial in progress.unended:
             self._follow(job, progress, trial, verdict)
-        # By now it may be on the way to its end: nothing more is started then.
+        # A time limit or a user may have cancelled the job since: then start no further trial.
         job = self._store.job(job.id) or job
         verdict = _verdict(job, progress)
         if verdict is None:
@@ -93,7 +93,7 @@ class TuningJobs:
         return None if progress.unended else verdict
 
     def abandon(self, job: JobRecord) -> bool:
-        """Kill whatever runs for a job, tuning or not; whether nothing does any more."""
+        """Kill all processes of any job, tuning or not; return True once all are dead."""
         if not self._attempts.abandon(job):
             return False
         for trial in self._store.trials(job.id):
@@ -103,7 +103,7 @@ class TuningJobs:
         return True
 
     def forget(self, job: JobRecord) -> None:
-        """The job has ended."""
+        """Drop the job's progress after the job's end."""
         self._progress.pop(job.id, None)
 
     def _progress_of(self, job: JobRecord) -> _Progress:
@@ -116,7 +116,7 @@ class TuningJobs:
         return progress
 
     def _earlier(self, job: JobRecord, study: Study) -> list[TrialRecord]:
-        """The trials of the job that is resumed, and of those that this one has resumed."""
+        """Return the trials of the resumed job and of the jobs that it resumed itself."""
         if not study.resumes:
             return []
         former = self._store.find(ML_JOBS, job.project, job.location, study.resumes)
@@ -132,35 +132,37 @@ class TuningJobs:
     def _follow(
         self, job: JobRecord, progress: _Progress, trial: TrialRecord, verdict: Ending | None
     ) -> None:
-        """Bring a trial, in the store, to where its run is; end it where the job is to end."""
-        asked = _STOPPED_EARLY if trial.stopped_early else None
+        """Update a trial from its run, and stop it if the job is to end."""
+        cancelled = _STOPPED_EARLY if trial.stopped_early else None
         if verdict is not None:
-            asked = verdict.message or _OVER
-        if asked is not None and trial.state is not TrialState.STOPPING:
+            cancelled = verdict.message or _OVER
+        # Saved before the run is cancelled: after a crash a cancelled run of a trial that isn't STOPPING
+        # would count as one that reached its time limit.
+        if cancelled is not None and trial.state is not TrialState.STOPPING:
             trial = self._save(progress, replace(trial, state=TrialState.STOPPING))
-        work = Work(job, trial, asked)
+        work = Work(job, trial, cancelled)
         ending = self._attempts.step(work)
         folder = self._attempts.folder(work)
-        now = trial
+        updated = trial
         if folder is not None:
             take_over_phase(self._store, job, folder)
-            now = with_phase(now, folder)
-            look = _look(folder)
-            if look != progress.looks.get(trial.number):
-                now = with_measurements(now, folder)
-                progress.looks[trial.number] = look
+            updated = with_phase(updated, folder)
+            version = _file_version(folder)
+            if version != progress.file_versions.get(trial.number):
+                updated = with_measurements(updated, folder)
+                progress.file_versions[trial.number] = version
         if ending is not None:
-            if asked is None and ending.state == CANCELLED:
+            if cancelled is None and ending.state == CANCELLED:
                 ending = took_too_long(self._store, job, ending)
             ending = ending if ending.time else replace(ending, time=self._store.now())
-            now = ended_trial(progress.study, now, ending)
-        if now != trial:
-            self._save(progress, now)
+            updated = ended_trial(progress.study, updated, ending)
+        if updated != trial:
+            self._save(progress, updated)
 
     def _stop_early(self, job: JobRecord, progress: _Progress) -> None:
-        if not progress.news:
+        if not progress.changed:
             return
-        progress.news = False
+        progress.changed = False
         for number in to_stop(progress.study, progress.all):
             trial = progress.trials[number]
             if trial.state is TrialState.RUNNING:
@@ -170,7 +172,7 @@ class TuningJobs:
     def _start_more(self, job: JobRecord, progress: _Progress) -> None:
         room = parallel_trials(job, self._machine) - len(progress.unended)
         room = min(room, progress.study.max_trials - len(progress.trials))
-        # The numbers go on from those of the jobs before, because the search is theirs.
+        # Numbers continue those of the resumed jobs, because this job continues their search.
         after = max((trial.number for trial in progress.earlier), default=0)
         for _ in range(0 if progress.exhausted else room):
             parameters = suggest(progress.study, [*progress.earlier, *progress.all])
@@ -184,22 +186,22 @@ class TuningJobs:
     def _save(self, progress: _Progress, trial: TrialRecord) -> TrialRecord:
         self._store.save_trial(trial)
         progress.trials[trial.number] = trial
-        progress.news = True
+        progress.changed = True
         return trial
 
 
 def _verdict(job: JobRecord, progress: _Progress) -> Ending | None:
-    """How the job ends, once nothing of it lives, or None where it goes on."""
+    """Return the job's ending; None if the job goes on."""
     ending = ending_of_job(job, progress.study, progress.all, exhausted=progress.exhausted)
     if ending is not None and ending.state == FAILED:
         progress.failure = ending
     return ending or progress.failure
 
 
-def _look(folder: RunFolder) -> tuple[str, int, int] | None:
-    """What tells one version of the file of measurements from another; None where there is none."""
+def _file_version(folder: RunFolder) -> tuple[str, int, int] | None:
+    """Return the version of the measurements file; None if it is missing."""
     try:
-        found: os.stat_result = folder.measurements.stat()
+        status: os.stat_result = folder.measurements.stat()
     except FileNotFoundError:
         return None
-    return folder.run_id, found.st_ino, found.st_mtime_ns
+    return folder.run_id, status.st_ino, status.st_mtime_ns

@@ -1,1 +1,1 @@
-"""Hyper-parameter tuning: what is searched, what is tried next, what is stopped, and what came of it."""
+"""Hyper-parameter tuning: the search space, the choice of trials, early stopping, and results."""

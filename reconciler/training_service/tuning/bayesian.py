@@ -1,8 +1,4 @@
-"""The default search: Optuna's tree-structured Parzen estimator over what the trials have shown so far.
-
-The service keeps the trials itself: each time a study is made anew from them, which takes some 20 ms for
-fifty, and is the same after a restart. Only the tuning of a job loads this module.
-"""
+"""Bayesian search by Optuna's tree-structured Parzen estimator."""
 
 from __future__ import annotations
 
@@ -18,62 +14,63 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import TrialState as OptunaState
 
-from reconciler.training_service.state.records import TrialRecord
-from reconciler.training_service.state.records import TrialState as State
+from reconciler.training_service.state.records import TrialRecord, TrialState
 from reconciler.training_service.tuning import space
 from reconciler.training_service.tuning.study import Kind, Parameter, Scale, Study, Value
 
-_STARTING = 10  # trials at random before the estimator has something to go by
-# Of a search with branches it sees little each, and may miss the good one: one point of as many is at random.
+_STARTING = 10  # random trials before the estimator has enough data
+# Each branch of a space with branches has few trials, so the estimator may miss the good branch: every fourth
+# point is random there.
 _CHANCE = 4
 
-# It tells each study that it makes.
+# Optuna logs each study that it creates.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def ask(study: Study, trials: Sequence[TrialRecord], seed: int) -> dict[str, Value]:
-    """The point that the trials so far make most promising; the same for the same arguments."""
+def suggest(study: Study, trials: Sequence[TrialRecord], seed: int) -> dict[str, Value]:
+    """Return the most promising point by the results so far; equal arguments give equal points."""
     if any(each.children for each in study.parameters) and len(trials) % _CHANCE == _CHANCE - 1:
         return space.draw(study.parameters, Random(seed))  # noqa: S311 (chance for a search, no secret)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        # Trials at once keep apart: one that runs counts as bad until it has ended.
+        # constant_liar keeps parallel trials apart: a running trial counts as bad until it has ended.
         sampler = optuna.samplers.TPESampler(
             n_startup_trials=_STARTING, multivariate=True, group=True, constant_liar=True, seed=seed
         )
     directions = [
         StudyDirection.MAXIMIZE if metric.maximize else StudyDirection.MINIMIZE for metric in study.metrics
     ]
-    known = optuna.create_study(directions=directions, sampler=sampler)
-    known.add_trials(
-        _known(study, trial) for trial in trials if space.holds(study.parameters, trial.parameters)
+    history = optuna.create_study(directions=directions, sampler=sampler)
+    # A resumed job's trials may lie outside of this job's space.
+    history.add_trials(
+        _frozen(study, trial) for trial in trials if space.holds(study.parameters, trial.parameters)
     )
-    return _asked(known.ask(), study.parameters, "")
+    return _suggested_point(history.ask(), study.parameters, "")
 
 
-def _asked(trial: optuna.Trial, parameters: Sequence[Parameter], above: str) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+def _suggested_point(trial: optuna.Trial, parameters: Sequence[Parameter], above: str) -> dict[str, Value]:
+    point: dict[str, Value] = {}
     for index, parameter in enumerate(parameters):
         name = _name(above, index)
         value = _decoded(parameter, _suggested(trial, name, _distribution(parameter)))
-        found[parameter.name] = value
-        for number, (child, wanted) in enumerate(parameter.children):
-            if value in wanted:
-                found |= _asked(trial, (child,), f"{name}.{number}")
-    return found
+        point[parameter.name] = value
+        for number, (child, parent_values) in enumerate(parameter.children):
+            if value in parent_values:
+                point |= _suggested_point(trial, (child,), f"{name}.{number}")
+    return point
 
 
-def _known(study: Study, trial: TrialRecord) -> FrozenTrial:
-    """A trial as Optuna keeps it."""
+def _frozen(study: Study, trial: TrialRecord) -> FrozenTrial:
     params: dict[str, int | float | str] = {}
     distributions: dict[str, BaseDistribution] = {}
     _encode(study.parameters, trial.parameters, "", params, distributions)
-    # One that has failed stays a bad one, as if it ran: a search shouldn't go where trainers break down.
-    state, values = TrialState.RUNNING, None
-    if trial.state is State.SUCCEEDED and trial.final:
-        state = TrialState.COMPLETE
+    # A failed trial counts as running, and so as bad: the search should avoid points at which trainers fail.
+    state, values = OptunaState.RUNNING, None
+    if trial.state is TrialState.SUCCEEDED and trial.final:
+        state = OptunaState.COMPLETE
         values = [trial.final.metrics[metric.name] for metric in study.metrics]
     return create_trial(state=state, values=values, params=params, distributions=distributions)
 
@@ -88,13 +85,13 @@ def _encode(
     for index, parameter in enumerate(parameters):
         name, value = _name(above, index), point[parameter.name]
         params[name], distributions[name] = _encoded(parameter, value), _distribution(parameter)
-        for number, (child, wanted) in enumerate(parameter.children):
-            if value in wanted:
+        for number, (child, parent_values) in enumerate(parameter.children):
+            if value in parent_values:
                 _encode((child,), point, f"{name}.{number}", params, distributions)
 
 
 def _name(above: str, index: int) -> str:
-    """A parameter by its place: two of one name may be there, each for other values of their parent."""
+    # By place, not by name: two parameters may share a name for different values of their parent.
     return f"{above}/{index}"
 
 
@@ -105,7 +102,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
             return FloatDistribution(float(parameter.low), float(parameter.high), log=log)
         case Kind.INTEGER:
             return IntDistribution(int(parameter.low), int(parameter.high), log=log)
-        case Kind.DISCRETE:  # by their places, which keep the order
+        case Kind.DISCRETE:  # by index, which keeps the order of the values
             return IntDistribution(0, len(parameter.values) - 1)
         case Kind.CATEGORICAL:
             return CategoricalDistribution(parameter.values)
@@ -132,11 +129,11 @@ def _encoded(parameter: Parameter, value: Value) -> int | float | str:
     return int(value) if parameter.kind is Kind.INTEGER else float(value)
 
 
-def _decoded(parameter: Parameter, found: int | float | str) -> Value:
+def _decoded(parameter: Parameter, encoded: int | float | str) -> Value:
     if parameter.kind is Kind.DISCRETE:
-        return parameter.values[int(found)]
-    if isinstance(found, str):
-        return found
+        return parameter.values[int(encoded)]
+    if isinstance(encoded, str):
+        return encoded
     if parameter.scale is Scale.REVERSE_LOG:
-        found = space.mirrored(parameter, found)
-    return int(found) if parameter.kind is Kind.INTEGER else float(found)
+        encoded = space.mirrored(parameter, encoded)
+    return int(encoded) if parameter.kind is Kind.INTEGER else float(encoded)

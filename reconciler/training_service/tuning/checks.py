@@ -1,7 +1,7 @@
-"""What the services refuse in the specification of a search.
+"""Checks of the specification of a search.
 
-The rules are those of the fields' descriptions in the discovery documents. Every mistake is (path of the
-field, sentence).
+The rules follow the descriptions of the fields in the discovery documents. A mistake is a pair of the
+field's path and a sentence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Message = Mapping[str, Json]
 _NOT_SET = "Required field is not set."
 _NULL = "Must not contain a NUL character: it becomes a word of a command line."
 _MAX_VALUES = 1000
-_CLOSEST = 1e-10  # two discrete values are the same if they are closer
+_CLOSEST = 1e-10  # discrete values that are closer count as equal
 
 _VALUE_SPECS = {
     "doubleValueSpec": "double_value_spec",
@@ -40,7 +40,7 @@ _TIMES = {
 
 
 def study_spec(spec: Message, path: str) -> Iterator[Mistake]:
-    """`HyperparameterTuningJob.studySpec`."""
+    """Yield the mistakes in `HyperparameterTuningJob.studySpec`."""
     for name in ("metrics", "parameters"):
         if not spec.get(name):
             yield f"{path}.{name}", _NOT_SET
@@ -55,7 +55,7 @@ def study_spec(spec: Message, path: str) -> Iterator[Mistake]:
 
 
 def not_carried_out(spec: Message, path: str) -> Iterator[Mistake]:
-    """What of it Vertex AI takes, and this service can't carry out."""
+    """Yield the fields that Vertex AI accepts but this service doesn't support."""
     for index, metric in enumerate(spec.get("metrics", [])):
         if "safetyConfig" in metric:
             yield (
@@ -63,22 +63,22 @@ def not_carried_out(spec: Message, path: str) -> Iterator[Mistake]:
                 "The embedded service doesn't know safe search.",
             )
     config = spec.get("studyStoppingConfig", {})
-    for name, told in _TIMES.items():
+    for name, field in _TIMES.items():
         if name in config:
             yield (
-                f"{path}.study_stopping_config.{told}",
+                f"{path}.study_stopping_config.{field}",
                 "The embedded service stops a study by the number of its trials, not by time.",
             )
 
 
 def hyperparameters(spec: Message, path: str) -> Iterator[Mistake]:
-    """`TrainingInput.hyperparameters` of ml."""
+    """Yield the mistakes in `TrainingInput.hyperparameters` of ml."""
     params = spec.get("params", [])
     if not params:
         yield f"{path}.params", _NOT_SET
-    for name, told in _COUNTS.items():
+    for name, field in _COUNTS.items():
         if spec.get(name, 0) < 0:
-            yield f"{path}.{told}", "Must not be negative."
+            yield f"{path}.{field}", "Must not be negative."
     grid = spec.get("algorithm") == "GRID_SEARCH"
     seen: set[str] = set()
     for index, param in enumerate(params):
@@ -91,7 +91,7 @@ def hyperparameters(spec: Message, path: str) -> Iterator[Mistake]:
 
 
 def number(value: Json) -> float:
-    """A number of a normalised body: 64-bit integers are strings there, and so are "NaN" and "Infinity"."""
+    """Return a number of a normalised body, in which 64-bit integers, "NaN" and "Infinity" are strings."""
     if isinstance(value, str):
         try:
             return int(value)
@@ -101,7 +101,7 @@ def number(value: Json) -> float:
 
 
 def same(one: Json, other: Json) -> bool:
-    """Whether two discrete values are the same one."""
+    """Return True if two discrete values count as equal."""
     return abs(number(one) - number(other)) < _CLOSEST
 
 
@@ -130,8 +130,8 @@ def _parameter(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
     yield from _named(spec.get("parameterId", ""), f"{path}.parameter_id")
     given = [name for name in _VALUE_SPECS if name in spec]
     if len(given) != 1:
-        told = ", ".join(_VALUE_SPECS.values())
-        yield f"{path}.parameter_value_spec", f"Exactly one of {told} must be set."
+        specs = ", ".join(_VALUE_SPECS.values())
+        yield f"{path}.parameter_value_spec", f"Exactly one of {specs} must be set."
         return
     kind, below = given[0], f"{path}.{_VALUE_SPECS[given[0]]}"
     values = spec[kind]
@@ -152,20 +152,20 @@ def _parameter(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
 def _condition(child: Message, kind: str, parent: Message, path: str) -> Iterator[Mistake]:
     given = [name for name in _CONDITIONS if name in child]
     if len(given) != 1 or _CONDITIONS[given[0]][0] != kind:
-        fitting = [told for of, told in _CONDITIONS.values() if of == kind]
+        fitting = [field for parent_kind, field in _CONDITIONS.values() if parent_kind == kind]
         text = f"Exactly {fitting[0]} must be set." if fitting else "A double can't be a condition."
         yield f"{path}.parent_value_condition", text
         return
-    wanted = child[given[0]].get("values", [])
+    listed = child[given[0]].get("values", [])
     below = f"{path}.{_CONDITIONS[given[0]][1]}.values"
-    if not wanted:
+    if not listed:
         yield below, _NOT_SET
-    for value in wanted:
-        if not _is_there(value, kind, parent):
+    for value in listed:
+        if not _is_value_of(value, kind, parent):
             yield below, f"The parent parameter doesn't have the value {value}."
 
 
-def _is_there(value: Json, kind: str, parent: Message) -> bool:
+def _is_value_of(value: Json, kind: str, parent: Message) -> bool:
     if kind == "integerValueSpec":
         low, high = (number(parent.get(name, 0)) for name in ("minValue", "maxValue"))
         return low <= number(value) <= high
@@ -197,9 +197,9 @@ def _param(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
 
 
 def _whole(spec: Message, path: str) -> Iterator[Mistake]:
-    for name, told in (("minValue", "min_value"), ("maxValue", "max_value")):
+    for name, field in (("minValue", "min_value"), ("maxValue", "max_value")):
         if not float(spec.get(name, 0)).is_integer():
-            yield f"{path}.{told}", "The bounds of an INTEGER parameter must be integers."
+            yield f"{path}.{field}", "The bounds of an INTEGER parameter must be integers."
 
 
 def _range(spec: Message, path: str, positive: bool) -> Iterator[Mistake]:
@@ -239,12 +239,13 @@ def _numbers(values: Sequence[float], path: str, positive: bool) -> Iterator[Mis
 
 
 def _clashes(siblings: Sequence[tuple[Message, frozenset[Json] | None]], path: str) -> Iterator[Mistake]:
-    """Names that two parameters have which may be there at the same time.
+    """Yield the names that two parameters share that can be active at the same time.
 
     Args:
-        siblings: Parameters with the parent's values that they are there for, None for all.
+        siblings: Parameters, each with the parent's values that activate it; None for all values.
     """
     for (one, when), (other, then) in combinations(siblings, 2):
+        # Siblings with disjoint conditions are never active together and may share a name.
         if when is None or then is None or when & then:
             for name in sorted(_names(one) & _names(other)):
                 yield path, f"The parameter id {name} is used twice."

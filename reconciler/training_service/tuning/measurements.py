@@ -1,8 +1,9 @@
-"""What trials report, by the published protocol of cloudml-hypertune.
+"""Measurements that trials report by the published protocol of cloudml-hypertune.
 
-A reporter writes JSON lines into the file that CLOUD_ML_HP_METRIC_FILE names, and rewrites it with each
-report, keeping the last hundred: the file is read whole, again and again, while the trial runs. A line is
-`{"accuracy": "0.75", "global_step": "2", "timestamp": 1795247970.25, "trial": "7", "checkpoint_path": ""}`.
+A reporter writes JSON lines into the file named by CLOUD_ML_HP_METRIC_FILE. It rewrites the file with each
+report and keeps the last hundred lines, so the file is read whole, again and again, while the trial runs. A
+line is `{"accuracy": "0.75", "global_step": "2", "timestamp": 1795247970.25, "trial": "7",
+"checkpoint_path": ""}`.
 """
 
 from __future__ import annotations
@@ -19,49 +20,49 @@ from reconciler.training_service.state.records import Measurement
 from reconciler.training_service.tuning.study import Study
 
 MOST_MEASUREMENTS = 1000
-"""So many measurements of a trial are kept, the newest."""
+"""The number of measurements kept of a trial, the newest."""
 
 _LARGEST_FILE = 4 * 1024 * 1024  # bytes; the protocol's hundred lines are some 20 KB
-_SETTLED = 0.1  # seconds after which a file's time shows any further change
+_SETTLED = 0.1  # seconds after which a further change shows in the file's time
 
 _Signature = tuple[int, int, int]
 
 
 class ReportedMetrics:
-    """Gathers what a running trial reports, however often its file is rewritten.
+    """Collector of a running trial's reports, however often its file is rewritten.
 
-    Values that aren't finite numbers count as not reported: JSON has no form for them.
+    Values that aren't finite numbers count as missing: JSON can't express them.
 
     Attributes:
-        path: The metrics file; it may come later, or never.
-        tags: The metrics that count.
-        began: The system's time (seconds since the epoch) at which the trial began to run.
+        path: The metrics file; it may appear later, or never.
+        tags: The names of the metrics to collect.
+        began: The start of the trial in seconds since the epoch.
     """
 
     def __init__(self, path: Path, tags: Iterable[str], began: float) -> None:
         self.path = path
         self.tags = frozenset(tags)
         self.began = began
-        self._seen: set[tuple[str, float, float, int]] = set()
-        self._found: list[Measurement] = []
+        self._reported: set[tuple[str, float, float, int]] = set()
+        self._measurements: list[Measurement] = []
         self._signature: _Signature | None = None
 
-    def look(self) -> tuple[Measurement, ...] | None:
-        """All measurements so far, where there are new ones since the last look; else None. Cheap."""
+    def poll(self) -> tuple[Measurement, ...] | None:
+        """Return all measurements so far if the last call missed some; None otherwise. Cheap."""
         text = self._changed()
-        before = len(self._seen)
+        before = len(self._reported)
         for tag, value, moment, step in self._reports(text):
             report = (tag, value, moment, step)
-            if report not in self._seen:
-                self._seen.add(report)
-                self._take(tag, value, max(0.0, moment - self.began), step)
-        if len(self._seen) == before:
+            if report not in self._reported:
+                self._reported.add(report)
+                self._add(tag, value, max(0.0, moment - self.began), step)
+        if len(self._reported) == before:
             return None
-        del self._found[:-MOST_MEASUREMENTS]
-        return tuple(self._found)
+        del self._measurements[:-MOST_MEASUREMENTS]
+        return tuple(self._measurements)
 
     def _changed(self) -> str:
-        """What is in the file, "" where it is as it was at the last look."""
+        """Return the file's text; "" if the file hasn't changed."""
         try:
             status = self.path.stat()
             signature = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -71,7 +72,7 @@ class ReportedMetrics:
                 found = file.read(_LARGEST_FILE)
         except OSError:
             return ""
-        # A file that changes twice within the clock's tick keeps its time: look at a new one again.
+        # Two changes within the clock's tick leave the same time: read a file that is so new again.
         settled = time.time() - status.st_mtime > _SETTLED
         self._signature = signature if settled else None
         return found.decode("utf-8", "replace")
@@ -91,20 +92,20 @@ class ReportedMetrics:
                     if value is not None:
                         yield tag, value, self.began if moment is None else moment, _step(step)
 
-    def _take(self, tag: str, value: float, elapsed: float, step: int) -> None:
-        """Several metrics of one step are told one after the other: one measurement."""
-        last = self._found[-1] if self._found else None
+    def _add(self, tag: str, value: float, elapsed: float, step: int) -> None:
+        # A reporter writes several metrics of one step one after the other: join them.
+        last = self._measurements[-1] if self._measurements else None
         if last and last.step == step and tag not in last.metrics:
-            self._found[-1] = replace(last, elapsed=elapsed, metrics={**last.metrics, tag: value})
+            self._measurements[-1] = replace(last, elapsed=elapsed, metrics={**last.metrics, tag: value})
         else:
-            self._found.append(Measurement(step, elapsed, {tag: value}))
+            self._measurements.append(Measurement(step, elapsed, {tag: value}))
 
 
 def final_of(study: Study, measurements: Sequence[Measurement]) -> Measurement | None:
-    """The measurement that counts of a trial that has ended, None where it never reported all metrics.
+    """Return an ended trial's final measurement; None if a metric was never reported.
 
-    The last one, or the best by the first metric. Where no measurement has all metrics, because they were
-    told at different steps, it is made of the last value of each.
+    It is the last measurement with all metrics, or the best of these by the first metric. If no measurement
+    has all metrics, it is made of the last value of each.
     """
     names = [metric.name for metric in study.metrics]
     whole = [each for each in measurements if all(name in each.metrics for name in names)]
@@ -122,16 +123,15 @@ def final_of(study: Study, measurements: Sequence[Measurement]) -> Measurement |
 
 
 def _step(number: float | None) -> int:
-    """As a 64-bit integer that isn't negative."""
-    return min(max(0, int(number or 0)), 2**63 - 1)
+    return min(max(0, int(number or 0)), 2**63 - 1)  # the API's step is a 64-bit integer
 
 
 def _number(value: object) -> float | None:
-    """A finite number, which reporters write as a string."""
+    """Return a finite number; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        number = float(value)  # reporters write numbers as strings
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""Trials as the APIs give them."""
+"""Trials in the form of the APIs' resources."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _VERTEX: Mapping[TrialState, str] = {
 
 
 def vertex_trials(job: JobRecord, trials: Sequence[TrialRecord]) -> list[JsonObject]:
-    """`HyperparameterTuningJob.trials`, first to last."""
+    """Return `HyperparameterTuningJob.trials` in the order of their numbers."""
     study = _study(job)
     return [] if study is None else [_vertex_trial(study, trial) for trial in trials]
 
 
 def training_output(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
-    """`trainingOutput` of an ml tuning job.
+    """Return the `trainingOutput` of an ml tuning job.
 
-    The trials that have an objective value come first, the best of them before the others; then those that
-    have none, first to last. Where there are none yet the field isn't set, as protocol buffers have it.
+    Trials with an objective value come first, the best at the top, then the others by number. The field
+    `trials` is left out if it is empty, as protocol buffers do.
     """
     output: JsonObject = {"isHyperparameterTuningJob": True}
     study = _study(job)
@@ -46,27 +46,26 @@ def training_output(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject
     completed = sum(trial.state is TrialState.SUCCEEDED for trial in trials)
     if completed:
         output["completedTrialCount"] = str(completed)
-    told = [(_merit(study, trial), trial) for trial in trials]
-    told.sort(key=lambda each: (each[0] is None, -(each[0] or 0.0)))  # those of one value stay in order
-    if told:
-        output["trials"] = [_ml_trial(metric.name, trial) for _, trial in told]
+    ranked = [(_merit(study, trial), trial) for trial in trials]
+    ranked.sort(key=lambda each: (each[0] is None, -(each[0] or 0.0)))  # stable: equal values stay in order
+    if ranked:
+        output["trials"] = [_ml_trial(metric.name, trial) for _, trial in ranked]
     return output
 
 
 def _study(job: JobRecord) -> Study | None:
-    """None where it can't be carried out: then it has no trials either."""
     try:
         return study_of(job)
-    except StudyError:
+    except StudyError:  # a study that can't be carried out has no trials either
         return None
 
 
 def _vertex_trial(study: Study, trial: TrialRecord) -> JsonObject:
     infeasible = trial.state.ended and (trial.state is not TrialState.SUCCEEDED or trial.final is None)
     reason = reason_of(study, trial) if infeasible else ""
-    # The API has them in strict order of steps and time, whatever the order of the reports.
+    # The API lists measurements in strict order of steps and time, whatever the order of the reports.
     ordered = {(each.step, each.elapsed): each for each in trial.measurements}
-    told: JsonObject = {
+    resource: JsonObject = {
         "id": str(trial.number),
         "state": "INFEASIBLE" if infeasible else _VERTEX[trial.state],
         "parameters": [{"parameterId": name, "value": value} for name, value in trial.parameters.items()],
@@ -76,7 +75,7 @@ def _vertex_trial(study: Study, trial: TrialRecord) -> JsonObject:
         "endTime": trial.end_time,
         "infeasibleReason": reason,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in resource.items() if value}
 
 
 def _vertex_measurement(measurement: Measurement) -> JsonObject:
@@ -89,7 +88,7 @@ def _vertex_measurement(measurement: Measurement) -> JsonObject:
 
 
 def _merit(study: Study, trial: TrialRecord) -> float | None:
-    """How good an ended trial is, None for one without a value."""
+    """Return the objective value, larger for better; None without one."""
     (metric,) = study.metrics
     if trial.state is not TrialState.SUCCEEDED or trial.final is None:
         return None
@@ -97,7 +96,7 @@ def _merit(study: Study, trial: TrialRecord) -> float | None:
 
 
 def _ml_trial(tag: str, trial: TrialRecord) -> JsonObject:
-    told: JsonObject = {
+    resource: JsonObject = {
         "trialId": str(trial.number),
         "hyperparameters": {name: as_argument(value) for name, value in trial.parameters.items()},
         "finalMetric": _ml_metric(tag, trial.final) if trial.final else None,
@@ -107,7 +106,7 @@ def _ml_trial(tag: str, trial: TrialRecord) -> JsonObject:
         "startTime": trial.start_time,
         "endTime": trial.end_time,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in resource.items() if value}
 
 
 def _ml_metric(tag: str, measurement: Measurement) -> JsonObject:

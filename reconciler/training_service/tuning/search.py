@@ -1,4 +1,4 @@
-"""Which values the next trial tries."""
+"""Choice of the next trial's parameters, by grid, at random or by Bayesian search."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from reconciler.training_service.state.records import TrialRecord, TrialState
 from reconciler.training_service.tuning import space
 from reconciler.training_service.tuning.study import Algorithm, Study, Value
 
-_DRAWS = 10
+_DRAWS = 10  # attempts to find an untried point
 
 
 def suggest(study: Study, trials: Sequence[TrialRecord]) -> dict[str, Value] | None:
-    """The next trial's parameters; None where there is nothing more to try.
+    """Return the next trial's parameters; None if the search is finished.
 
-    That is so once each point of a grid has been tried, and once the study's own conditions say that it is
-    enough. The other searches go on: as in the cloud, they may try a point again where few are left.
+    A grid search is finished once each point has been tried; every search once `is_enough`. Random and
+    Bayesian search never run out of points: as in the cloud, they may repeat a point if few are left.
 
-    The same for the same study and trials, so that a restart of the service changes nothing.
+    Equal arguments give equal results, so a restart of the service doesn't change the search.
 
     Args:
-        trials: All there are so far: those that run as well, which have no final measurement, and before them
-            those of the job that this one resumes.
+        trials: All trials so far, including running ones, which have no final measurement, and, before them,
+            the trials of the resumed job.
     """
     if is_enough(study, trials):
         return None
@@ -38,24 +38,25 @@ def suggest(study: Study, trials: Sequence[TrialRecord]) -> dict[str, Value] | N
 
 
 def is_enough(study: Study, trials: Sequence[TrialRecord]) -> bool:
-    """Whether the study's own conditions say that no more trials are to be started."""
-    enough = study.enough
+    """Return True if the study's stopping conditions forbid further trials."""
+    config = study.stopping_config
     done = [trial for trial in trials if trial.state is TrialState.SUCCEEDED and trial.final]
-    if enough is None or len(done) < enough.min_trials:
+    if config is None or len(done) < config.min_trials:
         return False
-    if enough.max_trials and len(trials) >= enough.max_trials:
+    if config.max_trials and len(trials) >= config.max_trials:
         return True
-    return 0 < enough.without_progress <= _without_progress(study, done)
+    return 0 < config.without_progress <= _without_progress(study, done)
 
 
 def _without_progress(study: Study, done: Sequence[TrialRecord]) -> int:
-    """How many trials, the last ones to end, were no better than what was there before."""
-    if len(study.metrics) != 1:  # what is better isn't clear then: Vertex AI leaves these studies alone too
+    """Return the number of latest trials in a row without a better value than the trials before."""
+    # "Better" is ambiguous with several metrics: Vertex AI ignores the condition for such studies too.
+    if len(study.metrics) != 1:
         return 0
     (metric,) = study.metrics
     count, best = 0, None
     for trial in sorted(done, key=lambda each: (each.end_time, each.number)):
-        assert trial.final is not None, "only these are here"
+        assert trial.final is not None, "the caller passes no other trials"
         merit = metric.merit(trial.final.metrics[metric.name])
         count = 0 if best is None or merit > best else count + 1
         best = merit if best is None else max(best, merit)
@@ -63,16 +64,16 @@ def _without_progress(study: Study, done: Sequence[TrialRecord]) -> int:
 
 
 def _candidates(study: Study, trials: Sequence[TrialRecord]) -> Iterator[dict[str, Value]]:
-    """Points to try, the most promising first."""
+    """Yield points to try, the most promising first."""
     if study.algorithm is Algorithm.GRID:
         yield from space.points(study.parameters)
         return
     if study.algorithm is Algorithm.DEFAULT:
-        # Costs half a second the first time: only a tuning job is to pay it.
+        # The import takes half a second: only a tuning job pays it, not each start of the service.
         from reconciler.training_service.tuning import bayesian
 
-        yield bayesian.ask(study, trials, _seed(study, trials) % 2**32)
-    random = Random(_seed(study, trials))  # noqa: S311 (chance for a search, no secret)
+        yield bayesian.suggest(study, trials, _seed(study, trials) % 2**32)
+    random = Random(_seed(study, trials))  # noqa: S311 (random search, no secret)
     for _ in range(_DRAWS):
         yield space.draw(study.parameters, random)
 

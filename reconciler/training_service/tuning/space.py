@@ -1,6 +1,6 @@
-"""The space of a search: all of its points, one drawn at random, and whether a point is of it.
+"""Search space: all of its points, random points, and a membership test.
 
-A point is the value of each parameter that is there, by name, in the order of the specification.
+A point holds the value of each active parameter by name, in the order of the specification.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ Point = dict[str, Value]
 
 
 def points(parameters: Sequence[Parameter]) -> Iterator[Point]:
-    """Each point once; there must be no doubles. Made as they are wanted: there may be very many."""
+    """Yield each point once; the space must not have double parameters.
+
+    A generator, because the points may be very many.
+    """
     if not parameters:
         yield {}
         return
@@ -27,16 +30,16 @@ def points(parameters: Sequence[Parameter]) -> Iterator[Point]:
 
 
 def draw(parameters: Sequence[Parameter], random: Random) -> Point:
-    """A point, each parameter evenly on its scale."""
-    found: Point = {}
+    """Return a random point, each parameter uniform on its scale."""
+    point: Point = {}
     for parameter in parameters:
         value = _drawn(parameter, random)
-        found |= {parameter.name: value, **draw(parameter.active(value), random)}
-    return found
+        point |= {parameter.name: value, **draw(parameter.active(value), random)}
+    return point
 
 
 def holds(parameters: Sequence[Parameter], point: Mapping[str, Value]) -> bool:
-    """Whether the point is one of the space."""
+    """Return True if the point is in the space."""
     active = list(_active(parameters, point))
     return len(active) == len(point) and all(
         each.name in point and _has(each, point[each.name]) for each in active
@@ -44,12 +47,12 @@ def holds(parameters: Sequence[Parameter], point: Mapping[str, Value]) -> bool:
 
 
 def key(point: Mapping[str, Value]) -> frozenset[tuple[str, Value]]:
-    """The same for equal points, whatever the order of their parameters."""
+    """Return a key that is equal for equal points, whatever the order of their parameters."""
     return frozenset(point.items())
 
 
 def mirrored(parameter: Parameter, value: float) -> float:
-    """The value as far from the one bound as it is from the other; a reverse log scale is a log scale so."""
+    """Return the value mirrored at the middle of the range, which reverses a log scale."""
     return min(max(parameter.low + parameter.high - value, parameter.low), parameter.high)
 
 
@@ -79,14 +82,15 @@ def _drawn(parameter: Parameter, random: Random) -> Value:
         return random.choice(parameter.values)
     if parameter.kind is Kind.INTEGER and parameter.scale is Scale.LINEAR:
         return random.randint(int(parameter.low), int(parameter.high))
-    # An integer stands for what is rounded to it: the bounds are as likely as their neighbours.
+    # Extend an integer's range by the values that round to its bounds: the bounds are then as likely as
+    # their neighbours.
     edge = 0.5 if parameter.kind is Kind.INTEGER else 0.0
     low, high = parameter.low - edge, parameter.high + edge
     if parameter.scale is Scale.LINEAR:
         value = random.uniform(low, high)
     else:
         value = math.exp(random.uniform(math.log(low), math.log(high)))
-    value = min(max(value, parameter.low), parameter.high)
+    value = min(max(value, parameter.low), parameter.high)  # exp(log(x)) may leave the range by rounding
     if parameter.scale is Scale.REVERSE_LOG:
         value = mirrored(parameter, value)
     return round(value) if parameter.kind is Kind.INTEGER else float(value)

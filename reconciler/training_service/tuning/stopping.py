@@ -1,10 +1,10 @@
-"""Which running trials aren't worth going on with.
+"""Early stopping of running trials.
 
-The rules are those that the discovery document describes at StudySpec's three kinds of automated stopping. A
-trial is looked at along its steps, or along the seconds since it began. Where no steps are told there is
-nothing to compare by: measurements at step 0 count for neither side.
+The rules follow the discovery document at StudySpec's three kinds of automated stopping. They compare trials
+by step, or by the seconds since a trial began. A trial that reports no steps can't be compared: measurements
+at step 0 don't count for either side.
 
-With several metrics a trial is stopped only if it is so by each: else it might be the best one by another.
+With several metrics a trial is stopped only if each metric says so: else it might be the best by another.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from reconciler.training_service.tuning.search import is_enough
 from reconciler.training_service.tuning.study import Convex, DecayCurve, Median, Metric, Study
 
 _ENDED = 3  # trials that must have ended before others are compared with them
-_POINTS = 4  # of a curve that is drawn on
+_POINTS = 4  # measurements that an extrapolation needs
 _DECAYS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
-_UNLIKELY = 3.0  # times what the trial strays from its curve: so far off it hardly ends
-_AS_WELL = 2.0  # times the least that a curve strays
+_UNLIKELY = 3.0  # errors of the fit: the trial hardly ends so far above its extrapolation
+_AS_WELL = 2.0  # times the least error: fits up to this limit count as good
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """One metric of one trial, so that more is better: `merits` at `places`, which grow."""
+    """One metric of one trial, larger is better: `merits` at `places` in ascending order."""
 
     places: tuple[float, ...]
     merits: tuple[float, ...]
@@ -42,9 +42,10 @@ class _Curve:
 
 
 def to_stop(study: Study, trials: Sequence[TrialRecord]) -> set[int]:
-    """The numbers of running trials that early stopping ends now."""
+    """Return the numbers of the running trials to stop now."""
     running = [trial for trial in trials if trial.state is TrialState.RUNNING]
-    if study.enough and study.enough.at_once and running and is_enough(study, trials):
+    config = study.stopping_config
+    if config and config.at_once and running and is_enough(study, trials):
         return {trial.number for trial in running}
     if study.stopping is None:
         return set()
@@ -79,18 +80,15 @@ def _below_median(own: _Curve, others: Sequence[_Curve]) -> bool:
 
 
 def _decays_below(own: _Curve, end: float, best: float) -> bool:
-    """Whether the curve a - b / place^c that fits the trial best is at `end` far below `best`.
-
-    Vertex AI uses a Gaussian process here; a power law is what learning curves mostly follow, and says as
-    much with a handful of points.
-    """
+    """Return True if the curve a - b / place^c that fits the trial best stays far below `best` at `end`."""
+    # Vertex AI uses a Gaussian process. Learning curves mostly follow a power law, which needs few points.
     if len(own.places) < _POINTS or own.last >= end:
         return False
-    fits = [(_strayed(fit, own), fit.at(end)) for fit in (_fit(own, decay) for decay in _DECAYS)]
-    least = min(strayed for strayed, _ in fits)
-    # Of all that fit about as well, the one that promises most.
-    promised = max(at_end + _UNLIKELY * strayed for strayed, at_end in fits if strayed <= _AS_WELL * least)
-    return max(promised, *own.merits) < best
+    fits = [(_error(fit, own), fit.at(end)) for fit in (_fit(own, decay) for decay in _DECAYS)]
+    least = min(error for error, _ in fits)
+    # Give the trial the benefit of the doubt: of all good fits take the one with the highest end.
+    highest = max(at_end + _UNLIKELY * error for error, at_end in fits if error <= _AS_WELL * least)
+    return max(highest, *own.merits) < best
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class _Fit:
 
 
 def _fit(own: _Curve, decay: float) -> _Fit:
-    """The least squares for one decay."""
+    """Return the least-squares fit for one decay."""
     places = [math.pow(place, -decay) for place in own.places]
     x, y = fmean(places), fmean(own.merits)
     spread = math.fsum((place - x) ** 2 for place in places)
@@ -114,14 +112,13 @@ def _fit(own: _Curve, decay: float) -> _Fit:
     return _Fit(y - b * x, b, decay)
 
 
-def _strayed(fit: _Fit, own: _Curve) -> float:
-    """How far off the fit is, as a root of the mean square."""
+def _error(fit: _Fit, own: _Curve) -> float:
+    """Return the root of the fit's mean square error."""
     squares = [(fit.at(p) - m) ** 2 for p, m in zip(own.places, own.merits, strict=True)]
     return math.sqrt(fmean(squares))
 
 
 def _too_flat(rule: Convex, own: _Curve, others: Sequence[_Curve], best: float) -> bool:
-    """Whether a straight line, which a curve that levels off stays under, ends below the best value."""
     last = rule.last or max(curve.last for curve in others)
     first = last / 10 if rule.first is None else rule.first
     enough = len(own.places) >= max(2, rule.measurements) and len(others) > rule.measurements
@@ -129,16 +126,16 @@ def _too_flat(rule: Convex, own: _Curve, others: Sequence[_Curve], best: float) 
         return False
     highest = tuple(accumulate(own.merits, max))
     back = max(1, len(own.places) // 2)
+    # A learning curve flattens: it stays below the straight line through its latest half.
     slope = (highest[-1] - highest[-1 - back]) / (own.last - own.places[-1 - back])
     return slope > 0 and highest[-1] + slope * (last - own.last) < best
 
 
 def _curve(trial: TrialRecord, metric: Metric, by_elapsed: bool) -> _Curve | None:
-    """None where there is nothing to go by."""
-    found: dict[float, float] = {}
+    merits: dict[float, float] = {}
     for each in trial.measurements:
         place = each.elapsed if by_elapsed else float(each.step)
         if place > 0 and metric.name in each.metrics:
-            found[place] = metric.merit(each.metrics[metric.name])
-    places = tuple(sorted(found))
-    return _Curve(places, tuple(found[place] for place in places)) if places else None
+            merits[place] = metric.merit(each.metrics[metric.name])
+    places = tuple(sorted(merits))
+    return _Curve(places, tuple(merits[place] for place in places)) if places else None

@@ -1,6 +1,6 @@
-"""What a tuning job searches, in one form for both APIs.
+"""Search of a tuning job, in one form for both APIs.
 
-The meanings are those of the discovery documents: StudySpec of aiplatform v1, HyperparameterSpec of ml v1.
+The fields follow the discovery documents: StudySpec of aiplatform v1, HyperparameterSpec of ml v1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_TAG = "training/hptuning/metric"
 
 
 class Kind(StrEnum):
-    """What values a parameter has."""
+    """Type of a parameter's values."""
 
     DOUBLE = "double"
     INTEGER = "integer"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Scale(StrEnum):
-    """How a parameter's range is looked at; both APIs' UNIT_…_SCALE."""
+    """Scale of a parameter's range; UNIT_…_SCALE of both APIs."""
 
     LINEAR = "linear"
     LOG = "log"
@@ -38,12 +38,13 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One hyper-parameter.
+    """Hyper-parameter.
 
     Attributes:
-        low, high: The bounds, both included, of a double or an integer.
-        values: Those of a categorical (strings) or a discrete one (numbers, growing; whole ones are int).
-        children: Parameters that are there only for some of this one's values, with these values.
+        low, high: The bounds of a double or an integer, both included.
+        values: The values of a categorical (strings) or discrete parameter (ascending numbers; whole ones are
+            int).
+        children: Conditional parameters, each with this parameter's values that activate it.
     """
 
     name: str
@@ -55,24 +56,24 @@ class Parameter:
     children: tuple[tuple[Parameter, tuple[Value, ...]], ...] = ()
 
     def active(self, value: Value) -> tuple[Parameter, ...]:
-        """The parameters that are there because this one has the value."""
-        return tuple(child for child, wanted in self.children if value in wanted)
+        """Return the child parameters that the value activates."""
+        return tuple(child for child, values in self.children if value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is to be as large or as small as possible."""
+    """Metric to maximize or minimize."""
 
     name: str
     maximize: bool
 
     def merit(self, value: float) -> float:
-        """The value so that more is better."""
+        """Return the value with its sign changed if needed so that larger is better."""
         return value if self.maximize else -value
 
 
 class Algorithm(StrEnum):
-    """How the next trial is chosen; the default is Bayesian."""
+    """Search algorithm; the default is Bayesian."""
 
     DEFAULT = "default"
     GRID = "grid"
@@ -81,26 +82,26 @@ class Algorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """Stops a trial whose best value so far is worse than the median of the others' means until that step."""
+    """Rule that stops a trial whose best value is below the median of the others' means up to that step."""
 
     by_elapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DecayCurve:
-    """Stops a trial whose curve, drawn on, is unlikely to reach the best value of the others."""
+    """Rule that stops a trial whose extrapolated curve is unlikely to reach the best value of the others."""
 
     by_elapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Convex:
-    """Stops a trial that wouldn't reach the best value of the others though it went on as steeply as now.
+    """Rule that stops a trial whose present slope doesn't suffice to reach the best value of the others.
 
     Attributes:
-        last: The step, or second, at which trials end; 0 for where the others have ended.
-        first: The one after which a trial may be stopped; None for a tenth of `last`.
-        measurements: As many a trial must have, and one more than as many trials must have ended.
+        last: The step or second at which trials end; 0 for the last of the ended trials.
+        first: The step or second after which a trial may be stopped; None for a tenth of `last`.
+        measurements: The minimum of measurements; more than as many trials must have ended.
     """
 
     by_elapsed: bool = False
@@ -110,14 +111,15 @@ class Convex:
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
-    """When no more trials are started though the job allows more; studyStoppingConfig.
+class StoppingConfig:
+    """Conditions that end a study before its last trial; studyStoppingConfig.
 
     Attributes:
-        min_trials: With fewer that have succeeded, it goes on.
-        max_trials: As many are enough; 0 for no such condition.
-        without_progress: The best value of as many trials in a row was no better; 0 for no such condition.
-        at_once: Whether the trials that run then are stopped too.
+        min_trials: The study goes on with fewer succeeded trials.
+        max_trials: The study ends with as many trials; 0 for no such condition.
+        without_progress: The study ends after as many trials in a row without a better value; 0 for no such
+            condition.
+        at_once: True if the end of the study also stops running trials.
     """
 
     min_trials: int = 0
@@ -128,16 +130,16 @@ class Enough:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A tuning job's search.
+    """Search of a tuning job.
 
     Attributes:
-        parallel: Trials at once.
-        max_failed: The job fails once as many trials have failed; None where the service decides.
-        best_measurement: Whether a trial's best measurement counts, rather than its last.
-        seed: The same for a job whenever it is asked for: a search that goes on after a restart is the same.
-        resumes: The ml job whose trials come before, "" for none.
-        metric_needed: Whether a trial that ends well but has reported no metric has failed: on Vertex AI it
-            is INFEASIBLE, on AI Platform it succeeds.
+        parallel: The number of parallel trials.
+        max_failed: The number of failed trials that fails the job; None if the service decides.
+        best_measurement: True if a trial's best measurement counts, rather than its last.
+        seed: The random seed, constant for a job: a restart of the service doesn't change the search.
+        resumes: The ml job whose trials come before; "" for none.
+        metric_needed: True if a trial that ends well without a metric has failed. On Vertex AI it is
+            INFEASIBLE, on AI Platform it succeeds.
     """
 
     parameters: tuple[Parameter, ...]
@@ -150,19 +152,19 @@ class Study:
     best_measurement: bool
     seed: int
     resumes: str = ""
-    enough: Enough | None = None
+    stopping_config: StoppingConfig | None = None
     metric_needed: bool = False
 
 
 class StudyError(Exception):
-    """The search can't be carried out; `str()` says why."""
+    """The search can't be carried out; `str()` is the reason."""
 
 
 def study_of(job: JobRecord) -> Study | None:
-    """The search of a tuning job, None for a job without one.
+    """Return the search of a tuning job; None for another job.
 
     Raises:
-        StudyError: It can't be carried out.
+        StudyError: The search can't be carried out.
     """
     if not is_tuning(job):
         return None
@@ -172,18 +174,16 @@ def study_of(job: JobRecord) -> Study | None:
 
 
 def as_argument(value: Value) -> str:
-    """A parameter's value as a trainer gets it on its command line: "3", "0.001", "relu".
-
-    Discrete values that are whole come as whole numbers: published trainers read batch sizes with type=int.
-    Negative ones have no exponent: argparse takes `-1e-05` for an option, before Python 3.14.
-    """
+    """Return a parameter's value as a command-line argument: "3", "0.001", "relu"."""
     if isinstance(value, str):
         return value
+    # Whole discrete values are int: published trainers read batch sizes with type=int. Negative values have
+    # no exponent: argparse before Python 3.14 takes `-1e-05` for an option.
     return format(Decimal(repr(value)), "f") if value < 0 else repr(value)
 
 
 def is_tuning(job: JobRecord) -> bool:
-    """Whether it is a job of trials."""
+    """Return True for a job of trials."""
     if job.collection == ML_JOBS:
         return "hyperparameters" in job.body.get("trainingInput", {})
     return job.collection == TUNING_JOBS
@@ -211,7 +211,7 @@ def _vertex(job: JobRecord) -> Study:
         stopping=_stopping(spec),
         best_measurement=spec.get("measurementSelectionType") == "BEST_MEASUREMENT",
         seed=_seed(job),
-        enough=_enough(spec["studyStoppingConfig"]) if "studyStoppingConfig" in spec else None,
+        stopping_config=_stopping_config(spec.get("studyStoppingConfig")),
         metric_needed=True,
     )
 
@@ -246,20 +246,21 @@ def _parameter(spec: Mapping[str, Json]) -> Parameter:
         values=values,
         scale=_SCALES.get(spec.get("scaleType", ""), Scale.LINEAR),
         children=tuple(
-            (_parameter(each["parameterSpec"]), _wanted(values, each))
+            (_parameter(each["parameterSpec"]), _parent_values(values, each))
             for each in spec.get("conditionalParameterSpecs", ())
         ),
     )
 
 
-def _wanted(values: Sequence[Value], conditional: Mapping[str, Json]) -> tuple[Value, ...]:
-    """The parent's values that a conditional parameter is there for."""
+def _parent_values(values: Sequence[Value], conditional: Mapping[str, Json]) -> tuple[Value, ...]:
+    """Return the parent's values that activate a conditional parameter."""
     if "parentIntValues" in conditional:
         return tuple(int(each) for each in conditional["parentIntValues"]["values"])
     if "parentCategoricalValues" in conditional:
         return tuple(conditional["parentCategoricalValues"]["values"])
-    wanted = conditional["parentDiscreteValues"]["values"]
-    return tuple(each for each in values if any(checks.same(each, other) for other in wanted))
+    # The API compares discrete values with a tolerance: return the parent's own numbers.
+    listed = conditional["parentDiscreteValues"]["values"]
+    return tuple(each for each in values if any(checks.same(each, other) for other in listed))
 
 
 def _ml_parameter(spec: Mapping[str, Json]) -> Parameter:
@@ -300,8 +301,10 @@ def _stopping(spec: Mapping[str, Json]) -> Median | DecayCurve | Convex | None:
     return None
 
 
-def _enough(config: Mapping[str, Json]) -> Enough:
-    return Enough(
+def _stopping_config(config: Mapping[str, Json] | None) -> StoppingConfig | None:
+    if config is None:
+        return None
+    return StoppingConfig(
         min_trials=config.get("minNumTrials", 0),
         max_trials=config.get("maxNumTrials", 0),
         without_progress=config.get("maxNumTrialsNoProgress", 0),

@@ -40,39 +40,39 @@ def write(metrics: ReportedMetrics, text: str, at: int) -> None:
 
 
 def test_nothing_is_there_before_the_first_report(metrics: ReportedMetrics) -> None:
-    assert metrics.look() is None
+    assert metrics.poll() is None
     write(metrics, "", 1)
-    assert metrics.look() is None
+    assert metrics.poll() is None
     metrics.path.unlink()
     metrics.path.mkdir()
-    assert metrics.look() is None
+    assert metrics.poll() is None
 
 
 def test_reports_become_measurements(metrics: ReportedMetrics) -> None:
     write(metrics, line("0.5") + line(0.75, "2", 2.5), 1)
     first, second = Measurement(1, 1.0, {"accuracy": 0.5}), Measurement(2, 2.5, {"accuracy": 0.75})
-    assert metrics.look() == (first, second)
-    assert metrics.look() is None
+    assert metrics.poll() == (first, second)
+    assert metrics.poll() is None
     write(metrics, line("0.5") + line(0.75, "2", 2.5) + line("0.75", "3", 4.0), 2)
-    assert metrics.look() == (first, second, Measurement(3, 4.0, {"accuracy": 0.75}))
+    assert metrics.poll() == (first, second, Measurement(3, 4.0, {"accuracy": 0.75}))
 
 
 def test_an_unchanged_file_is_not_even_opened(
     metrics: ReportedMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(metrics, line("0.5"), 1)
-    assert metrics.look()
+    assert metrics.poll()
     monkeypatch.delattr(Path, "open")
-    assert metrics.look() is None
+    assert metrics.poll() is None
 
 
 def test_a_change_within_the_clocks_tick_is_seen(metrics: ReportedMetrics) -> None:
     metrics.path.write_text(line("0.5"))
     status = metrics.path.stat()
-    assert metrics.look()
+    assert metrics.poll()
     metrics.path.write_text(line("0.6"))
     os.utime(metrics.path, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert [each.metrics["accuracy"] for each in found] == [0.5, 0.6]
 
@@ -81,9 +81,9 @@ def test_what_the_reporter_has_dropped_stays(metrics: ReportedMetrics) -> None:
     """It keeps a hundred, and a new one begins with an empty file."""
     for start in (1, 61, 121):
         write(metrics, "".join(line(step / 1000, step, step) for step in range(start, start + 100)), start)
-        metrics.look()
+        metrics.poll()
     write(metrics, line("0.9", "221", 221), 500)
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert [each.step for each in found] == list(range(1, 222))
 
@@ -91,7 +91,7 @@ def test_what_the_reporter_has_dropped_stays(metrics: ReportedMetrics) -> None:
 def test_metrics_of_one_step_are_one_measurement(metrics: ReportedMetrics) -> None:
     told = [("accuracy", 0.5, 1), ("loss", 3, 1), ("accuracy", 0.6, 2), ("loss", 2, 2), ("loss", 1, 2)]
     write(metrics, "".join(line(value, step, tag=tag) for tag, value, step in told), 1)
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert [(each.step, each.metrics) for each in found] == [
         (1, {"accuracy": 0.5, "loss": 3.0}),
@@ -120,9 +120,9 @@ def test_metrics_of_one_step_are_one_measurement(metrics: ReportedMetrics) -> No
 )
 def test_what_is_no_report_is_left_out(metrics: ReportedMetrics, text: str) -> None:
     write(metrics, text, 1)
-    assert metrics.look() is None
+    assert metrics.poll() is None
     write(metrics, line("0.5") + text, 2)
-    assert metrics.look() == (Measurement(1, 1.0, {"accuracy": 0.5}),)
+    assert metrics.poll() == (Measurement(1, 1.0, {"accuracy": 0.5}),)
 
 
 @pytest.mark.parametrize(
@@ -130,19 +130,19 @@ def test_what_is_no_report_is_left_out(metrics: ReportedMetrics, text: str) -> N
 )
 def test_strange_steps(metrics: ReportedMetrics, step: object, expected: int) -> None:
     write(metrics, line("0.5", step), 1)
-    assert metrics.look() == (Measurement(expected, 1.0, {"accuracy": 0.5}),)
+    assert metrics.poll() == (Measurement(expected, 1.0, {"accuracy": 0.5}),)
 
 
 def test_a_report_before_the_beginning_took_no_time(metrics: ReportedMetrics) -> None:
     write(metrics, line("0.5", after=-5) + line("0.6", 2, timestamp="x"), 1)
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert [each.elapsed for each in found] == [0.0, 0.0]
 
 
 def test_only_so_many_are_kept(metrics: ReportedMetrics) -> None:
     write(metrics, "".join(line(0.5, step) for step in range(1, 1501)), 1)
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert [found[0].step, found[-1].step] == [501, 1500]
 
@@ -155,9 +155,9 @@ def test_a_file_read_at_any_moment_of_its_writing(cut: int, data: st.DataObject)
         metrics = ReportedMetrics(Path(folder, "m"), ["accuracy"], BEGAN)
         text = line("0.5") + line("0.25", 2)
         write(metrics, text[: min(cut, len(text))], 1)
-        early = metrics.look() or ()
+        early = metrics.poll() or ()
         write(metrics, text, 2)
-        late = metrics.look() or early
+        late = metrics.poll() or early
         whole = (Measurement(1, 1.0, {"accuracy": 0.5}), Measurement(2, 1.0, {"accuracy": 0.25}))
         assert late == whole
         assert early == whole[: len(early)]
@@ -226,17 +226,17 @@ for step in range(1, 121):
     tune.report_hyperparameter_tuning_metric("loss", numpy.float32(2.0), global_step=step)
 """,
     )
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert [each.step for each in found] == list(range(71, 121))  # a hundred reports, two for each step
     assert all(each.metrics == {"accuracy": each.step / 200, "loss": 2.0} for each in found)
     assert all(each.elapsed > 0 for each in found)
 
     reporter(metrics.path, "import hypertune; hypertune.HyperTune()")  # has reported nothing yet
-    assert metrics.look() is None
+    assert metrics.poll() is None
     program = "import hypertune; hypertune.HyperTune().report_hyperparameter_tuning_metric('accuracy', 1)"
     reporter(metrics.path, program)
-    again = metrics.look()
+    again = metrics.poll()
     assert again
     assert again[:-1] == found
     assert replace(again[-1], elapsed=0) == Measurement(0, 0, {"accuracy": 1.0})
@@ -250,6 +250,6 @@ def test_the_reporters_default_tag_is_ai_platforms(
         metrics.path,
         "import hypertune; hypertune.HyperTune().report_hyperparameter_tuning_metric('', '0.5', 3)",
     )
-    found = metrics.look()
+    found = metrics.poll()
     assert found
     assert found[0].metrics == {"training/hptuning/metric": 0.5}

@@ -18,11 +18,11 @@ from reconciler.training_service.tuning import space
 from reconciler.training_service.tuning.search import suggest
 from reconciler.training_service.tuning.study import (
     Algorithm,
-    Enough,
     Kind,
     Metric,
     Parameter,
     Scale,
+    StoppingConfig,
     Study,
     Value,
 )
@@ -242,15 +242,15 @@ def test_a_study_ends_by_its_own_conditions() -> None:
     values = [0.1, 0.5, 0.4, 0.5, 0.3]
     trials = [trial(number, [value]) for number, value in enumerate(values, 1)]
     expected = {
-        Enough(max_trials=5): True,
-        Enough(max_trials=6): False,
-        Enough(max_trials=5, min_trials=6): False,
-        Enough(without_progress=3): True,
-        Enough(without_progress=4): False,
-        Enough(): False,
+        StoppingConfig(max_trials=5): True,
+        StoppingConfig(max_trials=6): False,
+        StoppingConfig(max_trials=5, min_trials=6): False,
+        StoppingConfig(without_progress=3): True,
+        StoppingConfig(without_progress=4): False,
+        StoppingConfig(): False,
     }
-    for enough, is_over in expected.items():
-        assert (suggest(study(enough=enough), trials) is None) == is_over
+    for config, is_over in expected.items():
+        assert (suggest(study(stopping_config=config), trials) is None) == is_over
 
 
 def test_only_the_default_search_loads_its_library() -> None:

@@ -9,7 +9,7 @@ from studies import study, trial
 
 from reconciler.training_service.state.records import Measurement, TrialState
 from reconciler.training_service.tuning.stopping import to_stop
-from reconciler.training_service.tuning.study import Convex, DecayCurve, Enough, Median, Metric
+from reconciler.training_service.tuning.study import Convex, DecayCurve, Median, Metric, StoppingConfig
 
 RUNNING = TrialState.RUNNING
 MEDIAN = study(stopping=Median())
@@ -138,8 +138,8 @@ def test_the_convex_rule(rule: Convex, values: list[float], is_stopped: bool) ->
     assert found == ({7} if is_stopped else set())
 
 
-def test_all_are_stopped_when_the_study_says_that_it_is_enough() -> None:
+def test_all_are_stopped_when_the_study_says_that_it_is_stopping_config() -> None:
     trials = [*ENDED, trial(4, [0.9], RUNNING), trial(5, [], RUNNING), trial(6, [], TrialState.QUEUED)]
-    assert to_stop(study(enough=Enough(max_trials=6, at_once=True)), trials) == {4, 5}
-    assert to_stop(study(enough=Enough(max_trials=6)), trials) == set()
-    assert to_stop(study(enough=Enough(max_trials=7, at_once=True)), trials) == set()
+    assert to_stop(study(stopping_config=StoppingConfig(max_trials=6, at_once=True)), trials) == {4, 5}
+    assert to_stop(study(stopping_config=StoppingConfig(max_trials=6)), trials) == set()
+    assert to_stop(study(stopping_config=StoppingConfig(max_trials=7, at_once=True)), trials) == set()

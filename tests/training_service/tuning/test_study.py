@@ -13,12 +13,12 @@ from reconciler.training_service.tuning.study import (
     Algorithm,
     Convex,
     DecayCurve,
-    Enough,
     Kind,
     Median,
     Metric,
     Parameter,
     Scale,
+    StoppingConfig,
     Study,
     StudyError,
     as_argument,
@@ -82,7 +82,7 @@ def test_a_study_of_vertex_ai_is_read() -> None:
     assert study.metrics == (Metric("loss", maximize=False), Metric("auc", maximize=True))
     assert (study.max_trials, study.parallel, study.max_failed) == (9, 3, None)
     assert (study.algorithm, study.stopping, study.best_measurement) == (Algorithm.DEFAULT, None, False)
-    assert (study.resumes, study.enough, study.metric_needed) == ("", None, True)
+    assert (study.resumes, study.stopping_config, study.metric_needed) == ("", None, True)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_a_study_of_vertex_ai_is_read() -> None:
         ({"observationNoise": "HIGH"}, "best_measurement", False),
         (
             {"studyStoppingConfig": {"maxNumTrials": 8, "minNumTrials": 3, "maxNumTrialsNoProgress": 4}},
-            "enough",
-            Enough(min_trials=3, max_trials=8, without_progress=4),
+            "stopping_config",
+            StoppingConfig(min_trials=3, max_trials=8, without_progress=4),
         ),
     ],
 )
