@@ -79,8 +79,8 @@ class Image:
         """The versions of its framework and what belongs to that, whatever asks for them."""
         return tuple(package.requirement for package in self.packages if package not in _COMMON)
 
-    def holding(self, module: str) -> Package | None:
-        """The package that a module, or a part of one, comes with; None where the image has none."""
+    def package_with(self, module: str) -> Package | None:
+        """Return the image's package that contains a module or a submodule, None if it has none."""
         needs = Needs(frozenset({module}))
         return next((package for package in self.packages if package.needed_by(needs)), None)
 
