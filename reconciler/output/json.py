@@ -108,7 +108,7 @@ def status_json(jobs: Iterable[JobStatus]) -> Json:
 def summary(plan: Plan) -> dict[str, int]:
     """Return the number of changes by action, and the number of drift findings."""
     count = Counter(change.action for change in plan.changes)
-    # Every action is present, also with 0, because the schema requires a fixed set of keys.
+    # Actions without changes are included with 0: scripts read a fixed set of keys.
     return {**{str(action): count[action] for action in Action}, "drift": len(plan.drift)}
 
 
