@@ -167,13 +167,13 @@ class _Part:
         """Return a function that formats an entry's source in columns; "" if all have the same source."""
         names = [f"{prefix}{count - 1}" for prefix, count in self.replicas.items()]
         several = not self.replica and sum(self.replicas.values()) > 1
-        of_replica = max(map(len, (*names, _SERVICE))) if several else 0
-        of_trial = len(f"trial {_largest(self.trials)}") if self.trials and not self.trial else 0
+        replica_width = max(map(len, (*names, _SERVICE))) if several else 0
+        trial_width = len(f"trial {_largest(self.trials)}") if self.trials and not self.trial else 0
 
         def formatted(entry: LogEntry) -> str:
             trial = f"trial {entry.trial}" if entry.trial else "-"
-            columns = [f"{trial:{of_trial}}"] if of_trial else []
-            columns += [f"{entry.replica:{of_replica}}"] if of_replica else []
+            columns = [f"{trial:{trial_width}}"] if trial_width else []
+            columns += [f"{entry.replica:{replica_width}}"] if replica_width else []
             return "".join(f"{column} " for column in columns)
 
         return formatted
@@ -192,14 +192,14 @@ def _part(arguments: argparse.Namespace, session: Session, job: ActualJob) -> _P
 
 
 def _check_replica(name: str, replicas: Mapping[str, int], job: ActualJob) -> None:
-    known = [f"{prefix}{n}" for prefix, count in replicas.items() for n in range(min(count, _MOST_NAMED))]
+    names = [f"{prefix}{n}" for prefix, count in replicas.items() for n in range(min(count, _MOST_NAMED))]
     prefix, _, number = name.rpartition("-")
-    is_known = number.isascii() and number.isdigit() and int(number) < replicas.get(f"{prefix}-", 0)
-    if name in (_SERVICE, *known) or is_known:
+    exists = number.isascii() and number.isdigit() and int(number) < replicas.get(f"{prefix}-", 0)
+    if name in (_SERVICE, *names) or exists:
         return
-    meant = same_word(name, [*known, _SERVICE]) or similar_word(name, [*known, _SERVICE])
+    similar = same_word(name, [*names, _SERVICE]) or similar_word(name, [*names, _SERVICE])
     ranges = (f"{p}0" if n == 1 else f"{p}0 to {p}{n - 1}" for p, n in replicas.items())
-    hint = f"did you mean {meant}?" if meant else f"it has {', '.join(ranges)}; and {_SERVICE}"
+    hint = f"did you mean {similar}?" if similar else f"it has {', '.join(ranges)}; and {_SERVICE}"
     raise NotFoundError(f'{job.job_name} has no replica "{name}"', hint=hint)
 
 

@@ -46,9 +46,9 @@ def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
     if plan.comparison and plan.comparison.problems:
         # The plan of the valid manifests must come before the errors on stderr.
         sys.stdout.flush()
-        of_settings = {problem.path for problem in plan.comparison.problems} == {FILE_NAME}
-        what = f"{FILE_NAME} is" if of_settings else "some manifests are"
-        raise InvalidError(f"{what} not valid", problems=plan.comparison.problems)
+        in_settings = {problem.path for problem in plan.comparison.problems} == {FILE_NAME}
+        invalid = f"{FILE_NAME} is" if in_settings else "some manifests are"
+        raise InvalidError(f"{invalid} not valid", problems=plan.comparison.problems)
     pending = any(change.action is not Action.NONE for change in plan.changes)
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
 

@@ -50,7 +50,7 @@ class Package:
         """Return True if a trainer with these needs uses the package."""
         return (
             self.distribution in needs.distributions
-            or any(_is_in(module, wanted) for module in self.modules for wanted in needs.modules)
+            or any(_is_in(module, imported) for module in self.modules for imported in needs.modules)
             or any(name in needs.names for name in self.names)
         )
 
@@ -114,8 +114,8 @@ def how_to_override(name: str) -> str:
     return f'images: {{"{name}": {{python: "3.11", requirements: ["scikit-learn==1.6.1"]}}}}'
 
 
-def _is_in(module: str, wanted: str) -> bool:
-    return wanted == module or wanted.startswith(f"{module}.")
+def _is_in(module: str, imported: str) -> bool:
+    return imported == module or imported.startswith(f"{module}.")
 
 
 def _without_tag(name: str) -> str:

@@ -57,11 +57,11 @@ def answer(request: Request, project: str) -> Response:
 def _value(path: str, project: str) -> str | dict[str, object] | None:
     account, _, key = path.removeprefix(_ACCOUNT).partition("/")
     if path.startswith(_ACCOUNT) and account in ("default", _EMAIL):
-        of_account: dict[str, str | dict[str, object]] = {
+        account_values: dict[str, str | dict[str, object]] = {
             "": {"aliases": ["default"], "email": _EMAIL, "scopes": _SCOPES},
             "email": _EMAIL,
             "scopes": "\n".join(_SCOPES),
             "token": {"access_token": "worth-nothing", "expires_in": 3600, "token_type": "Bearer"},
         }
-        return of_account.get(key)
+        return account_values.get(key)
     return {"/": "computeMetadata/", "project/project-id": project, "universe/universe-domain": ""}.get(path)
