@@ -1,4 +1,4 @@
-"""The command line: the only place that prints and that decides exit codes."""
+"""Command line: the only package that prints and chooses exit codes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _INTERRUPTED = """interrupted; jobs that were submitted go on
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command, and return its exit code; `argv` is the command line without the program's name."""
-    # What a terminal's encoding can't show is escaped, rather than an error in the middle of the output.
+    """Run a command and return its exit code; `argv` is the command line without the program's name."""
+    # Escape characters that the terminal's encoding lacks: an error would cut the output off.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
         print(_INTERRUPTED, file=sys.stderr)
         return _BY_SIGNAL + (stop.args[0] if stop.args else signal.SIGINT)
     except BrokenPipeError:
-        # The reader of our output went away; the interpreter must not complain about it at exit.
+        # The reader closed the pipe; at exit the interpreter would flush stdout again and print an error.
         _drop_output()
         return int(ExitCode.FAILED)
     except OSError as error:
@@ -47,16 +47,12 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written to stdout goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse_unsecure_commands() -> None:
-    """With that setting, a printed line may set variables and the search path of a workflow's next steps.
-
-    Nothing that is printed here is a command by mistake; the setting is refused all the same, as what a job
-    logs and what a manifest says come from others, and other steps may show them too.
-    """
+    # With this setting, a printed line may set variables and the search path of a workflow's next steps. Our
+    # own output is escaped, but other steps may print the same logs and manifests, which are from others.
     if os.environ.get("ACTIONS_ALLOW_UNSECURE_COMMANDS", "").lower() in ("1", "true", "$true"):
         raise UsageError(
             "ACTIONS_ALLOW_UNSECURE_COMMANDS is set: lines of a log could then change the workflow",
@@ -65,16 +61,16 @@ def _refuse_unsecure_commands() -> None:
 
 
 def _log_format(argv: Sequence[str]) -> str:
-    """The `--log-format` that was asked for: also a command line that is wrong elsewhere has one."""
+    # Read from the raw words, because a usage error leaves no parsed arguments.
     words = [word for argument in argv for word in argument.split("=", 1)]
-    asked = any(pair == ("--log-format", "json") for pair in pairwise(words))
-    return "json" if asked else "text"
+    is_json = any(pair == ("--log-format", "json") for pair in pairwise(words))
+    return "json" if is_json else "text"
 
 
 def _failed(error: ReconcilerError, log_format: str) -> int:
-    from reconciler.cli.output import tell_error, tell_problems
+    from reconciler.cli.output import print_error, print_problems
 
     if isinstance(error, InvalidError):
-        tell_problems(error.problems, log_format)
-    tell_error(error, log_format)
+        print_problems(error.problems, log_format)
+    print_error(error, log_format)
     return int(error.exit_code)

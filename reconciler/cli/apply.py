@@ -1,4 +1,4 @@
-"""`reconciler apply`."""
+"""The command `apply`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
-from reconciler.cli.output import print_json, tell, tell_error
+from reconciler.cli.output import print_error, print_json, print_message
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of, still_at
 from reconciler.google.session import Session
@@ -41,49 +41,50 @@ from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import observe
 
 WAITING_PATIENCE = 7200.0
-"""Seconds that `--wait` gives to outcomes that aren't known: more than a request takes to be settled.
+"""Seconds that `--wait` waits for unknown outcomes: more than a request takes to be settled.
 
-Its token lasts for an hour at most, and ten minutes after that its job is listed, or there will be none.
+A request's token is valid for an hour at most. A job that isn't listed ten minutes later will never exist.
 """
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Carry out the plan; with `--wait`, stay until the jobs have ended."""
+    """Carry out the plan; with `--wait`, wait until the jobs have ended."""
     context = context_of(arguments)
-    # Asked for now, so that a setting that can't be stops us before the first write.
-    is_told = github_settings(context.config.github, os.environ, context.config.root) is not None
-    before = commit_of(context.config.root, os.environ) if is_told else None
+    # Checked first, so that an invalid setting stops the command before its first write.
+    posts_statuses = github_settings(context.config.github, os.environ, context.config.root) is not None
+    before = commit_of(context.config.root, os.environ) if posts_statuses else None
     try:
         desired = load_desired(context.config, context.environment, arguments.paths)
     except InvalidError as error:
-        if is_told:
+        if posts_statuses:
             with context.session(start=True) as session:
                 commit = still_at(context.config.root, os.environ, before)
-                _tell(invalid(session, commit, error), arguments)
+                _print_lines(invalid(session, commit, error), arguments)
         raise
     with context.session(start=True) as session:
         plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
         origin = origin_for(session, desired, plan)
         patience = WAITING_PATIENCE if arguments.wait else PATIENCE
-        applier = applier_of(session, desired, origin.commit_of, patience, _teller(arguments))
+        applier = applier_of(session, desired, origin.commit_of, patience, _wait_printer(arguments))
+        # Limits are checked against the whole plan, before anything of it is printed or carried out.
         try:
             check_limits(session, plan, arguments.plan_digest)
         except RefusedError as error:
-            if is_told:
-                _tell(refused(session, applier, desired, plan, error, origin).problems, arguments)
+            if posts_statuses:
+                _print_lines(refused(session, applier, desired, plan, error, origin).problems, arguments)
             raise
-        _tell_plan(plan, arguments)
-        _tell([*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)], arguments)
+        _print_plan(plan, arguments)
+        _print_lines([*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)], arguments)
         with submitting(arguments, sys.stderr) as listener:
             outcomes = carry_out(session, replace(applier, listener=listener), plan, origin)
-        _tell(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
+        # Settled before the wait, so that commits show the submissions; and again with the final states.
+        _print_lines(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
         jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            _tell(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
-    outcomes = [_as_ended(outcome, ended) for outcome in outcomes]
-    for line in _ends(desired, jobs, ended):
-        tell(line, arguments.log_format)
+            _print_lines(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
+    outcomes = [_with_end(outcome, ended) for outcome in outcomes]
+    _print_lines(_failure_lines(desired, jobs, ended), arguments)
     if arguments.format == "json":
         print_json(apply_json(plan, outcomes))
     elif outcomes:
@@ -91,18 +92,18 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return _exit_code(outcomes, jobs, ended)
 
 
-def _tell_plan(plan: Plan, arguments: argparse.Namespace) -> None:
+def _print_plan(plan: Plan, arguments: argparse.Namespace) -> None:
     if arguments.format == "text" and not arguments.quiet:
         print(plan_text(plan, verbose=arguments.verbose), end="\n\n", flush=True)
 
 
-def _tell(problems: Iterable[str], arguments: argparse.Namespace) -> None:
-    for problem in problems:
-        tell(problem, arguments.log_format)
+def _print_lines(lines: Iterable[str], arguments: argparse.Namespace) -> None:
+    for line in lines:
+        print_message(line, arguments.log_format)
 
 
 def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:
-    """The jobs to wait for: what was submitted, and the wanted ones, but for those that had ended before."""
+    """Return the jobs to wait for: submitted and desired ones, except those that had already ended."""
     ended = {c.actual.resource for c in plan.changes if c.actual and c.actual.state.ended}
     submitted = {
         Awaited(job.manifest.api_version, job.manifest.kind, outcome.resource)
@@ -114,7 +115,7 @@ def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:
     live = {
         awaited(change.actual)
         for change in plan.changes
-        # What a submission finds may be another job, which it then doesn't adopt.
+        # A submission's actual job may be a different one, which it didn't adopt.
         if change.desired and change.actual and change.action not in SUBMISSIONS
         if not change.actual.state.ended
     }
@@ -122,37 +123,38 @@ def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:
 
 
 def _wait(session: Session, jobs: frozenset[Awaited], arguments: argparse.Namespace) -> tuple[ActualJob, ...]:
-    """The awaited jobs at their ends; none where the service can't be asked any more."""
+    """Wait for jobs and return those that ended; empty if the service fails meanwhile."""
     try:
-        with progress(session, arguments, sys.stderr) as tell:
-            return wait(session.ports, jobs, tell, session.pause)
+        with progress(session, arguments, sys.stderr) as listener:
+            return wait(session.ports, jobs, listener, session.pause)
     except ReconcilerError as error:
-        tell_error(error, arguments.log_format)
+        # The outcomes of the submissions must be printed all the same.
+        print_error(error, arguments.log_format)
         return ()
 
 
-def _as_ended(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
+def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     for job in ended:
         if job.resource == outcome.resource and outcome.status is Status.APPLIED:
             return replace(outcome, state=job.state, error=job.error or outcome.error)
     return outcome
 
 
-def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Tells on stderr what apply waits for, unless only errors are to be told."""
+def _wait_printer(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Return a function that prints on stderr why apply waits, except with `--quiet`."""
     return lambda line: None if arguments.quiet else print(one_line(line), file=sys.stderr, flush=True)
 
 
-def _ends(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
-    """What is to be told of the awaited jobs that didn't succeed, and of those whose end wasn't seen."""
+def _failure_lines(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
+    """Return a line for each awaited job that didn't succeed or didn't end during the wait."""
     attempts = {key: job.manifest.reconcile.attempts for job in desired.jobs for key in keys_of(job)}
     failed = [job for job in ended if job.state is State.FAILED]
     cancelled = [job for job in ended if job.state is State.CANCELLED]
-    unseen = {job.resource for job in jobs} - {job.resource for job in ended}
+    not_ended = {job.resource for job in jobs} - {job.resource for job in ended}
     return [
         *(_failure(job, attempts.get(job.labels.get(KEY, ""), 1)) for job in failed),
         *(f"{job.job_name} was cancelled" for job in cancelled),
-        *(f"the end of {resource} was not seen" for resource in sorted(unseen)),
+        *(f"the end of {resource} was not seen" for resource in sorted(not_ended)),
     ]
 
 
@@ -163,10 +165,10 @@ def _failure(job: ActualJob, attempts: int) -> str:
 
 
 def _exit_code(outcomes: list[Outcome], jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> ExitCode:
-    """FAILED for what wasn't done, and for each awaited job whose success wasn't seen."""
-    # A second job of one attempt is a failure, also where it was cancelled in time.
-    twice = any(outcome.change.repair for outcome in outcomes)
+    """Return FAILED if a change wasn't applied or an awaited job isn't known to have succeeded."""
+    # A duplicate job of an attempt is a failure, even if it was cancelled in time.
+    duplicated = any(outcome.change.repair for outcome in outcomes)
     succeeded = {job.resource for job in ended if job.state is State.SUCCEEDED}
     unsuccessful = {job.resource for job in jobs} - succeeded
-    undone = any(outcome.status is not Status.APPLIED for outcome in outcomes)
-    return ExitCode.FAILED if undone or unsuccessful or twice else ExitCode.DONE
+    not_applied = any(outcome.status is not Status.APPLIED for outcome in outcomes)
+    return ExitCode.FAILED if not_applied or unsuccessful or duplicated else ExitCode.DONE

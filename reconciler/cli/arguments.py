@@ -1,4 +1,4 @@
-"""The commands and their flags; a command is imported when it is chosen, so that `--help` is quick."""
+"""Commands and their flags; a command's module is imported when it runs, which keeps `--help` fast."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Flags = Callable[[argparse.ArgumentParser], None]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UsageError where argparse would end the process with 2, which means pending changes here."""
+    """Parser that raises UsageError; argparse itself exits with 2, which means pending changes here."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
 
 class _Spec(NamedTuple):
-    """One command: its name, what `--help` says, an example, and its flags beside the common ones."""
+    """A command: its name, help text, example, and flags in addition to the common ones."""
 
     name: str
     summary: str
@@ -40,7 +40,7 @@ class _Spec(NamedTuple):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line as a namespace whose `command` runs it; raises UsageError."""
+    """Parse the command line into a namespace; its `command` runs the command. Raise UsageError."""
     arguments = _parser(argv).parse_args(argv)
     if arguments.env is None:
         arguments.env = os.environ.get("RECONCILER_ENV") or None
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _columns() -> int:
-    """The terminal's width. Without being told one, argparse imports `shutil` for it, for every command."""
+    # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
     with suppress(KeyError, ValueError):
         if columns := int(os.environ["COLUMNS"]):
             return columns
@@ -58,8 +58,7 @@ def _columns() -> int:
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of this command line: of the one command that it begins with, else of all of them."""
-    width = _columns() - 2  # as argparse has it
+    width = _columns() - 2  # argparse's own default
     parser = _Parser(
         prog="reconciler",
         formatter_class=partial(argparse.HelpFormatter, width=width),
@@ -68,9 +67,9 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
     )
     parser.add_argument("--version", action="version", version=f"reconciler {__version__}")
-    # Without a name for the usage of each, argparse makes one, by modules that take longer than all it does.
+    # Without `prog`, argparse formats a usage text to get it, with imports slower than all its other work.
     commands = parser.add_subparsers(prog=parser.prog, title="commands", metavar="COMMAND", required=True)
-    # All of them take longer than all else that argparse does here.
+    # Only the chosen command gets a parser: the parsers of all commands take most of argparse's time.
     for spec in [spec for spec in _COMMANDS if spec.name in argv[:1]] or _COMMANDS:
         sub = commands.add_parser(
             spec.name,
@@ -100,7 +99,8 @@ class _Lazy:
 
 
 def _refuse_foreign_home() -> None:
-    """Raise HomeError where this user may not have made the home: before anything in it is read."""
+    """Raise HomeError if another person may have made the home."""
+    # A foreign home may contain anything, so this check precedes every read of it.
     from pathlib import Path
 
     from reconciler.base.state_dir_trust import home_of
@@ -124,7 +124,7 @@ def _paths(parser: argparse.ArgumentParser) -> None:
 
 
 def _path(text: str) -> Path:
-    from pathlib import Path  # `--help` needs none
+    from pathlib import Path  # imported late: `--help` needs no paths
 
     return Path(text)
 

@@ -1,4 +1,4 @@
-"""`reconciler cancel`."""
+"""The command `cancel`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reconciler.submission.cancel import ask
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Ask for a run's end, wait for it, and tell it as it was: a cancel may come too late."""
+    """Cancel a run, wait for its end, and print its final state."""
     context = context_of(arguments)
     with context.session(start=True) as session:
         job = newest_run(arguments.name, session)
@@ -24,11 +24,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             return ExitCode.DONE
         if job.state is not State.CANCELLING:
             ask(session.ports, job)
-        with progress(session, arguments, sys.stderr) as tell:
-            ended = wait(session.ports, [awaited(job)], tell, session.pause)
+        with progress(session, arguments, sys.stderr) as listener:
+            ended = wait(session.ports, [awaited(job)], listener, session.pause)
     if not ended:
         print(f"reconciler: {one_line(job.job_name)} is gone, and its end was not seen", file=sys.stderr)
         return ExitCode.FAILED
     (end,) = (run_.state for run_ in ended)
+    # The job may have succeeded or failed before the cancellation reached it.
     print(f"{one_line(job.job_name)} ended {end}")
     return ExitCode.DONE if end is State.CANCELLED else ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""`reconciler report --comment`."""
+"""The command `report --comment`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from reconciler.base.errors import ExitCode, InvalidError, UsageError
 from reconciler.cli.context import context_of
-from reconciler.cli.output import tell
+from reconciler.cli.output import print_message
 from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.reporting.github.api import GitHubApi
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
@@ -29,42 +29,41 @@ _READ_ONLY = (
 
 
 def run_comment(arguments: argparse.Namespace) -> ExitCode:
-    """Make the comment of this run's pull request say what the file says; not where the token can't write."""
+    """Update the comment on this run's pull request with the file's text, if the token may write."""
     environment, github = _configured(arguments)
-    said = _text(arguments.comment, environment)
+    text = _text(arguments.comment, environment)
     number = pull_request(os.environ)
     settings = github_settings(github, os.environ, find_root(Path.cwd()))
     if settings is None:
-        tell("no GitHub repository is configured: nothing to post", arguments.log_format)
+        print_message("no GitHub repository is configured: nothing to post", arguments.log_format)
         return ExitCode.DONE
     if not settings.token:
-        tell(_UNAUTHORIZED, arguments.log_format)
+        print_message(_UNAUTHORIZED, arguments.log_format)
         return ExitCode.DONE
     try:
         with closing(settings.transport()) as transport:
-            kept = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, said)
+            action = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, text)
     except RefusedError as refusal:
-        tell(
-            _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}",
-            arguments.log_format,
-        )
+        # Pull requests from forks always have a read-only token; their checks must not fail for it.
+        message = _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}"
+        print_message(message, arguments.log_format)
         return ExitCode.DONE if refusal.read_only else ExitCode.FAILED
-    print(f"Comment on pull request {number}: {kept}.")
+    print(f"Comment on pull request {number}: {action}.")
     return ExitCode.DONE
 
 
 def _configured(arguments: argparse.Namespace) -> tuple[str, Mapping[str, Any] | None]:
-    """The environment's name, and the `github` settings."""
+    """Return the environment's name and the `github` settings."""
     try:
         context = context_of(arguments)
     except InvalidError:
-        # Just that is what the comment says then.
+        # The file's text already reports the invalid settings, so the comment must still be written.
         return arguments.env or LOCAL, None
     return context.environment.name, context.config.github
 
 
 def pull_request(environ: Mapping[str, str]) -> int:
-    """The number of the pull request that a GitHub Actions run is about; raises UsageError."""
+    """Return the number of a GitHub Actions run's pull request; raise UsageError for other runs."""
     if environ.get("GITHUB_EVENT_NAME") != "pull_request":
         hint = "use it in a workflow on `pull_request`"
         raise UsageError("this is no run for a pull request: there is nothing to comment on", hint=hint)
@@ -85,17 +84,17 @@ def _event(path: str) -> Any:
 
 
 def _text(path: Path, environment: str) -> str:
-    """The file's text, as long as a comment takes it; raises UsageError."""
+    """Return the file's text; raise UsageError if it can't be the text of a comment."""
     try:
         with path.open("rb") as file:
-            # No character of a text that fits has more than four bytes.
-            said = file.read(4 * MAX_COMMENT + 1).decode()
+            # A character has at most 4 bytes, so a longer file never fits.
+            text = file.read(4 * MAX_COMMENT + 1).decode()
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} isn't UTF-8 text", hint=_HINT) from None
-    if "\0" in said or not said.strip():
+    if "\0" in text or not text.strip():
         raise UsageError(f"{path} is empty or no text", hint=_HINT)
-    if not fits(comment_body(environment, said)):
+    if not fits(comment_body(environment, text)):
         raise UsageError(f"{path} is longer than the {MAX_COMMENT:,} characters of a comment", hint=_HINT)
-    return said
+    return text

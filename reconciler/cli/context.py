@@ -1,4 +1,4 @@
-"""What most commands begin with: the repository, its settings and the chosen environment."""
+"""The repository, settings and environment that most commands need, and the lookup of a run by name."""
 
 from __future__ import annotations
 
@@ -18,39 +18,35 @@ from reconciler.submission.observe import observe
 
 
 class Context(Struct, frozen=True):
-    """The repository that a command runs in, and the environment that it is about."""
+    """Settings of the repository, and the environment chosen for a command."""
 
     config: Config
     environment: Environment
 
     def session(self, *, start: bool) -> AbstractContextManager[Session]:
-        """The environment, opened; `start` starts the embedded service where it doesn't run."""
+        """Open the environment; with `start`, start the embedded service if it isn't running."""
         return open_session(self.config, self.environment, os.environ, start=start)
 
 
 def context_of(arguments: argparse.Namespace) -> Context:
-    """The context of the working directory; raises InvalidError for a broken `reconciler.yaml`."""
+    """Return the context of the working directory; raise InvalidError for an invalid `reconciler.yaml`."""
     config = load_config(find_root(Path.cwd()))
     return Context(config, config.environment(arguments.env))
 
 
 def newest_run(name: str, session: Session) -> ActualJob:
-    """The run that NAME means: a job name's, or the newest of a base name; raises NotFoundError.
-
-    A run that a claim knows goes before one that only has its name.
-    """
+    """Return the run of a job name, or the newest run of a base name; raise NotFoundError."""
     from reconciler.planning.attempts import attempts_by_base  # slow to import, and needed by few commands
 
     observed = observe(session.ports)
     by_base = attempts_by_base([], observed.runs, observed.known)
-    attempts = [attempt for of_base in by_base.values() for attempt in of_base]
-    found = [attempt for attempt in attempts if attempt.name == name]
+    found = [attempt for attempts in by_base.values() for attempt in attempts if attempt.name == name]
     found = found or by_base.get(name.replace("-", "_"), [])
     if not found:
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
-    known = [attempt.run for attempt in found if attempt.run and attempt.claim]
-    alike = (run for attempt in found for run in (attempt.run, *attempt.strangers) if run)
-    runs = known or list(alike)
+    # Runs with a claim are certainly ours; others only have the same name.
+    claimed = [attempt.run for attempt in found if attempt.run and attempt.claim]
+    runs = claimed or [run for attempt in found for run in (attempt.run, *attempt.strangers) if run]
     if not runs:
         raise NotFoundError(f'the service has no run of "{name}"', hint="see `reconciler status`")
     return max(runs, key=age)

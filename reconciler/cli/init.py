@@ -1,4 +1,4 @@
-"""`reconciler init`."""
+"""The command `init`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_b
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Set up the repository, or prepare an environment's claims bucket; print what a person has to do."""
+    """Set up the repository or prepare an environment's claims bucket; print the next steps."""
     if not arguments.claims:
         return _set_up(arguments)
     for name in _FLAGS:
@@ -33,13 +33,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return _prepare_claims(arguments)
 
 
-def _flags(arguments: argparse.Namespace) -> Flags:
-    return Flags(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
-
-
 def _set_up(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
-    setup, environment = read_setup(_flags(arguments), root)
+    flags = Flags(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
+    setup, environment = read_setup(flags, root)
     changes = files.changes(root, files_of(setup, _example(root)), setup.action)
     files.write(root, changes)
     if not arguments.quiet:
@@ -55,7 +52,8 @@ def _set_up(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _example(root: Path) -> list[str]:
-    """The files of the example that are there, and those in whose place nothing else is."""
+    """Return the example's files that exist already or can be added to a new repository."""
+    # A README of any other name or format counts as the repository's own.
     found = [] if _has_readme(root) and not _is_file(root, README) else [README]
     is_new = _is_empty(root / "jobs")
     return [*found, *(path for path in EXAMPLE if is_new or _is_file(root, path))]

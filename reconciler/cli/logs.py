@@ -1,4 +1,4 @@
-"""`reconciler logs`."""
+"""The command `logs`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a log is followed, all in seconds.
+    """Times of following a log, in seconds.
 
     Attributes:
-        pause: Between two looks.
-        lateness: How late a line may come.
-        after_end: How long lines may come after the job has ended.
+        pause: Pause between two reads.
+        lateness: Maximal delay of an entry behind others of the same time.
+        after_end: Time after the job's end in which entries may still arrive.
     """
 
     pause: float
@@ -38,43 +38,42 @@ class Pace:
 
 
 LOCAL_PACE = Pace(pause=0.3, lateness=2.0, after_end=0.0)
-"""A job here has ended when its last line is in its file."""
+"""The embedded service ends a job only after its last line is in its file."""
 GOOGLE_PACE = Pace(pause=5.0, lateness=10.0, after_end=10.0)
 
 
 def follow(
     log: JobLog, pace: Pace, ended: Callable[[], bool], clock: Callable[[], float] = time.monotonic
 ) -> Iterator[LogEntry | None]:
-    """A log's entries as they come, each once, until the job has ended; None before each pause.
+    """Yield a log's entries as they arrive, each once, until the job has ended; None before each pause.
 
     Args:
-        log: The log.
-        pace: How often it is looked at, and how far back.
-        ended: Whether the job has ended.
-        clock: Seconds, going on with time.
+        pace: The pauses, and the time to read back.
+        ended: Returns True if the job has ended.
+        clock: A monotonic clock in seconds.
     """
-    told = Told(pace.lateness, clock)
+    printed = PrintedEntries(pace.lateness, clock)
     end_seen: float | None = None
     while True:
-        # Asked before the entries are read: what a job wrote before it ended is then among them.
+        # The state is read before the entries, so that they include all that a job wrote before its end.
         if end_seen is None and ended():
             end_seen = clock()
         is_last = end_seen is not None and clock() >= end_seen + pace.after_end
-        yield from (entry for entry in log.entries(told.since) if told.is_new(entry))
+        yield from (entry for entry in log.entries(printed.since) if printed.add(entry))
         if is_last:
             return
-        told.forget()
+        printed.forget()
         yield None
         time.sleep(pace.pause)
 
 
-class Told:
-    """The entries that were told of late.
+class PrintedEntries:
+    """Recently printed entries, remembered to print each only once.
 
     Args:
-        lateness: How late, in seconds, an entry may come after others of its time.
-        clock: Seconds, going on with time.
-        most: How many are remembered: where a log is written faster, less of the past is looked at again.
+        lateness: Seconds that an entry may arrive after others of its time.
+        clock: A monotonic clock in seconds.
+        most: The maximal number of remembered entries; for a log that grows faster, less of the past is read.
     """
 
     def __init__(self, lateness: float, clock: Callable[[], float], most: int = _MOST_REMEMBERED) -> None:
@@ -82,42 +81,42 @@ class Told:
         self._clock = clock
         self._most = most
         self._recent: deque[tuple[float, datetime]] = deque()
-        self._known: dict[tuple[str, str], datetime] = {}
+        self._times: dict[tuple[str, str], datetime] = {}
         self._newest = self._floor = _LONG_AGO
 
     @property
     def since(self) -> str:
-        """The time (RFC 3339) that the next look has to begin at, "" for the log's beginning."""
+        """Start time of the next read (RFC 3339), "" for the log's beginning."""
         return "" if self._floor == _LONG_AGO else self._floor.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
-    def is_new(self, entry: LogEntry) -> bool:
-        """Whether the entry wasn't told yet; it counts as told from now on."""
+    def add(self, entry: LogEntry) -> bool:
+        """Add the entry; return False if it is already among the printed ones."""
         key = (entry.timestamp, entry.insert_id)
-        if key in self._known:
+        if key in self._times:
             return False
         moment = self._moment(entry.timestamp)
         self._newest = max(self._newest, moment)
-        self._known[key] = moment
+        self._times[key] = moment
         self._recent.append((self._clock(), moment))
         if len(self._recent) >= 2 * self._most:
             self.forget()
         return True
 
     def forget(self) -> None:
-        """Forget what no look has to begin before any more."""
+        """Move the start of the next read forward, and forget the entries before it."""
         while len(self._recent) > self._most:
             self._floor = max(self._floor, self._recent.popleft()[1])
-        sure = self._newest - self._lateness
-        told_before = self._clock() - self._lateness.total_seconds()
-        while self._recent and self._recent[0][0] < told_before:
-            sure = max(sure, self._recent.popleft()[1])
-        # A trainer may send entries with times of its own: one of tomorrow must not hide all until then.
-        self._floor = max(self._floor, min(sure, datetime.now(UTC) - self._lateness))
-        # Those of the very time that is asked from are given again.
-        self._known = {key: moment for key, moment in self._known.items() if moment >= self._floor}
+        complete = self._newest - self._lateness
+        printed_before = self._clock() - self._lateness.total_seconds()
+        while self._recent and self._recent[0][0] < printed_before:
+            complete = max(complete, self._recent.popleft()[1])
+        # A trainer may set the time of its entries: an entry of tomorrow must not hide all until then.
+        self._floor = max(self._floor, min(complete, datetime.now(UTC) - self._lateness))
+        # The next read returns entries of exactly the start time again, so these stay.
+        self._times = {key: moment for key, moment in self._times.items() if moment >= self._floor}
 
     def _moment(self, timestamp: str) -> datetime:
-        """The entry's time; the newest known where it has none."""
+        # An entry without a valid time counts as the newest: it must neither end the loop nor move the start.
         try:
             return max(_LONG_AGO, datetime.fromisoformat(timestamp).astimezone(UTC))
         except (ValueError, OverflowError):
@@ -135,18 +134,21 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         job = session.read(newest_run(arguments.name, session))
         part = _part(arguments, session, job)
         if not _print(_entries(arguments, session, part), part.source()):
-            _refuse_unbegun(part if not arguments.follow else _part(arguments, session, session.read(job)))
+            # After following, the job is read again, because it may have changed.
+            _refuse_not_started(
+                part if not arguments.follow else _part(arguments, session, session.read(job))
+            )
     return ExitCode.DONE
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What of a log is shown.
+    """The shown part of a job's log.
 
     Attributes:
-        replicas: The job's, by what their names begin with, and how many there are.
-        trials: The job's, None for a job without.
-        replica, trial: The ones that are wanted alone, "" for all.
+        replicas: The number of the job's replicas by prefix of their names.
+        trials: The job's trials, None for a job without.
+        replica, trial: The chosen replica and trial, "" for all.
     """
 
     job: ActualJob
@@ -157,28 +159,28 @@ class _Part:
 
     @property
     def name(self) -> str:
-        """What is asked for, in words."""
+        """Description of the part for messages."""
         trial = f"trial {self.trial}" if self.trial else ""
         return " of ".join(filter(None, (self.replica, trial, self.job.job_name)))
 
     def source(self) -> Callable[[LogEntry], str]:
-        """What says where an entry is from, always of the same width; "" where there is but one place."""
+        """Return a function that formats an entry's source in columns; "" if all have the same source."""
         names = [f"{prefix}{count - 1}" for prefix, count in self.replicas.items()]
         several = not self.replica and sum(self.replicas.values()) > 1
-        of_replica = max(map(len, (*names, _SERVICE))) if several else 0
-        of_trial = len(f"trial {_largest(self.trials)}") if self.trials and not self.trial else 0
+        replica_width = max(map(len, (*names, _SERVICE))) if several else 0
+        trial_width = len(f"trial {_largest(self.trials)}") if self.trials and not self.trial else 0
 
-        def told(entry: LogEntry) -> str:
+        def formatted(entry: LogEntry) -> str:
             trial = f"trial {entry.trial}" if entry.trial else "-"
-            columns = [f"{trial:{of_trial}}"] if of_trial else []
-            columns += [f"{entry.replica:{of_replica}}"] if of_replica else []
+            columns = [f"{trial:{trial_width}}"] if trial_width else []
+            columns += [f"{entry.replica:{replica_width}}"] if replica_width else []
             return "".join(f"{column} " for column in columns)
 
-        return told
+        return formatted
 
 
 def _part(arguments: argparse.Namespace, session: Session, job: ActualJob) -> _Part:
-    """What is asked for; raises NotFoundError where the job has and will have no such replica or trial."""
+    """Return the chosen part; raise NotFoundError if the job can never have this replica or trial."""
     engine = session.engine(job.api_version)
     replicas, trials = engine.replicas(job.kind, job.spec), engine.trials(job)
     if arguments.replica:
@@ -190,14 +192,14 @@ def _part(arguments: argparse.Namespace, session: Session, job: ActualJob) -> _P
 
 
 def _check_replica(name: str, replicas: Mapping[str, int], job: ActualJob) -> None:
-    known = [f"{prefix}{n}" for prefix, count in replicas.items() for n in range(min(count, _MOST_NAMED))]
+    names = [f"{prefix}{n}" for prefix, count in replicas.items() for n in range(min(count, _MOST_NAMED))]
     prefix, _, number = name.rpartition("-")
-    is_known = number.isascii() and number.isdigit() and int(number) < replicas.get(f"{prefix}-", 0)
-    if name in (_SERVICE, *known) or is_known:
+    exists = number.isascii() and number.isdigit() and int(number) < replicas.get(f"{prefix}-", 0)
+    if name in (_SERVICE, *names) or exists:
         return
-    meant = same_word(name, [*known, _SERVICE]) or similar_word(name, [*known, _SERVICE])
+    similar = same_word(name, [*names, _SERVICE]) or similar_word(name, [*names, _SERVICE])
     ranges = (f"{p}0" if n == 1 else f"{p}0 to {p}{n - 1}" for p, n in replicas.items())
-    hint = f"did you mean {meant}?" if meant else f"it has {', '.join(ranges)}; and {_SERVICE}"
+    hint = f"did you mean {similar}?" if similar else f"it has {', '.join(ranges)}; and {_SERVICE}"
     raise NotFoundError(f'{job.job_name} has no replica "{name}"', hint=hint)
 
 
@@ -210,12 +212,11 @@ def _check_trial(number: int, trials: Trials | None, job: ActualJob) -> None:
 
 
 def _largest(trials: Trials) -> int:
-    """The largest number of a trial, as far as it is known."""
     return max(trials.planned, *(int(name) for name in trials.begun if name.isdecimal()), 0)
 
 
-def _refuse_unbegun(part: _Part) -> None:
-    """Say why there is nothing, where it is known: raises NotFoundError."""
+def _refuse_not_started(part: _Part) -> None:
+    """Raise NotFoundError with the reason, if the log is empty because the part hasn't started."""
     job = part.job
     unbegun_trial = part.trial and part.trials and part.trial not in part.trials.begun
     unbegun_replica = part.replica not in ("", _SERVICE) and job.state in (State.QUEUED, State.PREPARING)
@@ -236,7 +237,7 @@ def _entries(arguments: argparse.Namespace, session: Session, part: _Part) -> It
 
 
 def _print(entries: Iterable[LogEntry | None], source: Callable[[LogEntry], str]) -> bool:
-    """Print entries, those before a None without waiting for more; whether there were any."""
+    """Print entries, and flush them at each None; return True if any was printed."""
     printed = False
     for entry in entries:
         if entry is None:

@@ -1,4 +1,4 @@
-"""What commands print beside their own results."""
+"""Messages, errors and JSON, printed alike by all commands."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from reconciler.base.sanitize import one_line
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print a JSON document on stdout."""
     sys.stdout.write(f"{json_text(value)}\n")
 
 
 def json_text(value: Any) -> str:
-    """A value as commands print it: the same text for the same value."""
+    """Return a value as indented JSON in ASCII."""
     import json
 
-    # ASCII, so that neither an encoding can break the JSON nor a manifest's text act on a terminal; and only
-    # within strings there can be "##[", which GitHub's runner takes for a command wherever it stands.
+    # In ASCII, no encoding can break the JSON and no text of a manifest can act on a terminal. GitHub's
+    # runner takes "##[" for a command anywhere in a line; in JSON it only occurs within strings.
     return json.dumps(value, indent=2).replace("##[", r"#\u0023[")
 
 
-def tell_error(error: ReconcilerError, log_format: str) -> None:
-    """One error on stderr, and what to do about it."""
-    tell(error.message, log_format, error.hint)
+def print_error(error: ReconcilerError, log_format: str) -> None:
+    """Print an error and its hint on stderr."""
+    print_message(error.message, log_format, error.hint)
 
 
-def tell(message: str, log_format: str, hint: str = "") -> None:
-    """One sentence on stderr, and what to do about it."""
+def print_message(message: str, log_format: str, hint: str = "") -> None:
+    """Print a sentence and a hint on stderr."""
     if log_format == "json":
         from reconciler.base.logging import events
 
@@ -42,8 +42,8 @@ def tell(message: str, log_format: str, hint: str = "") -> None:
         print(f"    {one_line(hint)}", file=sys.stderr)
 
 
-def tell_problems(problems: Sequence[Problem], log_format: str) -> None:
-    """What is wrong with manifests, each with its place, on stderr."""
+def print_problems(problems: Sequence[Problem], log_format: str) -> None:
+    """Print the problems of manifests on stderr, each with its place."""
     if log_format == "json":
         from reconciler.base.logging import events
         from reconciler.output.json import problem_json

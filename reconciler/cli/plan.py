@@ -1,4 +1,4 @@
-"""`reconciler plan`."""
+"""The command `plan`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print what apply would do; starts no service and changes nothing."""
+    """Print the plan that apply would carry out, without starting a service or changing any state."""
     if arguments.base is not None:
         return _run_against_base(arguments)
     if arguments.output_dir is not None:
         raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
     context = context_of(arguments)
-    # First, so that a mistake in a manifest is reported before any service is asked.
+    # Manifests are loaded first, to report their problems before any request to a service.
     desired = load_desired(context.config, context.environment, arguments.paths)
     with context.session(start=False) as session:
         plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
-    """Print the changes since a commit; asks no service, and reads no credentials."""
+    """Print the changes since a commit, without services and credentials."""
     from reconciler.operations.pull_request import proposal_of
 
     if not arguments.base:
@@ -44,16 +44,17 @@ def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
     if arguments.output_dir:
         _write(plan, arguments.output_dir)
     if plan.comparison and plan.comparison.problems:
+        # The plan of the valid manifests must come before the errors on stderr.
         sys.stdout.flush()
-        of_settings = {problem.path for problem in plan.comparison.problems} == {FILE_NAME}
-        what = f"{FILE_NAME} is" if of_settings else "some manifests are"
-        raise InvalidError(f"{what} not valid", problems=plan.comparison.problems)
+        in_settings = {problem.path for problem in plan.comparison.problems} == {FILE_NAME}
+        invalid = f"{FILE_NAME} is" if in_settings else "some manifests are"
+        raise InvalidError(f"{invalid} not valid", problems=plan.comparison.problems)
     pending = any(change.action is not Action.NONE for change in plan.changes)
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
 
 
 def _write(plan: Plan, folder: Path) -> None:
-    """Write the plan as Markdown: for a comment, for a job summary, and in full."""
+    """Write the plan as Markdown, within the limits of a comment and of a job summary, and in full."""
     from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT
     from reconciler.output.plan_markdown import plan_markdown
 

@@ -1,4 +1,4 @@
-"""How submitting and waiting look: a bar and a live table on a terminal, else lines."""
+"""Progress of submitting and waiting: a bar and a live table on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _STYLES = {State.SUCCEEDED: "green", State.FAILED: "red", State.CANCELLED: "yellow", State.RUNNING: "cyan"}
-
-
-_EVERY = 50
-"""Submissions between two lines for people who read a log."""
+_EVERY = 50  # submissions between two lines of a log
 _EVERY_SECONDS = 30.0
-_BAR = 30
-"""How many characters wide the bar is."""
+_BAR = 30  # the bar's width in characters
 
 
 @contextmanager
 def submitting(arguments: argparse.Namespace, stream: TextIO) -> Iterator[SubmissionListener]:
-    """What `apply` tells how far its submissions have come."""
+    """Yield a listener that shows the progress of submissions."""
     if arguments.quiet:
         yield lambda standing: None
     elif _is_live(arguments, stream):
@@ -50,7 +46,7 @@ def submitting(arguments: argparse.Namespace, stream: TextIO) -> Iterator[Submis
 
 
 class _Bar:
-    """A bar that is there from the first submission on, and gone at the end."""
+    """A progress bar, shown from the first submission to the end."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -67,6 +63,7 @@ class _Bar:
     def __call__(self, standing: Standing) -> None:
         self._standing, self._at = standing, self._monotonic()
         if self._live is None and standing.total:
+            # Imported late, as rich is slow to import and most runs submit nothing.
             from rich.console import Console
             from rich.live import Live
 
@@ -75,43 +72,42 @@ class _Bar:
             self._live.start()
 
     def shown(self) -> Group:
-        """The bar as it is now: what is left of a time grows less by itself."""
+        """Return the current bar."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        standing, gone = self._standing, self._monotonic() - self._at
-        left = None if standing.left is None else max(0.0, standing.left - gone)
-        now = replace(standing, held=max(0.0, standing.held - gone), left=left)
+        # Between two submissions the remaining times count down.
+        standing, elapsed = self._standing, self._monotonic() - self._at
+        left = None if standing.left is None else max(0.0, standing.left - elapsed)
+        now = replace(standing, held=max(0.0, standing.held - elapsed), left=left)
         bar = Table.grid(padding=(0, 2))
         counts = Text(f"submitted {now.done} of {now.total}")
         bar.add_row(ProgressBar(total=now.total, completed=now.done, width=_BAR), counts)
-        return Group(bar, Text(_described(now)))
+        return Group(bar, Text(_details(now)))
 
 
 class _CountedLines:
-    """Now and then a line: where thousands are submitted, somebody may look whether it goes on."""
+    """A line for every 50 submissions or 30 seconds, to show in a log that a long apply goes on."""
 
-    def __init__(self, tell: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._tell = tell
+    def __init__(self, write: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
         self._monotonic = monotonic
-        self._told, self._told_at = 0, monotonic()
+        self._written, self._written_at = 0, monotonic()
 
     def __call__(self, standing: Standing) -> None:
-        new, now = standing.done - self._told, self._monotonic()
+        new, now = standing.done - self._written, self._monotonic()
+        # The outcomes follow the last submission, so it needs no line.
         if not new or standing.done == standing.total:
             return
-        if new >= _EVERY or now - self._told_at >= _EVERY_SECONDS:
-            self._told, self._told_at = standing.done, now
-            described = _described(standing)
-            self._tell(
-                f"submitted {standing.done} of {standing.total}" + (f", {described}" if described else "")
-            )
+        if new >= _EVERY or now - self._written_at >= _EVERY_SECONDS:
+            self._written, self._written_at = standing.done, now
+            counts = f"submitted {standing.done} of {standing.total}"
+            self._write(", ".join(filter(None, (counts, _details(standing)))))
 
 
-def _described(standing: Standing) -> str:
-    """What there is to say beside how many are done."""
+def _details(standing: Standing) -> str:
     parts = [f"{standing.failed} failed"] if standing.failed else []
     if standing.open:
         parts.append(f"{standing.open} not known yet")
@@ -124,12 +120,12 @@ def _described(standing: Standing) -> str:
 
 @contextmanager
 def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) -> Iterator[Listener]:
-    """What `wait` tells how the jobs stand."""
+    """Yield a listener that shows the states of awaited jobs."""
     if arguments.quiet:
         yield lambda jobs: None
     elif _is_live(arguments, stream):
-        with _live_table(session) as tell:
-            yield tell
+        with _live_table(session) as listener:
+            yield listener
     else:
         yield _Lines(arguments)
 
@@ -139,17 +135,17 @@ def _is_live(arguments: argparse.Namespace, stream: TextIO) -> bool:
 
 
 class _Lines:
-    """One line for each change of a job's state."""
+    """A line for each change of a job's state."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._events = events(arguments.log_format)
-        self._known: dict[str, State] = {}
+        self._states: dict[str, State] = {}
 
     def __call__(self, jobs: tuple[ActualJob, ...]) -> None:
         for job in jobs:
-            if self._known.get(job.resource) is job.state:
+            if self._states.get(job.resource) is job.state:
                 continue
-            self._known[job.resource] = job.state
+            self._states[job.resource] = job.state
             error = {"error": short_error(job.error)} if job.error else {}
             self._events.info(str(job.state), job=job.job_name, **error)
 
@@ -186,7 +182,7 @@ def _elapsed(job: ActualJob) -> str:
 
 
 def _time(text: str) -> datetime | None:
-    """A service's time; None where it is none, or says no zone: waiting must not end for it."""
+    # A time that is invalid or has no zone must not end the wait.
     try:
         time = datetime.fromisoformat(text)
         return time.astimezone(UTC) if time.tzinfo else None
@@ -195,11 +191,10 @@ def _time(text: str) -> datetime | None:
 
 
 def _last_line(session: Session, job: ActualJob) -> str:
-    """A log that can't be read must not end the wait."""
     if job.error:
         return short_error(job.error)
     try:
         entry = JobLog(session.connection, job).last()
     except ReconcilerError:
-        return ""
+        return ""  # an unreadable log must not end the wait
     return one_line(entry.text) if entry else ""

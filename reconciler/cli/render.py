@@ -1,4 +1,4 @@
-"""`reconciler render`."""
+"""The command `render`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from reconciler.operations.plan import request_body
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print the body that a first submission of the job would send, but for the mark of the one request."""
+    """Print the body that a first submission of the job would send."""
+    # Only the id of the request is missing: each submission has a new one.
     context = context_of(arguments)
     desired = load_desired(context.config, context.environment, [])
     base = arguments.name.replace("-", "_")

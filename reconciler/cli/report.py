@@ -1,4 +1,4 @@
-"""`reconciler report`."""
+"""The command `report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli.comment import run_comment
 from reconciler.cli.context import context_of
-from reconciler.cli.output import tell
+from reconciler.cli.output import print_message
 from reconciler.git.commit import commit_of, still_at
 from reconciler.operations.apply import invalid
 from reconciler.operations.load_desired import load_desired
@@ -20,7 +20,7 @@ from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Post what commits don't show yet: the states of jobs, the verdict over them, and the drift."""
+    """Post commit statuses that changed: states of jobs, the verdict over them, and the drift."""
     if arguments.comment:
         return run_comment(arguments)
     context = context_of(arguments)
@@ -34,14 +34,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         with context.session(start=True) as session:
             commit = still_at(context.config.root, os.environ, before)
             for line in invalid(session, commit, error):
-                tell(line, arguments.log_format)
+                print_message(line, arguments.log_format)
         raise
     with context.session(start=True) as session:
         origin = origin_of(context.config, desired, desired.jobs, os.environ, whole=True)
         failed = post_statuses(session, desired, observe(session.ports), origin.exact)
         for line in missing_status_reasons(session, origin):
-            tell(line, arguments.log_format)
+            print_message(line, arguments.log_format)
     for line in unposted_sentences(failed):
-        tell(line, arguments.log_format)
-    # A commit that GitHub doesn't know may be pushed yet.
-    return ExitCode.FAILED if any(not one.unknown_commit for one in failed) else ExitCode.DONE
+        print_message(line, arguments.log_format)
+    # A commit unknown to GitHub is no failure: it may be pushed later.
+    return ExitCode.FAILED if any(not post.unknown_commit for post in failed) else ExitCode.DONE

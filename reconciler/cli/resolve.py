@@ -1,4 +1,4 @@
-"""`reconciler resolve`."""
+"""The command `resolve`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from reconciler.submission.protocol import Submitter
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Settle a submission that doesn't settle itself: send it again, or never."""
+    """Resolve a submission with an unknown outcome: send it again, or give it up."""
     context = context_of(arguments)
     with context.session(start=True) as session:
         observed = observe(session.ports)
-        claim = _unsettled(arguments.name, list(observed.known.values()))
+        claim = _open_claim(arguments.name, list(observed.known.values()))
         if arguments.give_up:
             return _give_up(session, claim)
         desired = load_desired(context.config, context.environment, [])
         return _resubmit(session, desired, claim, observed.runs)
 
 
-def _unsettled(name: str, claims: list[Claim]) -> Claim:
-    """The claim that NAME means: of a job name, or of a base name the only one that isn't settled."""
+def _open_claim(name: str, claims: list[Claim]) -> Claim:
+    """Return the claim of a job name, or the only claim of a base name that isn't bound to a job."""
     base = name.replace("-", "_")
-    named = [claim for claim in claims if name == claim.job_name]
-    based = [claim for claim in claims if base == claim.base_name.replace("-", "_")]
-    if not named and not based:
+    by_job = [claim for claim in claims if name == claim.job_name]
+    by_base = [claim for claim in claims if base == claim.base_name.replace("-", "_")]
+    if not by_job and not by_base:
         raise NotFoundError(f'nothing was ever submitted as "{name}"', hint="see `reconciler status`")
-    found = [claim for claim in named or based if claim.state is not ClaimState.BOUND]
+    found = [claim for claim in by_job or by_base if claim.state is not ClaimState.BOUND]
     if not found:
         raise NotFoundError(f'"{name}" has nothing to resolve: it is known which job it became')
     if len(found) > 1:
@@ -55,25 +55,27 @@ def _unsettled(name: str, claims: list[Claim]) -> Claim:
 
 
 def _give_up(session: Session, claim: Claim) -> ExitCode:
+    # The claim may have been bound or deleted since it was read; `give_up` returns its current state.
     held = Submitter(session.ports).give_up(claim.id)
     if held is None or held.state is ClaimState.BOUND:
-        told = held.resource if held else "nothing"
-        print(one_line(f"{claim.job_name} is {told}: there is nothing to give up"))
+        resource = held.resource if held else "nothing"
+        print(one_line(f"{claim.job_name} is {resource}: there is nothing to give up"))
         return ExitCode.FAILED
     name = one_line(claim.job_name)
     print(f'{name} is given up: it is submitted only when its content or "rerun" changes')
+    # A request that was already sent can't be recalled.
     if claim.state is ClaimState.PENDING:
         print("a request for it was sent: if its job still appears, the claim is bound to it")
     return ExitCode.DONE
 
 
 def _resubmit(session: Session, desired: Desired, claim: Claim, runs: tuple[ActualJob, ...]) -> ExitCode:
-    job = _wanted(desired, claim)
-    _check_brakes(session, job)
+    job = _desired_job(desired, claim)
+    _check_limits(session, job)
     origin = origin_of(session.config, desired, [job], os.environ, whole=False)
     for line in uncarried(origin, [job]):
-        _tell(line)
-    applier = applier_of(session, desired, origin.commit_of, tell=_tell)
+        _print_line(line)
+    applier = applier_of(session, desired, origin.commit_of, tell=_print_line)
     settled = applier.resubmit(job, claim, runs)
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
@@ -82,11 +84,11 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, runs: tuple[Actu
     return ExitCode.FAILED
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(one_line(line), file=sys.stderr)
 
 
-def _wanted(desired: Desired, claim: Claim) -> DesiredJob:
+def _desired_job(desired: Desired, claim: Claim) -> DesiredJob:
     for job in desired.jobs:
         if claim.id.key in keys_of(job):
             return job
@@ -96,8 +98,8 @@ def _wanted(desired: Desired, claim: Claim) -> DesiredJob:
     )
 
 
-def _check_brakes(session: Session, job: DesiredJob) -> None:
-    """The brakes of an apply that submits this one job; raises RefusedError."""
+def _check_limits(session: Session, job: DesiredJob) -> None:
+    """Check the limits of an apply that submits only this job; raise RefusedError."""
     if job.manifest.reconcile.suspend:
         raise RefusedError(
             f"{job.manifest.path} says that {job.manifest.name} is suspended",

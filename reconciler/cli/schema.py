@@ -1,4 +1,4 @@
-"""`reconciler schema`."""
+"""The command `schema`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reconciler.manifests import schemas
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print the JSON Schema of one kind, or of any manifest."""
+    """Print the JSON Schema of a kind, or of any manifest."""
     if arguments.kind is None:
         print_json(schemas.document(schemas.ANY_KIND))
         return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""`reconciler serve`."""
+"""The command `serve`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconciler.manifests.settings import find_root
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Become the embedded training service, or end the one that runs."""
+    """Run the embedded training service in this process, or stop the running service."""
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
         prepare_home(home, os.environ)

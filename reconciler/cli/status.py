@@ -1,4 +1,4 @@
-"""`reconciler status`."""
+"""The command `status`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from reconciler.base.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.cli.context import Context, context_of
-from reconciler.cli.output import print_json, tell, tell_error
+from reconciler.cli.output import print_error, print_json, print_message
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
@@ -20,7 +20,7 @@ from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print the jobs that the repository wants and the runs that it has."""
+    """Print the repository's desired jobs and its runs."""
     context = context_of(arguments)
     with context.session(start=False) as session:
         runs, claims, code = _observed(session, arguments.log_format)
@@ -37,28 +37,29 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _observed(
     session: Session, log_format: str
 ) -> tuple[tuple[ActualJob, ...], Mapping[ClaimId, Claim], ExitCode]:
-    """Runs and claims; claims that can't be used must not hide how the runs stand."""
+    """Return runs, claims and the exit code."""
     try:
         observed = observe(session.ports)
         return observed.runs, observed.known, ExitCode.DONE
     except ServiceError as error:
+        # Unusable claims must not hide the states of the runs.
         runs = session.runs()
-        tell_error(error, log_format)
+        print_error(error, log_format)
         return runs, {}, ExitCode.FAILED
 
 
 def _desired(context: Context, log_format: str) -> tuple[DesiredJob, ...]:
-    """The wanted jobs; a broken manifest must not hide how the runs stand."""
     try:
         return load_desired(context.config, context.environment, []).jobs
     except (InvalidError, UsageError) as error:
-        tell_error(error, log_format)
-        tell("only runs are shown", log_format)
+        # An invalid manifest must not hide the states of the runs.
+        print_error(error, log_format)
+        print_message("only runs are shown", log_format)
         return ()
 
 
 def _named(name: str, statuses: list[JobStatus]) -> list[JobStatus]:
-    """The job of that name; or a base name's newest run, and what is submitted since and isn't settled."""
+    """Return the job of a job name; or of a base name, the newest run and all jobs with unknown outcome."""
     by_job = [status for status in statuses if status.job_name == name]
     base = name.replace("-", "_")
     by_base = [status for status in statuses if status.base_name.replace("-", "_") == base]
@@ -66,5 +67,5 @@ def _named(name: str, statuses: list[JobStatus]) -> list[JobStatus]:
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
     runs = [status for status in by_base if status.state is not None]
     newest = (by_job or runs or by_base)[-1]
-    unsettled = [status for status in by_base if status.claim in ("pending", "rejected", "held")]
-    return by_job or [newest, *(status for status in unsettled if status is not newest)]
+    not_bound = [status for status in by_base if status.claim in ("pending", "rejected", "held")]
+    return by_job or [newest, *(status for status in not_bound if status is not newest)]

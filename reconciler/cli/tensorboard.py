@@ -1,4 +1,4 @@
-"""`reconciler tensorboard`."""
+"""The command `tensorboard`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDS_WITHIN = 10.0
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Run TensorBoard in the foreground, reachable from this machine alone, until it is interrupted."""
+    """Run TensorBoard in the foreground, reachable only from this machine, until it is interrupted."""
     context = context_of(arguments)
     with context.session(start=False) as session:
         job = session.read(newest_run(arguments.name, session))
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _folder(context: Context, session: Session, job: ActualJob) -> str:
-    """The job's log directory: a folder of this machine, or gs://…; raises NotFoundError."""
+    """Return the job's log directory, a local folder or gs://…; raise NotFoundError."""
     engine = session.engine(job.api_version)
     uri = engine.log_directory(job.kind, job.spec)
     field = engine.log_directory_field(job.kind)
@@ -51,11 +51,9 @@ def _folder(context: Context, session: Session, job: ActualJob) -> str:
 
 
 def _program() -> list[str]:
-    """The command that is TensorBoard; raises NotFoundError.
-
-    Nothing that lies in the working directory is ever run: not from an entry of PATH that is relative, nor as
-    a module.
-    """
+    """Return the command that starts TensorBoard; raise NotFoundError."""
+    # A checkout may contain any code, so neither a relative entry of PATH nor a module in the working
+    # directory may be run.
     absolute = filter(os.path.isabs, os.environ.get("PATH", "").split(os.pathsep))
     found = shutil.which("tensorboard", path=os.pathsep.join(absolute))
     if found:
@@ -70,12 +68,12 @@ def _program() -> list[str]:
 
 
 def _foreground(command: list[str]) -> ExitCode:
-    """Run a command to its end; it ends with this process, but for kill -9."""
+    """Run a command to its end, and terminate it on an interrupt."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:
-            # How it is meant to be ended: at a terminal it got the signal too.
+            # The normal way to end TensorBoard; at a terminal it got the signal too.
             process.terminate()
             try:
                 process.wait(_ENDS_WITHIN)

@@ -1,4 +1,4 @@
-"""`reconciler trust`."""
+"""The command `trust`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_SHOWN = 20
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Show the home's content, ask, and mark the home as this user's; where git tracks some of it, refuse."""
+    """Show the home's content, ask, and mark the home as this user's; refuse a home that git tracks."""
     home = locate(find_root(Path.cwd()), os.environ)
     name = one_line(str(home.path))
     if home.checkout is None:

@@ -1,4 +1,4 @@
-"""`reconciler validate`."""
+"""The command `validate`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _in_checkout(problem: Problem, root: Path) -> Problem:
-    """The problem with its path from the top of the checkout, which is where GitHub looks for files."""
+    # GitHub resolves the paths of annotations from the top of the checkout.
     top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
     path = root.relative_to(top) / problem.path
     return replace(problem, path=path.as_posix())

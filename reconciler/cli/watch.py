@@ -1,4 +1,4 @@
-"""`reconciler watch`."""
+"""The command `watch`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from reconciler.reporting.github.settings import DEFAULT_API_URL
 DEFAULT_BRANCH = "main"
 DEFAULT_INTERVAL = 60.0
 PASS_TAKES = 600.0
-"""Seconds after which a pass that hasn't ended counts as stuck: more than its pacing and its patience."""
+"""Seconds after which a running pass counts as stuck: longer than its pacing and its patience."""
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Go round until a signal asks for the end."""
+    """Run passes until a signal ends them."""
     level = logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
     metrics = Metrics()
     teller = Teller(events(arguments.log_format, level), metrics)
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     wakes = Wakes()
     address = address_of(arguments.listen) if arguments.listen else None
     with ExitStack() as resources:
-        # The first to begin and the last to end: a second signal ends the process at any time.
+        # Entered first and left last, so that a second signal ends the process at any time.
         resources.enter_context(wakes.by_signals())
         source = resources.enter_context(_source(arguments, wakes, teller))
         if address:
@@ -60,14 +60,14 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iter
         finally:
             files.close()
         return
-    # The branch's reconciler.yaml must not say where the operator's token goes; the environment wins over it.
+    # The branch's reconciler.yaml must not redirect the operator's token; the environment overrides it.
     os.environ["GITHUB_API_URL"] = os.environ.get("GITHUB_API_URL") or DEFAULT_API_URL
     url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
     prepare_home(home, os.environ)
     clone = Clone(home.path, url, branch, os.environ)
     clone.open()
     try:
-        # What is checked out lies below the home, and must not have one of its own.
+        # The checkout is inside the home, and must not get a home of its own.
         environ = {**os.environ, "RECONCILER_HOME": str(home.path)}
         interval = arguments.interval or DEFAULT_INTERVAL
         yield RemoteBranch(clone, environ, arguments.env, interval, wakes, teller, random.random)
@@ -76,11 +76,11 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iter
 
 
 def _check_local(arguments: argparse.Namespace, root: Path) -> None:
-    """Raise UsageError for what can't become right by an edit of the manifests."""
+    """Raise UsageError for mistakes that no edit of the manifests can fix."""
     if arguments.branch or arguments.interval:
         raise UsageError("--branch and --interval are of a remote", hint="name it with --remote URL")
     try:
         config = load_config(root)
     except InvalidError:
-        return  # it is told with the first pass, and may be mended
+        return  # the first pass reports it, and an edit may fix it
     config.environment(arguments.env)

@@ -1,4 +1,4 @@
-"""The JSON shapes that scripts read; each has a schema in `schemas/` and a `formatVersion`."""
+"""JSON shapes for scripts; each has a schema in `schemas/` and a `formatVersion`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def validation_json(files: int, problems: Sequence[Problem]) -> Json:
-    """What `validate --format json` prints."""
+    """Return the output of `validate --format json`."""
     return {
         "formatVersion": FORMAT_VERSION,
         "valid": not problems,
@@ -26,7 +26,7 @@ def validation_json(files: int, problems: Sequence[Problem]) -> Json:
 
 
 def problem_json(problem: Problem) -> Json:
-    """One mistake with its place."""
+    """Return a problem with its place."""
     return {
         "path": problem.path,
         "line": problem.line,
@@ -38,7 +38,7 @@ def problem_json(problem: Problem) -> Json:
 
 
 def plan_json(plan: Plan) -> Json:
-    """What `plan --format json` prints."""
+    """Return the output of `plan --format json`."""
     target = plan.target
     return {
         "formatVersion": FORMAT_VERSION,
@@ -64,7 +64,7 @@ def plan_json(plan: Plan) -> Json:
 
 
 def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
-    """What `apply --format json` prints: the plan, and what came of each change."""
+    """Return the output of `apply --format json`: the plan, and the outcome of each change."""
     return {
         **plan_json(plan),
         "outcomes": [
@@ -81,7 +81,7 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
 
 
 def status_json(jobs: Iterable[JobStatus]) -> Json:
-    """What `status --format json` prints."""
+    """Return the output of `status --format json`."""
     return {
         "formatVersion": FORMAT_VERSION,
         "jobs": [
@@ -106,8 +106,9 @@ def status_json(jobs: Iterable[JobStatus]) -> Json:
 
 
 def summary(plan: Plan) -> dict[str, int]:
-    """How many changes of each action there are, and how many findings."""
+    """Return the number of changes by action, and the number of drift findings."""
     count = Counter(change.action for change in plan.changes)
+    # Actions without changes are included with 0: scripts read a fixed set of keys.
     return {**{str(action): count[action] for action in Action}, "drift": len(plan.drift)}
 
 

@@ -1,8 +1,8 @@
-"""Markdown as GitHub renders it: what others wrote is only shown, and what is too long is left out whole.
+"""Markdown for GitHub, with text of others escaped and long documents shortened by whole pieces.
 
-GitHub looks for mentions, references to issues and commits, and emoji in the rendered page. There a character
-that was written by its number, or after a backslash, is like any other, so these are broken by a zero-width
-space; in code, only what GitHub's Markdown makes an address of is. Fenced blocks show everything as it is.
+GitHub looks for mentions, references to issues and commits, and emoji in the rendered page. Escapes by number
+or backslash are already resolved there, so a zero-width space breaks these texts. In code, GitHub only turns
+addresses into links, and only those are broken. Fenced blocks show everything as it is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from reconciler.base.sanitize import one_line
 
 SUMMARY_LIMIT = 900_000
-"""Bytes of a job summary: GitHub shows nothing of one above 1 MiB."""
+"""Bytes of a job summary: GitHub rejects a summary above 1 MiB."""
 
 COMMENT_LIMIT = 60_000
-"""Bytes of a comment, of which GitHub takes 65,536 characters; in bytes, however it counts those."""
+"""Bytes of a comment. GitHub accepts 65,536 characters; a limit in bytes holds however it counts them."""
 
 LONGEST = 500
-"""Characters of one piece of text that are shown."""
+"""Shown characters of a text."""
 
-# `one_line` leaves none in what others wrote.
+# A zero-width space. `one_line` removes it from text of others, so a break is always ours.
 _BREAK = "\u200b"
 _ADDRESSES = re.compile(r"(?<=@)(?=\S)|(?<=:)(?=/)|(?<=www)(?=\.)|(?=\$)|(?<=\$)", re.IGNORECASE)
 _REFERENCES = re.compile(r"(?<=[#:])(?=[^\s/])|(?<=\bgh)(?=-)", re.IGNORECASE)
@@ -33,7 +33,7 @@ _LIVE = re.compile(r"(?<=[A-Za-z0-9])[-._/](?=[A-Za-z0-9])|([^\w ,;(]|_)")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Lines that are shown or left out together, and what they are counted as where they are left out."""
+    """Lines that are shown or left out together; `kind` names them in the count of left out pieces."""
 
     text: str
     kind: str = ""
@@ -41,15 +41,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Pieces of one sort, the most important ones first.
+    """A list of similar pieces, the most important first.
 
     Attributes:
-        name: What the pieces are, for where some are left out.
+        name: The name of the pieces, for the line that counts those left out.
         pieces: Without the end of their last line.
-        head: The lines before them.
-        part: Which share of a limited document it has by right, in proportion to the others'; it also gets
-            what they don't need.
-        spaced: Whether there are blank lines between the pieces.
+        head: The lines before the pieces.
+        part: The guaranteed share of a limited document, in proportion to the other sections'; the section
+            also gets the room that they don't need.
+        spaced: True for blank lines between the pieces.
     """
 
     name: str
@@ -59,68 +59,70 @@ class Section:
     spaced: bool = False
 
 
-def text(said: str) -> str:
-    """A sentence that others wrote, at most 500 characters of it, in one line of Markdown or HTML."""
-    line = _ADDRESSES.sub(_BREAK, one_line(cut(said)).strip())
+def text(raw: str) -> str:
+    """Return at most 500 characters of a text by others, escaped, as a line of Markdown or HTML."""
+    line = _ADDRESSES.sub(_BREAK, one_line(cut(raw)).strip())
     line = _COMMITS.sub(_broken, _REFERENCES.sub(_BREAK, line))
     return _LIVE.sub(_by_number, line)
 
 
-def code(said: str) -> str:
-    """A name or path that others wrote, at most 500 characters of it, as code."""
-    return f"<code>{_LIVE.sub(_by_number, _ADDRESSES.sub(_BREAK, one_line(cut(said))))}</code>"
+def code(raw: str) -> str:
+    """Return at most 500 characters of a name or path by others, escaped, as code."""
+    return f"<code>{_LIVE.sub(_by_number, _ADDRESSES.sub(_BREAK, one_line(cut(raw))))}</code>"
 
 
 def fence(lines: Sequence[str], language: str = "") -> str:
-    """A fenced block of lines, each of them one line, that they can't close."""
+    """Return a fenced block; its fence is longer than any backticks in the lines, so they can't close it."""
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     ticks = "`" * max(3, longest + 1)
     return "\n".join([f"{ticks}{language}", *lines, ticks])
 
 
-def cut(said: str, longest: int = LONGEST) -> str:
-    """The first characters of a text."""
-    return said if len(said) <= longest else said[: longest - 1] + "…"
+def cut(raw: str, longest: int = LONGEST) -> str:
+    """Return a text of at most `longest` characters, with an ellipsis if it was longer."""
+    return raw if len(raw) <= longest else raw[: longest - 1] + "…"
 
 
 def document(top: str, sections: Sequence[Section], bottom: str = "", *, rest: str, limit: int | None) -> str:
-    """The whole text, or as many pieces as there is room for; the others are counted below their section.
+    """Return the document, with as many pieces as fit; each section counts the pieces that were left out.
 
     Args:
-        top: Shown in any case, as is `bottom`.
-        rest: The sentence that says where the pieces are that were left out; below `top`.
-        limit: Bytes in UTF-8, of which one is left for the end of the last line; None for no limit. Room for
-            `top`, `bottom`, `rest` and the counts has to be.
+        top: The text before the sections; always shown, like `bottom`.
+        rest: A sentence on where to find the pieces that were left out; shown below `top`.
+        limit: Bytes in UTF-8, including the end of the last line; None for no limit. It must be enough for
+            `top`, `bottom`, `rest` and the counts.
     """
     sections = [section for section in sections if section.pieces]
     whole = joined(top, *(_section(section, section.pieces) for section in sections), bottom)
     if limit is None or _size(whole) < limit:
         return whole
-    # What is said of what is left out is never longer than where all of it is.
+    # The counts are longest in a document without any pieces, so this size is an upper bound.
     none = joined(top, rest, *(_section(section, ()) for section in sections), bottom)
     shown = _shared(sections, limit - 1 - _size(none))
     return joined(top, rest, *map(_section, sections, shown), bottom)
 
 
 def _shared(sections: Sequence[Section], room: int) -> Iterator[Sequence[Piece]]:
-    """The pieces that there is room for, by section."""
+    """Yield the pieces that fit, section by section."""
     needs = [sum(_cost(section, piece) for piece in section.pieces) for section in sections]
     for number, section in enumerate(sections):
         parts = sum(after.part for after in sections[number:])
-        mine = max(room * section.part // parts, room - sum(needs[number + 1 :]))
-        shown = _first(section, mine)
+        # Its share, or more if the sections after it need less than theirs.
+        available = max(room * section.part // parts, room - sum(needs[number + 1 :]))
+        shown = _first(section, available)
         room -= sum(_cost(section, piece) for piece in shown)
         yield shown
 
 
 def _first(section: Section, room: int) -> Sequence[Piece]:
-    """The first pieces, passing over those that alone would take much of the room."""
+    """Return the first pieces that fit."""
     shown, left = [], room
     for piece in section.pieces:
         cost = _cost(section, piece)
         if cost <= left:
             shown.append(piece)
             left -= cost
+        # A very large piece is skipped; after an ordinary one, the rest is less important and left out.
         elif cost <= room // 4:
             break
     return shown
@@ -149,7 +151,7 @@ def _size(shown: str) -> int:
 
 
 def _broken(commit: re.Match[str]) -> str:
-    # GitHub takes 7 digits or more for a commit.
+    # GitHub links 7 or more hexadecimal digits as a commit.
     return _BREAK.join(re.findall(".{1,6}", commit[0]))
 
 

@@ -1,4 +1,4 @@
-"""Plans as Markdown for GitHub: for a job summary, and for the comment on a pull request."""
+"""Markdown of a plan for GitHub, for job summaries and comments on pull requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT) -> str:
     Details are left out before rows, and the least important rows first; the number left out is shown.
 
     Args:
-        plan: The plan; one that compares with a commit and has no changes makes one line.
+        plan: The plan; a comparison with a commit that has no changes results in a single line.
         limit: Bytes in UTF-8, at least 4,000; None for no limit.
     """
     if plan.comparison is not None:
@@ -80,12 +80,12 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
     shown = sorted((change for change in plan.changes if matters(change)), key=_rank)
     counts = _counts(plan.changes)
     between = f"{code(plan.target.environment)} against {code(compared.base[:SHOWN_OF_SHA])}"
-    of_base = ""
+    base_note = ""
     if compared.base_problems:
         found = counted(compared.base_problems, "problem")
-        of_base = f" The base has {found}: the jobs of its invalid manifests count as new."
+        base_note = f" The base has {found}: the jobs of its invalid manifests count as new."
     if not (shown or compared.problems or compared.settings or compared.notes):
-        return f"No changes for {between}: {counts}.{of_base}"
+        return f"No changes for {between}: {counts}.{base_note}"
     top = [f"### Plan for {between}"]
     if compared.settings:
         effects = dict.fromkeys(filter(None, (decides(field.pointer) for field in compared.settings)))
@@ -96,14 +96,15 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
         files = counted(len({problem.path for problem in compared.problems}), "file")
         found = counted(len(compared.problems), "problem")
         top.append(f"**{found} in {files}:** nothing is applied until they are mended.")
+    # With problems and no valid changes, counts of zero would be misleading.
     if plan.changes or not compared.problems:
         hours = _hours(plan.changes)
         most = f" At most {hours} accelerator-hours if each job runs once." if hours else ""
-        top.append(f"{counts}.{most}{of_base}")
+        top.append(f"{counts}.{most}{base_note}")
     details = [Piece(_details(c, is_open=len(shown) <= _FEW), _label(c)) for c in shown if _differs(c)]
-    elsewhere = (
-        "summary has more" if limit is not None and limit <= COMMENT_LIMIT else "artifact has all of it"
-    )
+    # Comments are shorter than summaries, and only the artifact is unlimited.
+    is_comment = limit is not None and limit <= COMMENT_LIMIT
+    elsewhere = "summary has more" if is_comment else "artifact has all of it"
     return document(
         "\n\n".join(top),
         [
@@ -119,6 +120,7 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
 
 
 def _rank(change: Change) -> int:
+    # The document leaves out the last rows first, so changes that need a person's attention come first.
     if change.action in (Action.BLOCKED, Action.CANCEL):
         return [Action.BLOCKED, Action.CANCEL].index(change.action)
     return 2 + [Edit.REMOVED, Edit.CHANGED, Edit.NEW].index(change.edit or Edit.NEW)
@@ -134,7 +136,7 @@ def _counts(changes: Sequence[Change]) -> str:
 
 
 def _hours(changes: Sequence[Change]) -> str:
-    """Return the sums of the hours before and after, once if they are equal; "" for none."""
+    """Return the sums of the hours before and after, a single sum if they are equal, or "" for none."""
     sums = [sum(change.hours[side] for change in changes) for side in (0, 1)]
     shown = [f"{hours:,.1f}".removesuffix(".0") for hours in sums]
     return " → ".join(dict.fromkeys(shown)) if any(sums) else ""
@@ -184,7 +186,7 @@ def _details(change: Change, *, is_open: bool) -> str:
 
 
 def _field_diff(change: Change) -> list[str]:
-    """Return the field differences as lines of a diff, at most 50 fields, each on one line."""
+    """Return at most 50 field differences as lines of a diff."""
     lines = []
     for field in change.fields[:MAX_FIELDS]:
         before, after = field_values(field)

@@ -1,7 +1,7 @@
-"""Plan, status and problems as text for people; for GitHub see `planmarkdown`, for scripts `jsonforms`.
+"""Plan, status and problems as text for people; `plan_markdown` serves GitHub, and `json` scripts.
 
-Everything that a manifest or a service wrote goes through `inert`, so that it can't act on a terminal, on a
-workflow's log or in Markdown.
+All text from manifests and services goes through `sanitize`, so that it can't act on a terminal or on a
+workflow's log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Drift, Edit, FieldChange, Plan, Stuck, Target
 from reconciler.output.json import summary
 
-# `validate` prints by this module as well, and needs nothing that decides.
+# Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
     from reconciler.planning.outcome import JobStatus, Outcome, Recorded
 
@@ -38,7 +38,7 @@ _ANNOTATION_TITLE = "Invalid manifest"
 
 
 def problems_text(problems: Sequence[Problem]) -> str:
-    """One mistake a line, as compilers write them, with the remedy below."""
+    """Return a line for each problem, in the format of compilers, with the hint below."""
     lines = []
     for problem in problems:
         field = f" ({problem.pointer})" if problem.pointer else ""
@@ -50,7 +50,7 @@ def problems_text(problems: Sequence[Problem]) -> str:
 
 
 def validation_text(files: int, problems: Sequence[Problem]) -> str:
-    """The mistakes, and a last line that counts them."""
+    """Return the problems, and a last line that counts them."""
     if not problems:
         return f"{counted(files, 'file')} valid." if files else "There are no manifests."
     wrong = len({problem.path for problem in problems})
@@ -59,30 +59,28 @@ def validation_text(files: int, problems: Sequence[Problem]) -> str:
 
 
 def validation_github(files: int, problems: Sequence[Problem]) -> str:
-    """Workflow commands that GitHub shows as annotations at file and line.
-
-    GitHub keeps ten of one kind a step and drops the rest unsaid, so the tenth says how many there are.
-    """
+    """Return workflow commands, which GitHub shows as annotations at file and line."""
+    # GitHub silently drops annotations after the tenth of a step, so the tenth counts the remaining ones.
     shown = problems if len(problems) <= _MAX_ANNOTATIONS else problems[: _MAX_ANNOTATIONS - 1]
     lines = [_annotation(problem) for problem in shown]
     if len(shown) < len(problems):
         left = len(problems) - len(shown)
-        said = f"{counted(left, 'more problem')}; run `reconciler validate`"
-        lines.append(workflow_command("error", said, title=_ANNOTATION_TITLE))
+        message = f"{counted(left, 'more problem')}; run `reconciler validate`"
+        lines.append(workflow_command("error", message, title=_ANNOTATION_TITLE))
     return "\n".join(lines or [validation_text(files, problems)])
 
 
 def _annotation(problem: Problem) -> str:
-    said = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
+    message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
     return workflow_command(
-        "error", said, file=problem.path, line=problem.line, col=problem.column, title=_ANNOTATION_TITLE
+        "error", message, file=problem.path, line=problem.line, col=problem.column, title=_ANNOTATION_TITLE
     )
 
 
 def plan_text(plan: Plan, *, verbose: bool = False) -> str:
-    """Return the plan for a terminal: the changes, and the unchanged jobs only with `verbose`.
+    """Return the plan for a terminal, with the unchanged jobs only if `verbose`.
 
-    The problems that a comparison with a commit found are only counted.
+    Of a comparison's problems, only the number is included.
     """
     compared = plan.comparison
     shown = [change for change in plan.changes if verbose or matters(change)]
@@ -104,13 +102,14 @@ def plan_text(plan: Plan, *, verbose: bool = False) -> str:
     if plan.drift:
         lines.append("")
     lines.append(summary_line(plan))
+    # The digest is for `apply --plan-digest`, which needs it only if the plan does anything.
     if plan.digest and any(change.action is not Action.NONE for change in plan.changes):
         lines.append(f"Digest: {plan.digest}")
     return "\n".join(lines)
 
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
-    """Return the settings that differ, at most 50, and the notes."""
+    """Yield the lines of at most 50 changed settings, and the notes."""
     from reconciler.planning.proposal import decides
 
     if compared.settings:
@@ -126,7 +125,7 @@ def _settings_lines(compared: Comparison) -> Iterator[str]:
 
 
 def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
-    """Return the counts of edits, hours and problems."""
+    """Yield the lines that count edits, hours and problems."""
     if plan.changes or not compared.problems:
         edits = Counter(change.edit for change in plan.changes)
         before, after = (sum(change.hours[side] for change in plan.changes) for side in (0, 1))
@@ -149,31 +148,32 @@ def _moved(plan: Plan) -> str:
 
 
 def short_error(text: str) -> str:
-    """An error in one line: a traceback's first line says what ended, its last one why."""
+    """Return an error as one line: the first and the last line of a longer text."""
+    # A traceback's first line names the failed program, its last line the reason.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return one_line(lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}") if lines else ""
 
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
-    """What came of each change, and a last line that counts."""
+    """Return a line for each outcome, and a last line that counts them."""
     from reconciler.planning.outcome import Status
 
-    lines, told = [], dict.fromkeys(Status, 0)
+    lines, totals = [], dict.fromkeys(Status, 0)
     for outcome in outcomes:
-        told[outcome.status] += 1
+        totals[outcome.status] += 1
         state = f"  {outcome.state}" if outcome.state else ""
         line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
         lines.append(line + (f": {short_error(outcome.error)}" if outcome.error else ""))
-    counts = [f"{number} {status}" for status, number in told.items() if number]
+    counts = [f"{number} {status}" for status, number in totals.items() if number]
     for state in (State.FAILED, State.CANCELLED):
-        # A job that apply itself was to cancel counts as applied.
+        # A job that the plan cancels is no failure, and already counts as applied.
         ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
         counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
     return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
 
 
 def status_text(jobs: Sequence[JobStatus]) -> str:
-    """A table of jobs and states."""
+    """Return a table of jobs and states."""
     if not jobs:
         return "No jobs."
     head = ("JOB", "KIND", "STATE", "CLAIM", "ATTEMPT", "CREATED", "ENDED", "ERROR")
@@ -202,13 +202,14 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _state(job: JobStatus) -> str:
     if job.state is None:
         return _WITHOUT_STATE[job.claim]
+    # The service's own state is shown only if it says more than ours.
     own = job.service_state.removeprefix("JOB_STATE_")
-    said = f" ({own})" if own and own not in (str(job.state), "PENDING") else ""
-    return one_line(f"{job.state}{said}")
+    detail = f" ({own})" if own and own not in (str(job.state), "PENDING") else ""
+    return one_line(f"{job.state}{detail}")
 
 
 def target_text(target: Target) -> str:
-    """Where a plan is for; of a place that isn't known, the environment."""
+    """Return the plan's environment, with its service if that is known."""
     if not target.engine:
         return target.environment
     if target.engine == "local":
@@ -217,7 +218,7 @@ def target_text(target: Target) -> str:
 
 
 def _change_lines(change: Change) -> Iterator[str]:
-    """A change for a terminal: what is done, why, the fields that differ, and notes."""
+    """Yield the lines of a change: action, reason, changed fields and notes."""
     sign, where = _SIGNS[change.action], one_line(place(change))
     yield f"  {sign} {change.action} {one_line(change.job_name)}  {change.kind}  {where}"
     edit = f"{change.edit}: " if change.edit and not change.reason.startswith(change.edit) else ""
@@ -227,7 +228,7 @@ def _change_lines(change: Change) -> Iterator[str]:
 
 
 def place(change: Change) -> str:
-    """The manifest of a change, with its line where it is known."""
+    """Return the manifest's path of a change, with the line if it is known."""
     return f"{change.path}:{change.line}" if change.line else change.path
 
 
@@ -238,14 +239,14 @@ def more_fields(change: Change) -> list[str]:
 
 
 def _field_line(field: FieldChange) -> str:
-    """A field for a terminal, with both values."""
     before, after = field_values(field)
     return one_line(f"{field.pointer}: {before} → {after}")
 
 
 def field_values(field: FieldChange) -> tuple[str, str]:
-    """Both values as JSON, not made inert; long ones that begin alike from where they differ."""
+    """Return both values as JSON, cut and not sanitized."""
     before, after = _value(field.before), _value(field.after)
+    # Long values with the same beginning are shown from their first difference on.
     common = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
     start = common if max(len(before), len(after)) > MAX_QUOTED and common > MAX_QUOTED // 2 else 0
     return _part(before, start), _part(after, start)
@@ -265,11 +266,11 @@ def _drift_line(finding: Drift) -> str:
 
 
 def summary_line(plan: Plan) -> str:
-    """The counts of changes and findings."""
+    """Return a line with the numbers of changes and drift findings."""
     count = summary(plan)
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
-        stuck = _stuck(plan)
-        done = f"Nothing to do: {counted(count['none'], 'job')}{stuck or ' as wanted'}"
+        out_of_sync = _out_of_sync(plan)
+        done = f"Nothing to do: {counted(count['none'], 'job')}{out_of_sync or ' as wanted'}"
         return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
@@ -284,13 +285,13 @@ def matters(change: Change) -> bool:
     return change.action is not Action.NONE or (change.stuck is not None and change.reason != "suspended")
 
 
-def _stuck(plan: Plan) -> str:
-    """The jobs that are left alone without having done what is wanted of them, counted by why."""
-    why = Counter(change.stuck for change in plan.changes if change.stuck)
-    told = [f"{why[stuck]} {stuck}" for stuck in Stuck if why[stuck]]
-    return f" ({', '.join(told)})" if told else ""
+def _out_of_sync(plan: Plan) -> str:
+    """Return the numbers of unchanged jobs that are not in sync, by reason."""
+    numbers = Counter(change.stuck for change in plan.changes if change.stuck)
+    counts = [f"{numbers[reason]} {reason}" for reason in Stuck if numbers[reason]]
+    return f" ({', '.join(counts)})" if counts else ""
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun, in the plural if it isn't 1."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

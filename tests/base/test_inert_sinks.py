@@ -20,7 +20,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ServiceError
 from reconciler.base.logging import events
 from reconciler.cli import init, logs, progress
-from reconciler.cli.output import print_json, tell, tell_error, tell_problems
+from reconciler.cli.output import print_error, print_json, print_message, print_problems
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
 from reconciler.operations.claims_bucket import Prepared
@@ -74,11 +74,11 @@ SINKS: dict[str, Callable[[str], object]] = {
     "status as JSON": lambda text: print_json(status_json([status(text)])),
     "problems": lambda text: print(validation_text(1, [problem(text)])),
     "problems as JSON": lambda text: print_json(validation_json(1, [problem(text)])),
-    "problems on stderr": lambda text: tell_problems([problem(text)], "text"),
-    "problems as events": lambda text: tell_problems([problem(text)], "json"),
-    "an error": lambda text: tell_error(ServiceError(text, hint=text), "text"),
-    "an error as event": lambda text: tell_error(ServiceError(text, hint=text), "json"),
-    "a message": lambda text: tell(text, "text", text),
+    "problems on stderr": lambda text: print_problems([problem(text)], "text"),
+    "problems as events": lambda text: print_problems([problem(text)], "json"),
+    "an error": lambda text: print_error(ServiceError(text, hint=text), "text"),
+    "an error as event": lambda text: print_error(ServiceError(text, hint=text), "json"),
+    "a message": lambda text: print_message(text, "text", text),
     "events": lambda text: events("text").info(text, job=text, error=text),
     "events as JSON": lambda text: events("json").info(text, job=text, error=text),
     "a log": lambda text: logs._print(

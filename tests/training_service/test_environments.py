@@ -13,7 +13,7 @@ import pytest
 import trainers
 
 from reconciler.training_service.environments import venvs
-from reconciler.training_service.environments.shared_caches import kept
+from reconciler.training_service.environments.shared_caches import get_or_build
 from reconciler.training_service.environments.venvs import (
     Base,
     InstallError,
@@ -197,11 +197,11 @@ def test_a_lock_outlives_the_builder_in_its_installer(tmp_path: Path) -> None:
     code = f"""
 import subprocess, sys
 from pathlib import Path
-from reconciler.training_service.environments.shared_caches import kept
+from reconciler.training_service.environments.shared_caches import get_or_build
 def make(lock):
     installer = [sys.executable, "-c", "print('up', flush=True); input()"]
     subprocess.run(installer, stdin=0, stdout=1, pass_fds=(lock,))
-kept(Path({str(tmp_path / "x")!r}), make, lambda: None)
+get_or_build(Path({str(tmp_path / "x")!r}), make, lambda: None)
 """
 
     class StillAtWork(Exception):
@@ -221,9 +221,9 @@ kept(Path({str(tmp_path / "x")!r}), make, lambda: None)
         builder.send_signal(signal.SIGKILL)
         builder.wait(10)
         with pytest.raises(StillAtWork):
-            kept(tmp_path / "x", make, give_up)
+            get_or_build(tmp_path / "x", make, give_up)
         builder.communicate("\n")  # the installer ends
-    os.close(kept(tmp_path / "x", make, lambda: None).lock)
+    os.close(get_or_build(tmp_path / "x", make, lambda: None).lock)
     assert (tmp_path / "x" / "complete").exists()
 
 

@@ -100,10 +100,10 @@ def test_constraints_are_the_framework_s_versions() -> None:
 
 
 def test_what_a_module_comes_with() -> None:
-    package = image_of("2.11").holding("sklearn.svm")
+    package = image_of("2.11").package_with("sklearn.svm")
     assert package is not None
     assert package.requirement == "scikit-learn==1.0.*"
-    assert image_of("2.11").holding("trainer.task") is None
+    assert image_of("2.11").package_with("trainer.task") is None
 
 
 def test_pandas_comes_with_what_reads_its_gs_paths() -> None:

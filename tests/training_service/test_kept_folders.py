@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.training_service.environments import shared_caches
-from reconciler.training_service.environments.shared_caches import Kept, kept, remove_unused
+from reconciler.training_service.environments.shared_caches import CachedFolder, get_or_build, remove_unused
 
 DAY = 24 * 3600.0
 
@@ -20,9 +20,9 @@ def making(path: Path) -> Callable[[int], None]:
     return lambda _lock: path.mkdir()
 
 
-def make(path: Path, *, used: float = 0.0) -> Kept:
+def make(path: Path, *, used: float = 0.0) -> CachedFolder:
     """Keep a folder, last used so many seconds ago."""
-    made = kept(path, making(path), pytest.fail)
+    made = get_or_build(path, making(path), pytest.fail)
     os.utime(path / "complete", (time.time() - used,) * 2)
     return made
 
@@ -60,7 +60,7 @@ def test_of_too_many_the_last_used_stay(tmp_path: Path) -> None:
 def test_a_use_counts_from_its_beginning(tmp_path: Path) -> None:
     for name in ("a", "b"):
         os.close(make(tmp_path / name, used=31 * DAY).lock)
-    os.close(kept(tmp_path / "a", pytest.fail, pytest.fail).lock)
+    os.close(get_or_build(tmp_path / "a", pytest.fail, pytest.fail).lock)
     assert clean(tmp_path) == {"a"}
 
 
@@ -68,8 +68,8 @@ def test_a_user_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from reconciler.training_service.environments.shared_caches import kept
-kept(Path({str(tmp_path / "x")!r}), lambda _: None, lambda: None)
+from reconciler.training_service.environments.shared_caches import get_or_build
+get_or_build(Path({str(tmp_path / "x")!r}), lambda _: None, lambda: None)
 print("using", flush=True)
 sys.stdin.read()
 """
@@ -93,7 +93,7 @@ def test_what_is_being_made_stays_and_what_was_left_half_made_goes(tmp_path: Pat
         (tmp_path / "busy").mkdir()
         assert clean(tmp_path) == {"busy"}
 
-    os.close(kept(tmp_path / "busy", make_slowly, pytest.fail).lock)
+    os.close(get_or_build(tmp_path / "busy", make_slowly, pytest.fail).lock)
     assert clean(tmp_path) == {"busy"}
 
 
@@ -107,9 +107,9 @@ def test_who_waits_can_be_called_off(tmp_path: Path) -> None:
     def make_slowly(_lock: int) -> None:
         (tmp_path / "x").mkdir()
         with pytest.raises(CalledOff):
-            kept(tmp_path / "x", pytest.fail, call_off)
+            get_or_build(tmp_path / "x", pytest.fail, call_off)
 
-    os.close(kept(tmp_path / "x", make_slowly, pytest.fail).lock)
+    os.close(get_or_build(tmp_path / "x", make_slowly, pytest.fail).lock)
 
 
 def test_a_failed_maker_leaves_it_to_the_next(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_failed_maker_leaves_it_to_the_next(tmp_path: Path) -> None:
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        kept(tmp_path / "x", fail, pytest.fail)
+        get_or_build(tmp_path / "x", fail, pytest.fail)
     assert names(tmp_path) == set()
     os.close(make(tmp_path / "x").lock)
 
@@ -126,7 +126,7 @@ def test_a_failed_maker_leaves_it_to_the_next(tmp_path: Path) -> None:
 def test_made_again_it_is_another(tmp_path: Path) -> None:
     first = make(tmp_path / "x")
     os.close(first.lock)
-    assert kept(tmp_path / "x", pytest.fail, pytest.fail) == first
+    assert get_or_build(tmp_path / "x", pytest.fail, pytest.fail) == first
     assert clean(tmp_path, most=0) == {"x"}  # the comparison above still holds it
 
 
@@ -136,15 +136,15 @@ def test_a_folder_that_is_taken_into_use_just_before_its_removal_stays(
     """The remover has chosen it when another begins to use it: the lock, or the later use, must hold it."""
     path = tmp_path / "x"
     os.close(make(path, used=99 * DAY).lock)
-    taken: list[Kept] = []
+    taken: list[CachedFolder] = []
 
     def choose(folder: Path, last_use: float) -> None:
-        taken.append(kept(path, pytest.fail, pytest.fail))
+        taken.append(get_or_build(path, pytest.fail, pytest.fail))
         os.utime(path / "complete", (last_use,) * 2)  # as where two uses are within one tick of the clock
         removed(folder, last_use)
 
-    removed = shared_caches._removed
-    monkeypatch.setattr(shared_caches, "_removed", choose)
+    removed = shared_caches._remove
+    monkeypatch.setattr(shared_caches, "_remove", choose)
     assert clean(tmp_path, most=0) == {"x"}
     os.close(taken[0].lock)
 
@@ -156,7 +156,7 @@ def test_who_has_waited_for_a_lock_whose_file_was_removed_has_nothing(tmp_path: 
     with shared_caches._lock(path, fcntl.LOCK_EX) as own:
         assert own is not None
         shared_caches._lock_of(path).unlink()
-        assert not shared_caches._taken(own, shared_caches._lock_of(path), fcntl.LOCK_EX)
+        assert not shared_caches._try_lock(own, shared_caches._lock_of(path), fcntl.LOCK_EX)
 
 
 def test_nobody_takes_what_is_being_removed_into_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_nobody_takes_what_is_being_removed_into_use(tmp_path: Path, monkeypatch
 
     def remove_slowly(folder: Path) -> None:
         with pytest.raises(Waits):
-            kept(path, pytest.fail, wait)
+            get_or_build(path, pytest.fail, wait)
         remove(folder)
 
     remove = shared_caches.remove

@@ -13,7 +13,7 @@ from reconciler.training_service.environments.venvs import (
     by_distance,
     candidates,
     probe,
-    running,
+    working_pythons,
 )
 from reconciler.training_service.jobs.images import NEWEST, OLDEST
 
@@ -99,7 +99,7 @@ def test_a_machine_without_room_is_not_a_python_s_fault(cause: str, tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
         with pytest.raises(OSError, match=r"Too many open files|killed, for memory"):
-            [*running([Candidate(killed, (3, 9))])]
+            [*working_pythons([Candidate(killed, (3, 9))])]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     if cause != "killed":
@@ -117,13 +117,13 @@ def test_of_several_with_one_version_the_first_that_runs_is_taken(tmp_path: Path
     second = program(tmp_path / "second/python3.9", "echo '[9, \"3.9.19\"]'")
     liar = program(tmp_path / "liar/python3.8", "echo '[12, \"3.12.0\"]'")
     held = [Candidate(path, (3, 9)) for path in (shim, real, second)]
-    assert [*running([*held, Candidate(liar, (3, 8))])] == [Python(real, (3, 9), "3.9.18")]
+    assert [*working_pythons([*held, Candidate(liar, (3, 8))])] == [Python(real, (3, 9), "3.9.18")]
 
 
 def test_a_python_is_run_once_only(tmp_path: Path) -> None:
     count = tmp_path / "count"
     path = program(tmp_path / "python3.9", f"echo x >> {count}; echo '[9, \"3.9.18\"]'")
-    assert [*running([Candidate(path, (3, 9))])] == [*running([Candidate(path, (3, 9))])]
+    assert [*working_pythons([Candidate(path, (3, 9))])] == [*working_pythons([Candidate(path, (3, 9))])]
     assert count.read_text() == "x\n"
 
 

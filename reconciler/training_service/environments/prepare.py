@@ -1,4 +1,4 @@
-"""What comes before a trainer runs: its packages fetched, its Python chosen, its environment made."""
+"""Preparation of a trainer's run: fetch its packages, choose its Python, make its environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Say = Callable[[str, str], None]
 
 
 class PreparationError(Exception):
-    """The trainer can't be run here; `code` is the google.rpc.Code."""
+    """The trainer can't run on this machine; `code` is the google.rpc.Code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -45,12 +45,12 @@ class PreparationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a trainer runs on.
+    """A trainer's environment, ready to run in.
 
     Attributes:
         python: Its Python.
-        programs: The folders of the programs that it finds.
-        locks: Descriptors; as long as they are open, what it runs on stays.
+        programs: Folders to put at the front of its PATH.
+        locks: Descriptors; the shared environments aren't removed while they are open.
     """
 
     python: Path
@@ -60,12 +60,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a trainer is to run on.
+    """The Pythons and packages chosen for a trainer.
 
     Attributes:
         wanted: The Python that it would have in the cloud.
-        fitting: The Pythons here that may do, nearest first.
-        requirements: What is installed; `constraints` are the versions of what comes with it.
+        fitting: The Pythons of this machine that may be used, nearest first.
+        requirements: The packages to install; `constraints` are versions of their dependencies.
     """
 
     wanted: Minor
@@ -77,46 +77,46 @@ class Choice:
 def prepare(
     folder: RunFolder, task: PythonTask, programs: Programs, say: Say, check_home: Callable[[], None]
 ) -> Prepared:
-    """Make everything ready for the trainer.
+    """Fetch the trainer's packages and make its environment.
 
     Args:
         say: Writes a text to the run's log, with a severity.
-        check_home: Raises HomeError where the service's home may be another person's.
+        check_home: Raises HomeError if another person may own the service's home.
 
     Raises:
-        HomeError: The home isn't used.
-        PreparationError: A package is missing, or no Python here will do.
+        HomeError: `check_home` rejected the home.
+        PreparationError: A package is missing, or this machine has no suitable Python.
         InstallError: pip failed.
         Interrupted: The run was to end.
     """
     shell = _Shell(folder, programs, say)
-    # Resolved, because environments know where they lie: several homes may share a folder by links to it.
-    kept = (folder.service_home / "environments").resolve()
+    # Resolved, because environments contain their own path: several homes may share a folder by links to it.
+    shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
     choice = choose(task, needs_of(packages), venvs.candidates(os.environ))
-    base = _base(choice, task, kept, shell)
+    base = _base(choice, task, shared, shell)
     for archive in packages:
         say(INFO, f"Installing {archive.name}")
-    layer = venvs.package_layer(kept, base, packages, shell)
+    layer = venvs.package_layer(shared, base, packages, shell)
     python = venvs.run_environment(folder.environment / name, layer)
     main.write_launchers(folder.environment / "gs")
-    programs_found = (folder.environment / "gs", python.parent, base.path / "bin")
-    return Prepared(python, programs_found, (base.lock, layer.lock))
+    folders = (folder.environment / "gs", python.parent, base.path / "bin")
+    return Prepared(python, folders, (base.lock, layer.lock))
 
 
 def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
-    """Copy package objects out of their buckets, each into a folder of its own: file names may repeat.
+    """Copy package objects out of their buckets, each into its own folder because file names may repeat.
 
     Raises:
-        PreparationError: One isn't there.
+        PreparationError: An object is missing.
     """
-    return [_fetched(uri, buckets, folder / str(number)) for number, uri in enumerate(uris)]
+    return [_fetch(uri, buckets, folder / str(number)) for number, uri in enumerate(uris)]
 
 
 def needs_of(packages: Sequence[Path]) -> Needs:
-    """What the packages mention together."""
+    """Return the modules, names and distributions that any of the packages mentions."""
     found = Needs()
     for archive in packages:
         found |= archives.needs(archive)
@@ -124,23 +124,22 @@ def needs_of(packages: Sequence[Path]) -> Needs:
 
 
 def choose(task: PythonTask, needs: Needs, held: Sequence[Candidate]) -> Choice:
-    """What a trainer with these needs runs on, of the Pythons that this machine holds.
+    """Choose among the Pythons of this machine for a trainer with these needs.
 
     Raises:
-        PreparationError: None of them will do; the message names what is wanted and what is here.
+        PreparationError: No Python is suitable; the message names the required and the available versions.
     """
     image = images.find_image(task.image)
     if task.override is not None:
-        return _by_override(
-            task.image, Override(task.override["python"], tuple(task.override["requirements"])), image, held
-        )
+        override = Override(task.override["python"], tuple(task.override["requirements"]))
+        return _by_override(task.image, override, image, held)
     if image is None:
         raise PreparationError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
-    return _by_image(image, _asked_for(task.python) or image.python, needs, held)
+    return _by_image(image, _minor_of(task.python) or image.python, needs, held)
 
 
-def _fetched(uri: str, buckets: Path, folder: Path) -> Path:
-    with _opened(uri, buckets) as source:
+def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
+    with _open_object(uri, buckets) as source:
         if source is None:
             raise PreparationError(Code.NOT_FOUND, f"The package {uri} isn't there.")
         folder.mkdir(parents=True)
@@ -151,10 +150,10 @@ def _fetched(uri: str, buckets: Path, folder: Path) -> Path:
 
 
 def hint_of_missing_module(task: PythonTask, errors: str) -> str:
-    """What to do where a trainer has failed for a module that its image has; "" where that isn't so."""
+    """Return advice if a trainer failed for a module that its image has in the cloud, else ""."""
     missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", errors)
     image = images.find_image(task.image) if task.override is None else None
-    package = image.holding(missing[1]) if image and missing else None
+    package = image.package_with(missing[1]) if image and missing else None
     if package is None:
         return ""
     return (
@@ -164,7 +163,7 @@ def hint_of_missing_module(task: PythonTask, errors: str) -> str:
 
 
 @contextmanager
-def _opened(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
+def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
     bucket = bucket_of(uri)
     descriptor = None
     if files.is_bucket_name(bucket):
@@ -179,12 +178,12 @@ def _opened(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
 
 
 def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Candidate]) -> Choice:
-    matching = _matching(override.python)
+    matching = _specifier(override.python)
     fitting = [candidate for candidate in held if matching.contains(_text(candidate.minor))]
     nearest = venvs.by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
     if not nearest:
         raise _no_python(f"{name} is to run on Python {override.python}", held)
-    # It differs from the cloud's because the user wants so: nothing to warn of.
+    # The user chose a Python that differs from the cloud's, so this causes no warning.
     return Choice(nearest[0].minor, nearest, override.requirements)
 
 
@@ -203,8 +202,8 @@ def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Candidat
     return Choice(wanted, nearest, tuple(package.requirement for package in packages), image.constraints())
 
 
-def _matching(python: str) -> SpecifierSet:
-    """What a Python has to be: "3.11" or ">=3.11,<3.13"; "" is matched by each."""
+def _specifier(python: str) -> SpecifierSet:
+    """Return the specifier for a version "3.11" or a range ">=3.11,<3.13"; "" matches every Python."""
     is_version = bool(python) and python.replace(".", "").isdigit()
     try:
         return SpecifierSet(f"=={'.'.join(python.split('.')[:2])}.*" if is_version else python)
@@ -213,11 +212,10 @@ def _matching(python: str) -> SpecifierSet:
         raise PreparationError(Code.FAILED_PRECONDITION, message) from error
 
 
-def _asked_for(version: str) -> Minor | None:
+def _minor_of(version: str) -> Minor | None:
     parts = version.split(".")
-    return (
-        (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(part.isdigit() for part in parts) else None
-    )
+    is_minor = len(parts) == 2 and all(part.isdigit() for part in parts)
+    return (int(parts[0]), int(parts[1])) if is_minor else None
 
 
 def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> PreparationError:
@@ -226,9 +224,10 @@ def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> Prep
 
 
 def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base:
-    """The base environment on the nearest Python that everything can be installed for."""
+    """Return the base environment on the nearest Python with distributions of all requirements."""
     problem = ""
-    for python in islice(venvs.running(choice.fitting), _PYTHONS_TRIED):
+    # Each attempt may cost minutes of pip, so only the nearest Pythons are tried.
+    for python in islice(venvs.working_pythons(choice.fitting), _PYTHONS_TRIED):
         try:
             base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, shell)
         except NoDistributionError as error:
@@ -250,7 +249,7 @@ def _text(minor: Minor) -> str:
 
 
 class _Shell:
-    """Runs installers as programs of the run; what they print goes to its log where they fail."""
+    """Runner of installers as programs of the run; logs the output of those that fail."""
 
     def __init__(self, folder: RunFolder, programs: Programs, say: Say) -> None:
         self._programs = programs
@@ -259,11 +258,11 @@ class _Shell:
         self.say = say
 
     def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-        done = self._tried(argv, keep)
-        # Killed by the kernel for memory, or by hand: nothing that the packages have done.
-        return self._tried(argv, keep) if done.code < 0 else done
+        done = self._run_once(argv, keep)
+        # A signal comes from the kernel, for lack of memory, or from a person; the packages aren't at fault.
+        return self._run_once(argv, keep) if done.code < 0 else done
 
-    def _tried(self, argv: Sequence[str], keep: Sequence[int]) -> Outcome:
+    def _run_once(self, argv: Sequence[str], keep: Sequence[int]) -> Outcome:
         printed: list[str] = []
         env = environment_variables.for_installer(os.environ, self._temp)
         code = self._programs.run(

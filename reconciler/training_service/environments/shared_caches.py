@@ -1,8 +1,9 @@
-"""Folders that are made once and then shared: what each run would otherwise make anew.
+"""Folders that are built once and then shared by several runs.
 
-A folder counts only when its marker is there: a maker that is killed leaves nothing that is trusted. Beside
-each lies a lock. Who makes or removes the folder holds it alone; who uses the folder shares it for as long as
-the use lasts, and the kernel drops it at the user's death. The marker's time is the last use.
+A folder is valid only if it contains its marker file, so a builder that is killed leaves no valid folder.
+Each folder has a lock file next to it. A builder or remover holds the lock exclusively; a user shares it
+while it uses the folder, and the kernel releases it when the user's process dies. The marker's time is the
+last use.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from reconciler.training_service.state.run_folder import remove
 
 _COMPLETE = "complete"
 _LOCK = ".lock"
-_FORGOTTEN = 30 * 24 * 3600.0
+_MAX_UNUSED_SECONDS = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedFolder:
     """A complete folder in use.
 
     Attributes:
-        path: The folder.
-        made: Tells it from a folder that is made later under the same name.
-        lock: A descriptor; as long as it is open, the folder stays.
+        made: A unique id that differs from that of a later folder of the same name.
+        lock: A descriptor; the folder isn't removed while it is open.
     """
 
     path: Path
@@ -38,66 +38,70 @@ class Kept:
     lock: int = field(compare=False)
 
 
-def kept(path: Path, make: Callable[[int], None], pause: Callable[[], None]) -> Kept:
-    """The folder, made where it isn't there; one of several that want it makes it, and the others wait.
+def get_or_build(path: Path, build: Callable[[int], None], pause: Callable[[], None]) -> CachedFolder:
+    """Return the folder, and build it if it is missing; concurrent callers wait for the first.
 
     Args:
-        make: Fills `path`, which isn't there; gets a descriptor for whatever it starts to inherit, so that
-            nobody else begins before that has ended.
-        pause: Waits a moment; may end the waiting with an exception.
+        build: Creates and fills `path`. It gets the lock's descriptor, for its child processes to inherit: no
+            other caller begins before they have ended.
+        pause: Waits a moment; may raise an exception to stop waiting.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         if not (path / _COMPLETE).exists():
             with _lock(path, fcntl.LOCK_EX) as lock:
+                # Another process may have built the folder before this one got the lock.
                 if lock is not None and not (path / _COMPLETE).exists():
-                    _made(path, make, lock)
+                    _build(path, build, lock)
         else:
+            # Another process may have removed the folder since: the marker is read again under the lock.
             with _lock(path, fcntl.LOCK_SH) as lock, suppress(FileNotFoundError):
                 if lock is not None:
                     made = (path / _COMPLETE).read_text("utf-8")
                     os.utime(path / _COMPLETE)
-                    return Kept(path, made, os.dup(lock))
+                    return CachedFolder(path, made, os.dup(lock))
         if lock is None:
             pause()
 
 
 def remove_unused(folder: Path, most: int, belongs: Callable[[str], bool]) -> None:
-    """Remove those folders that nobody uses and that are incomplete, long unused, or too many.
+    """Remove folders that are not in use and are incomplete, unused for 30 days, or over the limit.
 
     Args:
-        most: How many stay, the last used first.
-        belongs: By a folder's name, whether it is counted; the others are left alone.
+        most: The number of folders to keep, the last used ones.
+        belongs: Selects folders by name; the others are neither counted nor removed.
     """
     uses = {path: _last_use(path) for path in _folders(folder) if belongs(path.name)}
     by_use = sorted(uses, key=lambda path: uses[path], reverse=True)
     for place, path in enumerate(by_use):
-        if place >= most or uses[path] < time.time() - _FORGOTTEN:
-            _removed(path, uses[path])
+        if place >= most or uses[path] < time.time() - _MAX_UNUSED_SECONDS:
+            _remove(path, uses[path])
 
 
-def _made(path: Path, make: Callable[[int], None], lock: int) -> None:
+def _build(path: Path, build: Callable[[int], None], lock: int) -> None:
     remove(path)
     try:
-        make(lock)
+        build(lock)
     except Exception:
         remove(path)
         raise
-    os.sync()  # the marker must not outlive what it stands for when the power fails
+    os.sync()  # after a power failure, the marker must not exist without the content
     part = path / f"{_COMPLETE}.part"
     part.write_text(uuid.uuid4().hex, "utf-8")
     part.replace(path / _COMPLETE)
 
 
-def _removed(path: Path, last_use: float) -> None:
+def _remove(path: Path, last_use: float) -> None:
     with _lock(path, fcntl.LOCK_EX) as lock:
+        # A run may have used the folder since it was chosen for removal.
         if lock is not None and _last_use(path) == last_use:
-            (path / _COMPLETE).unlink(missing_ok=True)  # first: what is half removed is not trusted
+            (path / _COMPLETE).unlink(missing_ok=True)  # first: a half removed folder must not be valid
             remove(path)
             _lock_of(path).unlink(missing_ok=True)
 
 
 def _folders(folder: Path) -> set[Path]:
+    # Also locks without a folder: a builder may have been killed before it made the folder.
     found = {path.with_name(path.name.removesuffix(_LOCK)) for path in folder.iterdir()}
     return {path for path in found if path.is_dir() or not path.exists()}
 
@@ -114,16 +118,17 @@ def _lock_of(path: Path) -> Path:
 
 @contextmanager
 def _lock(path: Path, kind: int) -> Iterator[int | None]:
-    """A descriptor with the folder's lock, None where another holds it or has just removed its file."""
+    """Yield a descriptor that holds the folder's lock; None if it is taken or its file was just removed."""
     descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        yield descriptor if _taken(descriptor, _lock_of(path), kind) else None
+        yield descriptor if _try_lock(descriptor, _lock_of(path), kind) else None
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, path: Path, kind: int) -> bool:
+def _try_lock(descriptor: int, path: Path, kind: int) -> bool:
     with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        # A remover may have deleted the lock file between `open` and `flock`: this lock guards nothing then.
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -1,9 +1,9 @@
-"""Python environments in three layers: a base one, the packages' on it, and the run's own on both.
+"""Python environments in three layers: base, packages, and run.
 
-A base environment holds the framework. On it lies what a job's packages bring: kept by their content, so that
-jobs, trials and retries with the same packages install nothing. Both are shared and never change. The run's
-own environment is on top: it has copies of the job's packages, because a trainer may write next to its
-modules, and takes what a trainer installs while it runs.
+The base environment holds the framework. The package layer holds a job's packages with their requirements,
+cached by content: jobs, trials and retries with the same packages install nothing. Both are shared and never
+change. The run's own environment is on top. It has copies of the job's packages, because a trainer may write
+next to its modules, and receives the packages that a trainer installs while it runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reconciler.training_service.environments import shared_caches
-from reconciler.training_service.environments.shared_caches import Kept
+from reconciler.training_service.environments.shared_caches import CachedFolder
 from reconciler.training_service.jobs import archives
 from reconciler.training_service.jobs.archives import normalised
 from reconciler.training_service.jobs.images import Minor
@@ -45,7 +45,7 @@ _NAME = re.compile(r"python3\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file that is a Python 3 by its name: a shim without a Python behind it, perhaps."""
+    """A file named like a Python 3; it may be a shim that runs no Python."""
 
     path: Path
     minor: Minor
@@ -61,7 +61,7 @@ class Python:
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The Pythons of this machine by their names: the service's own, pyenv's and uv's, those on the PATH."""
+    """Find Pythons on this machine by file name: the service's own, pyenv's and uv's, and those on PATH."""
     found: dict[Path, Candidate] = {}
     for candidate in (_own(), *_managed(environ), *_on_path(environ)):
         found.setdefault(candidate.path.resolve(), candidate)
@@ -71,32 +71,32 @@ def candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
 def by_distance(
     held: Iterable[Candidate], wanted: Minor, oldest: Minor, newest: Minor
 ) -> tuple[Candidate, ...]:
-    """The candidates from `oldest` to `newest`, nearest to the wanted first; of two as near, the newer."""
+    """Return the candidates from `oldest` to `newest`, the nearest to `wanted` first; on a tie, the newer."""
     fitting = (candidate for candidate in held if oldest <= candidate.minor <= newest)
-    return tuple(sorted(fitting, key=lambda candidate: _distance(candidate.minor, wanted)))
+    return tuple(sorted(fitting, key=lambda c: (abs(c.minor[1] - wanted[1]), -c.minor[1])))
 
 
-def running(held: Iterable[Candidate]) -> Iterator[Python]:
-    """Those of the candidates that really are what their names say, one for each minor version."""
-    seen = set()
+def working_pythons(held: Iterable[Candidate]) -> Iterator[Python]:
+    """Probe the candidates in order; yield the first working Python of each minor version."""
+    found = set()
     for candidate in held:
-        python = probe(candidate.path) if candidate.minor not in seen else None
+        python = probe(candidate.path) if candidate.minor not in found else None
         if python is not None and python.minor == candidate.minor:
-            seen.add(python.minor)
+            found.add(python.minor)
             yield python
 
 
 @cache
 def probe(path: Path) -> Python | None:
-    """The Python in this file; None where it doesn't run, or can't make environments.
+    """Run this Python once; return None if it doesn't run or can't make virtual environments.
 
     Raises:
-        OSError: The machine has no room for another process: whether it would run isn't known.
+        OSError: The machine can't start another process, so the result is unknown and must not be cached.
     """
     command = [str(path), "-I", "-c", _PROBE]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PROBE_LIMIT, stdin=subprocess.DEVNULL)
-        if done.returncode == -signal.SIGKILL:  # that is how the kernel makes room
+        if done.returncode == -signal.SIGKILL:  # the kernel kills processes this way when memory runs out
             raise OSError(errno.ENOMEM, "killed, for memory perhaps", str(path))
         minor, version = json.loads(done.stdout)
     except OSError as error:
@@ -108,12 +108,8 @@ def probe(path: Path) -> Python | None:
     return Python(path, (3, int(minor)), str(version))
 
 
-def _distance(minor: Minor, wanted: Minor) -> tuple[int, int]:
-    return abs(minor[1] - wanted[1]), -minor[1]
-
-
 def _own() -> Candidate:
-    # The base one: a virtual environment may be gone before what was made from it.
+    # The base interpreter: the service's virtual environment may be deleted before environments made from it.
     path = getattr(sys, "_base_executable", None) or sys.executable
     return Candidate(Path(path), (3, sys.version_info[1]))
 
@@ -141,7 +137,7 @@ def _named(path: Path) -> Iterator[Candidate]:
 
 
 _BUILD_TOOLS = ("setuptools", "wheel")
-# Building these takes compilers and many minutes: no wheel means no such version for this Python.
+# Building these needs compilers and many minutes: a version without a wheel counts as unavailable.
 _NEVER_BUILT = (
     "numpy,pandas,pyarrow,scikit-learn,scipy,tables,tensorflow,torch,torchaudio,torchvision,xgboost"
 )
@@ -152,31 +148,31 @@ _MOST_LAYERS = 50
 _PACKAGES = "packages.json"
 _BUILT = "built"
 _HEAD = 1024
-_LONGEST_FIRST_LINE = 126
-_LAYER = "-"  # in a layer's name, between its base's and its own
+_LONGEST_FIRST_LINE = 126  # Linux cuts a script's "#!" line off after 127 bytes
+_LAYER = "-"  # separates the base's key from the layer's own in a layer's name
 
 
 class InstallError(Exception):
-    """Something couldn't be installed; the message names it and ends with what pip said."""
+    """An installation failed; the message names the package and ends with pip's output."""
 
 
 class NoDistributionError(InstallError):
-    """There is no distribution of what is required for this Python, as far as pip can see."""
+    """Pip found no distribution of a requirement for this Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a command: its exit code, and all that it printed."""
+    """Exit code of a command and all its output."""
 
     code: int
     output: str
 
 
 class Shell(Protocol):
-    """Runs installers; each method may end in an exception where the run is to end."""
+    """Runner of installers; each method may raise an exception that ends the run."""
 
     def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-        """Run a command to its end; `keep` are descriptors that it inherits."""
+        """Run a command to its end; it inherits the descriptors in `keep`."""
 
     def pause(self) -> None:
         """Wait for a moment."""
@@ -190,10 +186,9 @@ class Base:
     """A base environment.
 
     Attributes:
-        path: Its folder.
-        python: What it is made with.
-        made: Tells it from one that is made later under the same name.
-        lock: A descriptor; as long as it is open, the environment stays.
+        python: The Python that it was made with.
+        made: A unique id that differs from that of a later environment of the same name.
+        lock: A descriptor; the environment isn't removed while it is open.
     """
 
     path: Path
@@ -204,7 +199,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A job's packages with what they require, on a base environment; `lock` as there."""
+    """A job's packages and their requirements on a base environment; `lock` as in `Base`."""
 
     path: Path
     base: Base
@@ -214,31 +209,31 @@ class Layer:
 def base_environment(
     folder: Path, python: Python, requirements: Sequence[str], constraints: Sequence[str], shell: Shell
 ) -> Base:
-    """The base environment with these requirements, built where it isn't there.
+    """Return the base environment with these requirements, and build it if it is missing.
 
     Args:
-        folder: Where environments are kept.
-        constraints: Versions that hold for what the requirements bring with them.
+        folder: The folder of all shared environments.
+        constraints: Versions of the packages that the requirements depend on.
 
     Raises:
-        NoDistributionError: This Python has no wheels of something.
-        InstallError: pip failed otherwise.
+        NoDistributionError: This Python has no wheels of a requirement.
+        InstallError: pip failed for another reason.
     """
-    wanted, limits = sorted({*_BUILD_TOOLS, *requirements}), sorted(constraints)
-    path = folder / _key(python, wanted, limits)
+    required, limits = sorted({*_BUILD_TOOLS, *requirements}), sorted(constraints)
+    path = folder / _key(python, required, limits)
 
-    def make(lock: int) -> None:
-        _build(Base(path, python), wanted, limits, shell, lock)
+    def build(lock: int) -> None:
+        _build(Base(path, python), required, limits, shell, lock)
 
-    found = _kept(path, make, shell, _MOST_BASES, lambda name: _LAYER not in name)
+    found = _get_or_build(path, build, shell, _MOST_BASES, lambda name: _LAYER not in name)
     return Base(path, python, found.made, found.lock)
 
 
 def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: Shell) -> Layer:
-    """The packages on this base environment, installed where nobody has yet: one after the other, in order.
+    """Return the layer of these packages on a base environment; if missing, install them in order.
 
     Args:
-        folder: Where environments are kept.
+        folder: The folder of all shared environments.
         packages: The archives, each in a folder of its own.
 
     Raises:
@@ -246,27 +241,22 @@ def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: She
     """
     path = folder / f"{base.path.name}{_LAYER}{_key_of_packages(base, packages)}"
 
-    def make(lock: int) -> None:
+    def build(lock: int) -> None:
         python = job_environment(path, base, shell, (lock,))
         for archive in packages:
             install_package(python, archive, archive.parent / _BUILT, shell, (lock,))
         names = [archives.distribution_of(_wheel_of(archive)) for archive in packages]
         (path / _PACKAGES).write_text(json.dumps(names), "utf-8")
 
-    def is_layer(name: str) -> bool:
-        return _LAYER in name
-
-    return Layer(path, base, _kept(path, make, shell, _MOST_LAYERS, is_layer).lock)
+    found = _get_or_build(path, build, shell, _MOST_LAYERS, lambda name: _LAYER in name)
+    return Layer(path, base, found.lock)
 
 
 def run_environment(path: Path, layer: Layer) -> Path:
-    """Make a run's own environment, in which a trainer may change whatever it likes; returns its Python.
-
-    It costs no process: what `venv` has made for the layer is made again by hand, and so are the programs
-    of the two environments below, which would run their own Python and so not see what is in this one.
-    """
+    """Make a run's own environment, for the trainer to change freely; return its Python."""
     base = layer.base
     site = _site_packages(path, base.python)
+    # The layer's `venv` files are copied, because running `venv` again would cost a process for each run.
     site.mkdir(parents=True)
     (path / "bin").mkdir()
     for name in ("pyvenv.cfg", "lib64"):
@@ -274,52 +264,48 @@ def run_environment(path: Path, layer: Layer) -> Path:
             shutil.copy2(layer.path / name, path / name, follow_symlinks=False)
     for python in (layer.path / "bin").glob("python*"):
         shutil.copy2(python, path / "bin" / python.name, follow_symlinks=False)
-    (site / "reconciler-layer.pth").write_text(_seeing(_site_packages(layer.path, base.python)), "utf-8")
+    (site / "reconciler-layer.pth").write_text(_pth_line(_site_packages(layer.path, base.python)), "utf-8")
     names = json.loads((layer.path / _PACKAGES).read_text("utf-8"))
     for file in _files_of(names, _site_packages(layer.path, base.python)):
         copy = path / file.relative_to(layer.path)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, copy)  # with its time: else what was compiled of it doesn't count
+        shutil.copy2(file, copy)  # with its time, or Python ignores the compiled .pyc file
+    # The programs of both environments below run their own Python, which doesn't see this environment.
     for below in (base.path, layer.path):
         for program in sorted((below / "bin").iterdir()):
-            _adopt(program, below, path)
+            _copy_program(program, below, path)
     return path / "bin" / "python"
 
 
 def job_environment(path: Path, base: Base, shell: Shell, keep: Sequence[int] = ()) -> Path:
-    """Make an environment that sees the base one's packages after its own; returns its Python.
+    """Make an environment with the base environment's packages after its own; return its Python.
 
     Args:
-        keep: Descriptors that whatever is started inherits.
+        keep: Descriptors that every started process inherits.
 
     Raises:
-        InstallError: It can't be made.
+        InstallError: `venv` failed.
     """
-    command = [str(base.python.path), "-I", "-m", "venv", "--without-pip", str(path)]
-    made = shell.run(command, keep=keep)
-    if made.code != 0:
-        raise InstallError(
-            f"No Python environment could be made with {base.python.path}: {_tail(made.output)}"
-        )
+    _make_venv(["--without-pip", str(path)], base.python, shell, keep)
     pth = _site_packages(path, base.python) / "reconciler-base.pth"
-    pth.write_text(_seeing(_site_packages(base.path, base.python)), "utf-8")
+    pth.write_text(_pth_line(_site_packages(base.path, base.python)), "utf-8")
     return path / "bin" / "python"
 
 
 def install_package(
     python: Path, archive: Path, builds: Path, shell: Shell, keep: Sequence[int] = ()
 ) -> None:
-    """Install a trainer's package as the cloud does: alone, over whatever is there; then what it requires.
+    """Install a trainer's package as the cloud does: first it alone, by force, and then its requirements.
 
-    Both steps are tried twice. A source distribution is built once, for both.
+    Each step is tried twice. A source distribution is built once, for both steps.
 
     Args:
         python: The environment's Python.
-        builds: Where the built wheel goes.
-        keep: Descriptors that whatever is started inherits.
+        builds: The folder for the built wheel.
+        keep: Descriptors that every started process inherits.
 
     Raises:
-        InstallError: Building or installing failed, the second time too.
+        InstallError: Building or installing failed twice.
     """
 
     def pip(command: str, *arguments: str) -> None:
@@ -341,30 +327,33 @@ def install_package(
         pip("install", str(wheel))
 
 
-def _kept(
-    path: Path, make: Callable[[int], None], shell: Shell, most: int, belongs: Callable[[str], bool]
-) -> Kept:
-    """The environment; where one had to be made, those that nobody needs any more go."""
-    made = []
+def _get_or_build(
+    path: Path, build: Callable[[int], None], shell: Shell, most: int, belongs: Callable[[str], bool]
+) -> CachedFolder:
+    built = False
 
-    def noted(lock: int) -> None:
-        made.append(path)
-        make(lock)
+    def build_noted(lock: int) -> None:
+        nonlocal built
+        built = True
+        build(lock)
 
-    found = shared_caches.kept(path, noted, shell.pause)
-    if made:
+    found = shared_caches.get_or_build(path, build_noted, shell.pause)
+    # Only a new environment can exceed the limit.
+    if built:
         shared_caches.remove_unused(path.parent, most, belongs)
     return found
+
+
+def _make_venv(arguments: Sequence[str], python: Python, shell: Shell, keep: Sequence[int]) -> None:
+    made = shell.run([str(python.path), "-I", "-m", "venv", *arguments], keep=keep)
+    if made.code != 0:
+        raise InstallError(f"No Python environment could be made with {python.path}: {_tail(made.output)}")
 
 
 def _build(
     base: Base, requirements: Sequence[str], constraints: Sequence[str], shell: Shell, lock: int
 ) -> None:
-    made = shell.run([str(base.python.path), "-I", "-m", "venv", str(base.path)], keep=(lock,))
-    if made.code != 0:
-        raise InstallError(
-            f"No Python environment could be made with {base.python.path}: {_tail(made.output)}"
-        )
+    _make_venv([str(base.path)], base.python, shell, (lock,))
     shell.say(INFO, f"Installing {', '.join(requirements)} for Python {base.python.version}")
     limits = base.path / "constraints.txt"
     limits.write_text("".join(f"{line}\n" for line in constraints))
@@ -376,13 +365,13 @@ def _build(
         raise error(f"{', '.join(requirements)} could not be installed: {_tail(done.output)}")
 
 
-def _seeing(site_packages: Path) -> str:
-    """A .pth file's line. As a site folder, not as a mere path: its own .pth files count too."""
+def _pth_line(site_packages: Path) -> str:
+    # A plain path would be enough for its modules, but Python would ignore its own .pth files.
     return f"import site; site.addsitedir({str(site_packages)!r})\n"
 
 
 def _files_of(names: Sequence[str], site_packages: Path) -> Iterator[Path]:
-    """The installed files of these distributions, without the programs in `bin`."""
+    """Yield the installed files of these distributions, without the programs in `bin`."""
     environment = site_packages.parents[2]
     for distribution in metadata.distributions(path=[str(site_packages)]):
         if normalised(distribution.metadata["Name"] or "") in names:
@@ -393,8 +382,8 @@ def _files_of(names: Sequence[str], site_packages: Path) -> Iterator[Path]:
                     yield path
 
 
-def _adopt(program: Path, environment: Path, path: Path) -> None:
-    """Make a program of an environment run the Python of the one in `path` instead."""
+def _copy_program(program: Path, environment: Path, path: Path) -> None:
+    """Copy a program of an environment to the one in `path`, to run the latter's Python."""
     own, new = (str(folder / "bin" / "python").encode() for folder in (environment, path))
     with suppress(OSError), program.open("rb") as file:
         head = file.read(_HEAD)
@@ -402,16 +391,14 @@ def _adopt(program: Path, environment: Path, path: Path) -> None:
             return
         text = (head + file.read()).replace(own, new, 1)
         first, _, rest = text.partition(b"\n")
-        if (
-            len(first) > _LONGEST_FIRST_LINE
-        ):  # what the system cuts off: a shell finds the Python, as pip does
+        if len(first) > _LONGEST_FIRST_LINE:
+            # A shell starts the Python instead: pip writes the same lines, which are valid in both languages.
             text = b"#!/bin/sh\n'''exec' \"" + first[2:] + b'" "$0" "$@"\n\' \'\'\'\n' + rest
         (path / "bin" / program.name).write_bytes(text)
         shutil.copymode(program, path / "bin" / program.name)
 
 
 def _wheel_of(archive: Path, builds: Path | None = None) -> Path:
-    """The archive itself, or the wheel that was built of it."""
     return archive if archive.suffix == ".whl" else next((builds or archive.parent / _BUILT).glob("*.whl"))
 
 
@@ -437,7 +424,7 @@ def _site_packages(environment: Path, python: Python) -> Path:
 
 
 def _tail(output: str) -> str:
-    """The end of what pip has said, from its first error on, where it names one."""
+    """Return the end of pip's output, from its first error on if it reports one."""
     lines = [line for line in output.splitlines() if line.strip()]
     errors = next((number for number, line in enumerate(lines) if line.startswith("ERROR:")), 0)
     return "\n".join(lines[errors:])[-_TAIL:]

@@ -1,1 +1,1 @@
-"""From a job resource to the processes that it needs."""
+"""Translation of a job resource into the processes that it needs."""

@@ -1,4 +1,4 @@
-"""What a trainer's package archives need, found by reading them; nothing in them is run."""
+"""Static analysis of a trainer's package archives; none of their code is run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DISTUTILS_BACKENDS = {"setuptools.build_meta", "setuptools.build_meta:__legacy_
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What package archives mention.
+    """Modules, names and distributions that package archives mention.
 
     Attributes:
-        modules: Dotted names that are imported somewhere, `a.b` for `from a import b` too.
-        names: Attributes and functions that are used somewhere, such as `read_parquet`.
-        distributions: Normalised names of the distributions that are required.
+        modules: Dotted names in import statements, also `a.b` for `from a import b`.
+        names: Attributes and functions that the code uses, such as `read_parquet`.
+        distributions: Normalised names of required distributions.
     """
 
     modules: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class Needs:
 
 
 def needs(archive: Path) -> Needs:
-    """What this archive mentions; nothing where it can't be read: the installer will say why."""
+    """Return the needs of an archive; empty if it is unreadable, as the installer then reports the reason."""
     found = Needs()
     try:
         for name, content in _files(archive):
@@ -55,7 +55,7 @@ def needs(archive: Path) -> Needs:
 
 
 def mentions(archive: Path, text: bytes) -> bool:
-    """Whether a Python file in the archive holds this text; False where it can't be read."""
+    """Return True if a file of the archive contains this text; False if the archive is unreadable."""
     try:
         return any(text in content for _name, content in _files(archive))
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
@@ -63,7 +63,7 @@ def mentions(archive: Path, text: bytes) -> bool:
 
 
 def builds_with_setuptools(archive: Path) -> bool:
-    """Whether setuptools and wheel are all that building the archive needs; True where it doesn't say."""
+    """Return True if the archive builds with setuptools and wheel alone, which is the default."""
     try:
         for name, content in _files(archive):
             if len(PurePosixPath(name).parts) == 2 and name.endswith("/pyproject.toml"):
@@ -76,19 +76,19 @@ def builds_with_setuptools(archive: Path) -> bool:
 
 
 def requires_others(wheel: Path) -> bool:
-    """Whether a wheel depends on other distributions."""
+    """Return True if a wheel depends on other distributions."""
     with zipfile.ZipFile(wheel) as file:
         metadata = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
         return any("\nRequires-Dist:" in file.read(name).decode("utf-8", "replace") for name in metadata)
 
 
 def distribution_of(wheel: Path) -> str:
-    """The normalised name of a wheel's distribution."""
+    """Return the normalised name of a wheel's distribution."""
     return normalised(wheel.name.partition("-")[0])
 
 
 def normalised(distribution: str) -> str:
-    """A distribution's name in the spelling that compares equal."""
+    """Return a distribution's name in the form that compares equal (PEP 503)."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
@@ -115,7 +115,7 @@ def _needs_of_source(text: str, *, is_setup: bool) -> Needs:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
-        # Perhaps for a newer or older Python than this one.
+        # The file may be written for a newer or older Python than this one.
         return Needs(modules=frozenset(_imports_of_text(text)))
     strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     found = (_distribution(value) for value in strings) if is_setup else ()
@@ -149,7 +149,7 @@ def _lines_of_pyproject(text: str) -> list[str]:
 
 
 def _required(lines: Iterable[str]) -> frozenset[str]:
-    """The distributions that a metadata file's lines name; too many rather than too few."""
+    # Lines that aren't requirements may match too: an extra package is harmless, a missing one fails the job.
     found = (_distribution(line.removeprefix("Requires-Dist:").strip()) for line in lines)
     return frozenset(name for name in found if name)
 
@@ -160,7 +160,7 @@ def _distribution(requirement: str) -> str | None:
 
 
 def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """The Python files and the metadata of a source distribution or wheel, of a bounded number and size."""
+    """Yield the Python and metadata files of a source distribution or wheel, limited in number and size."""
     files = _files_of_zip(archive) if zipfile.is_zipfile(archive) else _files_of_tar(archive)
     for count, (name, content) in enumerate(files):
         if count >= _FILES_LIMIT:

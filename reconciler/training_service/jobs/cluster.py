@@ -1,7 +1,8 @@
-"""A job's replicas, in one form for both APIs.
+"""Pools and replicas of a job, in one form for both APIs.
 
-Vertex AI tells a pool's role by its place, AI Platform has fields for each role. Everything runs here, also
-PREMIUM_1 with its 31 machines: replicas are processes, and a machine that is too small for them is only slow.
+In Vertex AI a pool's position determines its role; AI Platform has separate fields for each role. Jobs of any
+size run on this machine, even PREMIUM_1 with its 31 machines: replicas are processes, and a machine that is
+too small for them is only slow.
 
 Sources: the pages "Distributed training" (Vertex AI), "Specifying machine types or scale tiers" and "Using
 containers for distributed training" (AI Platform Training).
@@ -21,13 +22,13 @@ Variables = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas that are alike.
+    """A group of identical replicas.
 
     Attributes:
         label: Its name: `workerpool1`; `worker` (ml).
-        size: How many replicas, at least one.
-        accelerator: What each machine is to have, "" for nothing; `accelerators` is how many.
-        task: What each runs, with the job's arguments.
+        size: The number of replicas, at least 1.
+        accelerator: The accelerator type of each machine, "" for none; `accelerators` is their number.
+        task: The task of each replica, with the job's arguments.
         env: The user's own variables, in order.
     """
 
@@ -42,23 +43,23 @@ class Pool:
 
     @property
     def machine(self) -> Machine | None:
-        """What each machine holds, None where its type's name doesn't tell."""
+        """CPUs, memory and GPUs of each machine; None for an unknown machine type."""
         return machine_of(self.machine_type, self.accelerators)
 
     @property
     def gpus(self) -> int:
-        """How many GPUs each machine has."""
+        """Number of GPUs of each machine."""
         return self.machine.gpus if self.machine else self.accelerators
 
     @property
     def on_tpu(self) -> bool:
-        """Whether the machines are TPUs, or have any."""
+        """True if the machines are TPUs or have any."""
         return has_tpu(self.machine_type, self.accelerator)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One of a pool's replicas, `index` from 0; `port` is its own on loopback."""
+    """A replica of a pool; `index` counts from 0, `port` is its own port on loopback."""
 
     pool: Pool
     index: int
@@ -66,44 +67,39 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """As the cloud's errors call it: `workerpool1-0`, `worker 0`."""
-        return f"{self.pool.label}{'-' if _is_numbered(self.pool) else ' '}{self.index}"
+        """Name in the cloud's errors: `workerpool1-0`, `worker 0`."""
+        separator = "-" if self.pool.label.startswith("workerpool") else " "
+        return f"{self.pool.label}{separator}{self.index}"
 
     @property
     def task_name(self) -> str:
-        """As the cloud's log calls it: `workerpool1-0`, `worker-replica-0`."""
+        """Name in the cloud's log: `workerpool1-0`, `worker-replica-0`."""
         return self.name.replace(" ", "-replica-")
 
 
 def pools_of(job: JobRecord) -> tuple[Pool, ...]:
-    """The pools that have replicas, the primary's first; none where the job has no primary."""
+    """Return the pools that have replicas, the primary's first."""
     if job.collection == ML_JOBS:
         return tuple(_ml_pools(job.body.get("trainingInput", {})))
     return tuple(_vertex_pools(job_spec_of(job)))
 
 
 def job_spec_of(job: JobRecord) -> JsonObject:
-    """The CustomJobSpec of a Vertex AI job, of each trial where it has trials."""
+    """Return the CustomJobSpec of a Vertex AI job, or of each trial of a tuning job."""
     spec: JsonObject = job.body.get("trialJobSpec" if job.collection == TUNING_JOBS else "jobSpec", {})
     return spec
 
 
 def replicas_of(pools: tuple[Pool, ...], ports: tuple[int, ...]) -> tuple[Replica, ...]:
-    """All replicas in the order of the pools, each with one of the ports."""
+    """Return all replicas in the order of the pools, each with one of the ports."""
     members = [(pool, index) for pool in pools for index in range(pool.size)]
     return tuple(Replica(pool, index, port) for (pool, index), port in zip(members, ports, strict=True))
 
 
-def _is_numbered(pool: Pool) -> bool:
-    return pool.label.startswith("workerpool")
-
-
-_ROLES = tuple(Role)  # in the order of Vertex AI's pools
-
-
 def _vertex_pools(spec: JsonObject) -> Iterator[Pool]:
-    for place, (role, pool) in enumerate(zip(_ROLES, spec.get("workerPoolSpecs", []), strict=False)):
-        # A pool that is left empty only keeps its place.
+    # The roles are in the order of Vertex AI's pools.
+    for place, (role, pool) in enumerate(zip(Role, spec.get("workerPoolSpecs", []), strict=False)):
+        # An empty pool only fills its position, for the pools after it to have the right role.
         size = int(pool.get("replicaCount", 1)) if pool else 0
         if size < 1:
             continue
@@ -143,7 +139,7 @@ def _python_package(spec: JsonObject) -> PythonTask:
     )
 
 
-# AI Platform's name of a role, and what its fields begin with.
+# AI Platform's name of each role, and the prefix of the role's fields.
 _ML_ROLES = {
     Role.PRIMARY: ("master", "master"),
     Role.WORKER: ("worker", "worker"),
@@ -151,7 +147,7 @@ _ML_ROLES = {
     Role.EVALUATOR: ("evaluator", "evaluator"),
 }
 
-# The tiers that name their machines themselves: how many, machine, accelerator.
+# The predefined scale tiers: number of machines, machine type, accelerator.
 _TIERS: dict[str, dict[Role, tuple[int, str, str]]] = {
     "BASIC": {Role.PRIMARY: (1, "n1-standard-4", "")},
     "BASIC_GPU": {Role.PRIMARY: (1, "n1-standard-8", "NVIDIA_TESLA_K80")},
@@ -200,7 +196,7 @@ def _ml_task(given: JsonObject, config: JsonObject) -> PythonTask | ContainerTas
         return ContainerTask(
             image, tuple(config.get("containerCommand", ())), tuple(config.get("containerArgs", ())) or args
         )
-    # A trainer's packages in an image: how that service ran PyTorch, in images that it had ready.
+    # AI Platform runs PyTorch trainers as Python packages in its prebuilt images.
     return PythonTask(
         image=image or given.get("runtimeVersion", ""),
         override=None,

@@ -1,4 +1,4 @@
-"""The environment variables that the cloud's training services set.
+"""Environment variables of trainers, installers and runners: the cloud's, and an allow-list of the user's.
 
 Sources: the pages "Code requirements" and "Distributed training" (Vertex AI), "TF_CONFIG and distributed
 training", "Using containers for distributed training" and "Distributed PyTorch training" (AI Platform
@@ -20,11 +20,12 @@ from reconciler.training_service.state.run_folder import Role
 
 HOST = "127.0.0.1"
 
+_LOOPBACK = "localhost,127.0.0.1"
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 
 def output_folders(prefix: str, trial: int = 0) -> dict[str, str]:
-    """Where a Vertex AI job, or one of its trials, writes to; nothing without a base output directory."""
+    """Return the variables with the output folders of a Vertex AI job or trial; empty without a `prefix`."""
     base = "/".join([prefix.rstrip("/"), *([str(trial)] if trial else [])])
     folders = {
         "AIP_MODEL_DIR": "model",
@@ -34,23 +35,23 @@ def output_folders(prefix: str, trial: int = 0) -> dict[str, str]:
     return {name: f"{base}/{folder}/" for name, folder in folders.items()} if prefix else {}
 
 
-def told_job(module: str, packages: Iterable[str], args: Iterable[str]) -> str:
-    """CLOUD_ML_JOB."""
+def job_description(module: str, packages: Iterable[str], args: Iterable[str]) -> str:
+    """Return the value of CLOUD_ML_JOB."""
     return json.dumps({"python_module": module, "package_uris": list(packages), "job_args": list(args)})
 
 
-def told_trial(trial: int, metrics: Sequence[str]) -> dict[str, str]:
-    """What a trial learns of itself; nothing for a job without trials."""
+def for_trial(trial: int, metrics: Sequence[str]) -> dict[str, str]:
+    """Return the variables with a trial's number and metric; empty for `trial` 0, a job without trials."""
     if not trial:
         return {}
     return {"CLOUD_ML_TRIAL_ID": str(trial), "CLOUD_ML_HP_METRIC_TAG": metrics[0] if metrics else ""}
 
 
 def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
-    """How PyTorch's processes find each other.
+    """Return the variables for PyTorch's distributed processes to find each other.
 
-    Every replica counts, in the order of the pools: programs that run something of their own in the third
-    pool rely on that. The port is none of the replicas', which keep theirs for themselves.
+    The rank counts every replica, in the order of the pools: programs with a task of their own in the third
+    pool rely on that. The port differs from the ports of the replicas, which they use themselves.
     """
     return {
         "MASTER_ADDR": HOST,
@@ -61,11 +62,11 @@ def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
 
 
 def cluster_spec(replicas: Sequence[Replica], own: Replica, job: JsonObject, trial: int = 0) -> str:
-    """CLUSTER_SPEC of one replica; all replicas are in it, evaluators as well.
+    """Return the CLUSTER_SPEC of a replica, which lists all replicas, evaluators as well.
 
-    Vertex AI gives it to every replica, AI Platform to those of custom containers.
+    Vertex AI sets it for every replica, AI Platform for those of custom containers.
     """
-    return _described(
+    return _compact_json(
         {
             "cluster": _addresses(replicas, {replica.pool.label: replica.pool.label for replica in replicas}),
             "environment": "cloud",
@@ -78,14 +79,14 @@ def cluster_spec(replicas: Sequence[Replica], own: Replica, job: JsonObject, tri
 def tf_config(
     replicas: Sequence[Replica], own: Replica, primary: str, job: JsonObject, trial: int = 0
 ) -> str:
-    """TF_CONFIG of one replica, in which evaluators are tasks but no part of the cluster.
+    """Return the TF_CONFIG of a replica, in which evaluators are tasks but no part of the cluster.
 
     Args:
-        primary: What the primary is called: `chief` or `master`.
+        primary: The name of the primary's task type: `chief` or `master`.
     """
     types = {role: primary if role is Role.PRIMARY else str(role) for role in Role}
     members = [replica for replica in replicas if replica.pool.role is not Role.EVALUATOR]
-    return _described(
+    return _compact_json(
         {
             "cluster": _addresses(
                 members, {member.pool.label: types[member.pool.role] for member in members}
@@ -98,30 +99,32 @@ def tf_config(
 
 
 def primary_of_ml(training_input: JsonObject) -> str:
-    """What AI Platform calls the primary in TF_CONFIG."""
-    # TensorFlow takes no evaluator beside a "master".
+    """Return AI Platform's name of the primary in TF_CONFIG."""
+    # TensorFlow rejects an evaluator in a cluster with a "master".
     if training_input.get("useChiefInTfConfig") or int(training_input.get("evaluatorCount", 0)):
         return "chief"
     if training_input.get("masterConfig", {}).get("imageUri"):
         return "master"
-    # Up to runtime 1.15, and "chief" with the 2.x runtimes.
+    # Runtimes up to 1.15 use "master", the 2.x runtimes "chief".
     return "master" if training_input.get("runtimeVersion", "").startswith("1.") else "chief"
 
 
 def with_users(variables: Mapping[str, str], users: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The variables and the user's over them.
+    """Return the variables, overridden by the user's.
 
-    In a user's value `$(NAME)` stands for a variable that is set before it, and `$$` for a dollar
-    (EnvVar.value).
+    In a user's value, `$(NAME)` stands for a variable that is set before it, and `$$` for a dollar
+    (EnvVar.value). A reference to an unknown variable stays as it is.
     """
-    known = dict(variables)
+    merged = dict(variables)
     for name, value in users:
-        known[name] = _REFERENCE.sub(lambda match: _resolved(match, known), value)
-    return known
+        merged[name] = _REFERENCE.sub(
+            lambda match: "$" if match[0] == "$$" else merged.get(match[1], match[0]), value
+        )
+    return merged
 
 
 def snake_case(value: Any) -> Any:
-    """The value with its keys as protocol buffers have them."""
+    """Return the value with its keys in snake case, as in protocol buffers."""
     if isinstance(value, dict):
         return {re.sub(r"([A-Z])", r"_\1", key).lower(): snake_case(held) for key, held in value.items()}
     return [snake_case(held) for held in value] if isinstance(value, list) else value
@@ -138,12 +141,8 @@ def _trial(trial: int) -> dict[str, str]:
     return {"trial": str(trial)} if trial else {}
 
 
-def _described(value: JsonObject) -> str:
+def _compact_json(value: JsonObject) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _resolved(match: re.Match[str], known: Mapping[str, str]) -> str:
-    return "$" if match[0] == "$$" else known.get(match[1], match[0])
 
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -156,7 +155,7 @@ _TRAINERS = frozenset(
     }
 )
 _INSTALLERS = _TRAINERS | {"HOME", "NETRC", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"}
-# What leads Docker's and Podman's commands to their engine, its settings and the logins of registries.
+# Variables that Docker's and Podman's commands need to find their engine, settings and registry logins.
 _ENGINES = frozenset(
     {
         *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
@@ -165,20 +164,19 @@ _ENGINES = frozenset(
         *("XDG_RUNTIME_DIR", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
     }
 )
-# XDG_STATE_HOME leads to the key that proves the home's mark.
+# XDG_STATE_HOME contains the key that verifies the home's mark.
 _OWN = {"PYTHONPATH", "TMPDIR", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_STATE_HOME"}
 _RUNNERS = _INSTALLERS | _ENGINES | _OWN
 
-_LOOPBACK = "localhost,127.0.0.1"
-
 
 def for_runner(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the runner gets: a trainer can read it, as it can read every process of its user."""
+    """Return the user's variables for the runner."""
+    # An allow-list, as a trainer can read the environment of every process of its user.
     return _chosen(environ, _RUNNERS, ("LC_", "PIP_"))
 
 
 def for_installer(environ: Mapping[str, str], temp: Path) -> dict[str, str]:
-    """What pip gets: the user's settings of it, which name the index, and nothing that leads it elsewhere."""
+    """Return the variables for pip, with the user's settings of it, such as the index."""
     return {
         **_chosen(environ, _INSTALLERS, ("LC_", "PIP_")),
         "TMPDIR": str(temp),
@@ -193,7 +191,7 @@ def for_installer(environ: Mapping[str, str], temp: Path) -> dict[str, str]:
 def for_trainer(
     environ: Mapping[str, str], programs: tuple[Path, ...], home: Path, temp: Path
 ) -> dict[str, str]:
-    """What every trainer gets; `programs` are folders that come first in its PATH."""
+    """Return the variables for every trainer; the folders in `programs` come first in its PATH."""
     chosen = _chosen(environ, _TRAINERS, ("LC_",))
     path = os.pathsep.join([*map(str, programs), chosen.get("PATH", os.defpath)])
     return {
@@ -204,13 +202,14 @@ def for_trainer(
         "HOME": str(home),
         "TMPDIR": str(temp),
         "PYTHONUNBUFFERED": "1",
-        # Else cloudml-hypertune writes to one place for all jobs and users of this machine.
+        # Without it, cloudml-hypertune writes to the same file for all jobs and users of this machine.
         "CLOUD_ML_HP_METRIC_FILE": str(temp / "hypertune" / "output.metrics"),
     }
 
 
 def proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's proxies; none of them leads to the job's storage, which is on loopback."""
+    """Return the user's proxies, with loopback excluded."""
+    # The job's storage is on loopback: a proxy couldn't reach it.
     chosen = _chosen(environ, frozenset({*_PROXIES, *(name.lower() for name in _PROXIES)}), ())
     direct = {name: _with_loopback(chosen.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
     return {**chosen, **direct}

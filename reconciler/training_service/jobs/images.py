@@ -1,12 +1,12 @@
-"""The cloud's executor images and runtimes: which Python they have, and which packages.
+"""Python versions and packages of the cloud's executor images and runtimes.
 
-An image is named by the last part of its URI without the tag: the framework, cpu or gpu, the framework's
-version and, for some, the Python ("tf-gpu.2-12.py310"). A runtime of AI Platform Training is named by its
-version ("2.11"). Google updates the images within a framework's minor version, so the framework's minor
-version is what is fixed here; of the other packages, the range that the framework was made for.
+An image's name is the last part of its URI without the tag: the framework, cpu or gpu, the framework's
+version and, for some, the Python ("tf-gpu.2-12.py310"). The name of an AI Platform Training runtime is its
+version ("2.11"). Google updates the images within a framework's minor version, so the tables fix the
+framework's minor version, and for other packages the range that the framework was made for.
 
 Sources: the pages "Prebuilt containers for custom training" (Vertex AI) and "Runtime version list" (AI
-Platform Training); for which Python a framework's version has wheels, the package index.
+Platform Training); the package index for the Pythons with wheels of each framework.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NEWEST: Minor = (3, 99)
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One distribution of an image.
+    """A distribution of an image.
 
     Attributes:
-        requirement: What is installed, such as `scikit-learn==1.6.*`.
-        modules: The modules whose import asks for it, dotted.
-        names: Functions whose use asks for it, such as `read_parquet`.
-        oldest, newest: The Pythons that it has wheels for.
+        requirement: The requirement to install, such as `scikit-learn==1.6.*`.
+        modules: Dotted modules; a trainer that imports any of them needs the package.
+        names: Functions such as `read_parquet`; a trainer that uses any of them needs the package.
+        oldest, newest: The range of Pythons that it has wheels for.
     """
 
     requirement: str
@@ -43,28 +43,21 @@ class Package:
 
     @property
     def distribution(self) -> str:
-        """The normalised name."""
+        """Normalised name."""
         return normalised(re.split(r"[<>=!~;\[ ]", self.requirement, maxsplit=1)[0])
 
     def needed_by(self, needs: Needs) -> bool:
-        """Whether a trainer that mentions this needs the package."""
+        """Return True if a trainer with these needs uses the package."""
         return (
             self.distribution in needs.distributions
-            or any(_is_in(module, wanted) for module in self.modules for wanted in needs.modules)
+            or any(_is_in(module, imported) for module in self.modules for imported in needs.modules)
             or any(name in needs.names for name in self.names)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An executor image or a runtime.
-
-    Attributes:
-        name: As above.
-        python: Its Python.
-        packages: What is in it.
-        on_accelerators: Whether it is made for GPUs.
-    """
+    """An executor image or a runtime; `on_accelerators` is True for images made for GPUs."""
 
     name: str
     python: Minor
@@ -72,29 +65,29 @@ class Image:
     on_accelerators: bool = False
 
     def needed(self, needs: Needs) -> tuple[Package, ...]:
-        """Those of its packages that a trainer with these needs uses."""
+        """Return the packages that a trainer with these needs uses."""
         return tuple(package for package in self.packages if package.needed_by(needs))
 
     def constraints(self) -> tuple[str, ...]:
-        """The versions of its framework and what belongs to that, whatever asks for them."""
+        """Return the versions of the framework and related packages, also for dependencies."""
         return tuple(package.requirement for package in self.packages if package not in _COMMON)
 
-    def holding(self, module: str) -> Package | None:
-        """The package that a module, or a part of one, comes with; None where the image has none."""
+    def package_with(self, module: str) -> Package | None:
+        """Return the image's package that contains a module or a submodule, None if it has none."""
         needs = Needs(frozenset({module}))
         return next((package for package in self.packages if package.needed_by(needs)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What the user runs an image as: any Python that matches `python`, with exactly these requirements."""
+    """The user's replacement for an image: any Python that matches `python`, with these requirements only."""
 
     python: str
     requirements: tuple[str, ...]
 
 
 def find_image(name: str) -> Image | None:
-    """The image of this URI, or the runtime of this version, None where it isn't in the table."""
+    """Return the image of this URI or the runtime of this version; None if the tables don't list it."""
     if name in _RUNTIMES:
         python, requirements = _RUNTIMES[name]
         return Image(name, _minor(python), _packages(requirements.split()))
@@ -103,7 +96,7 @@ def find_image(name: str) -> Image | None:
 
 
 def find_override(name: str, images: Mapping[str, Any]) -> Override | None:
-    """What `images` says of this image: under the name as it is written, else without its tag."""
+    """Return the entry of the `images` setting for this image: by its full name, else without its tag."""
     entry = images.get(name, images.get(_without_tag(name)))
     if entry is None:
         return None
@@ -111,18 +104,18 @@ def find_override(name: str, images: Mapping[str, Any]) -> Override | None:
 
 
 def pythons_with_wheels(packages: Iterable[Package]) -> tuple[Minor, Minor]:
-    """The oldest and the newest Python that all of these have wheels for."""
+    """Return the oldest and the newest Python with wheels of all these packages."""
     held = tuple(packages)
     return max([OLDEST, *(p.oldest for p in held)]), min([NEWEST, *(p.newest for p in held)])
 
 
 def how_to_override(name: str) -> str:
-    """What to write into the configuration for an image that isn't in the table."""
+    """Return an example of the `images` setting for an image that the tables don't list."""
     return f'images: {{"{name}": {{python: "3.11", requirements: ["scikit-learn==1.6.1"]}}}}'
 
 
-def _is_in(module: str, wanted: str) -> bool:
-    return wanted == module or wanted.startswith(f"{module}.")
+def _is_in(module: str, imported: str) -> bool:
+    return imported == module or imported.startswith(f"{module}.")
 
 
 def _without_tag(name: str) -> str:
@@ -166,10 +159,10 @@ def _package(requirement: str) -> Package:
     return Package(requirement, _MODULES.get(name, (name,)), (), _minor(oldest), _minor(newest))
 
 
-# Packages of every image, in whatever version suits the Python.
+# Packages of every image, in any version that supports the Python.
 _COMMON = (
     Package("cloudml-hypertune", ("hypertune",)),
-    # How pandas reads gs:// paths. Newer ones ask Google what kind of bucket it is, past any emulator.
+    # pandas reads gs:// paths with it. Newer versions ask Google for the bucket's type, despite an emulator.
     Package("gcsfs<2025.10", ("gcsfs", "fsspec", "pandas", "dask")),
     Package("google-cloud-aiplatform", ("google.cloud.aiplatform",)),
     Package("google-cloud-bigquery", ("google.cloud.bigquery",)),
@@ -181,7 +174,7 @@ _COMMON = (
     Package("pyyaml", ("yaml",)),
     Package("requests", ("requests",)),
     Package("seaborn", ("seaborn",)),
-    Package("setuptools<81", ("pkg_resources",)),  # the last ones that have it
+    Package("setuptools<81", ("pkg_resources",)),  # version 81 removed pkg_resources
     Package("six", ("six",)),
     Package("tables", ("tables",), ("read_hdf", "to_hdf")),
 )
@@ -192,7 +185,7 @@ _MODULES = {
     "protobuf": ("google.protobuf",),
 }
 
-# The oldest and the newest Python with wheels, where there are limits.
+# The oldest and the newest Python with wheels, for packages with such limits.
 _WHEELS = {
     "numpy<1.20": "3.6 3.9",
     "numpy<1.24": "3.7 3.11",
@@ -245,14 +238,14 @@ _WHEELS = {
     "xgboost==2.1.*": "3.8 3.99",
 }
 
-# What the frameworks of a time were made for.
+# Versions of common packages that the frameworks of each year were made for.
 _2020 = "numpy<1.20 pandas<1.3 scipy<1.6"
 _2022 = "numpy<1.24 pandas<2 scipy<1.11"
 _2023 = "numpy<2 pandas<3 scipy<2"
 _2024 = "numpy<3 pandas<3 scipy<2"
 
 # Framework and version: Python, packages.
-# TensorFlow up to 2.11 lets pip choose a newer protobuf than it works with.
+# TensorFlow up to 2.11 needs a limit for protobuf: its own requirement allows incompatible newer versions.
 _EXECUTOR_IMAGES = {
     "tf 1.15": ("3.7", f"tensorflow==1.15.* protobuf<3.21 {_2020}"),
     "tf 2.1": ("3.7", f"tensorflow==2.1.* protobuf<3.21 {_2020}"),

@@ -1,6 +1,6 @@
-"""From a job as it was sent to what is run for it: programs, their arguments and their environment variables.
+"""Translation of a submitted job into its programs, arguments and environment variables.
 
-Nothing here touches the machine.
+The functions are pure: the caller passes in the machine's properties.
 """
 
 from __future__ import annotations
@@ -27,43 +27,7 @@ from reconciler.training_service.state.records import (
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, ReplicaSpec, RunSpec
 from reconciler.training_service.tuning.study import DEFAULT_TAG, as_argument
 
-
-def dealt(replicas: Sequence[Replica], gpus: Sequence[str]) -> list[tuple[str, ...]]:
-    """Each replica's GPUs: as many as it asks for, else equal shares.
-
-    Where there isn't one for each, none gets any: replicas that work together have to be alike.
-    """
-    wanted = [replica.pool.gpus for replica in replicas]
-    if sum(wanted) > len(gpus):
-        share = len(gpus) // sum(number > 0 for number in wanted)
-        wanted = [min(number, share) for number in wanted]
-    left = iter(gpus)
-    return [tuple(next(left) for _ in range(number)) for number in wanted]
-
-
-def warnings(pools: Sequence[Pool], gpus: Sequence[str]) -> tuple[str, ...]:
-    """What differs from the cloud: one line, or none."""
-    asking = [pool for pool in pools if pool.gpus]
-    if not asking:
-        return _of_image(pools)
-    wanted = sum(pool.size * pool.gpus for pool in asking)
-    what = asking[0].accelerator or asking[0].machine_type
-    if wanted <= len(gpus):
-        return ()
-    if len(gpus) < sum(pool.size for pool in asking):
-        return (f"{what} asks for accelerators: the job runs on the CPU here.",)
-    return (f"The job asks for {wanted} accelerators ({what}), and has {len(gpus)} here.",)
-
-
-def _of_image(pools: Sequence[Pool]) -> tuple[str, ...]:
-    for pool in pools:
-        image = find_image(pool.task.image) if isinstance(pool.task, PythonTask) else None
-        if image is not None and image.on_accelerators:
-            return (f"The image {pool.task.image} asks for accelerators: the job runs on the CPU here.",)
-    return ()
-
-
-MOST_REPLICAS = 200  # of one run: each is a process, and is told where all the others are
+MOST_REPLICAS = 200  # of one run: each is a process, and its environment lists the addresses of all
 _WEEK = "604800s"
 _DAY = "86400s"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,15 +35,15 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What a run finds on this machine.
+    """Resources of this machine for a run.
 
     Attributes:
-        storage_url: Cloud Storage's API for this job alone.
-        buckets: The folder of the buckets' folders, absolute.
-        machine: What this machine has.
-        ports: As many free ones on loopback as `ports_wanted`: PyTorch's, then one for each replica.
-        gpus: The GPUs that are this run's, as CUDA_VISIBLE_DEVICES names them.
-        reserved: What no job may touch: "bucket", or "bucket/the beginning of names".
+        storage_url: The address of Cloud Storage's API for this job only.
+        buckets: The absolute path of the folder with the buckets' folders.
+        machine: The size of this machine.
+        ports: `ports_wanted` free ports on loopback: PyTorch's, then one for each replica.
+        gpus: The GPUs reserved for this run, as in CUDA_VISIBLE_DEVICES.
+        reserved: Places closed to all jobs: "bucket", or "bucket/prefix of object names".
     """
 
     storage_url: str
@@ -92,17 +56,17 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job can't run here: the google.rpc.Status that it fails with."""
+    """The google.rpc.Status of a job that can't run on this machine."""
 
     code: int
     message: str
 
 
 def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunSpec | Refusal:
-    """What to run for this job, or why nothing can be run for it.
+    """Return the programs to run for a job, or the reason that it can't run.
 
     Args:
-        trial: The trial to run of a job that has trials.
+        trial: The trial to run, for a job with trials.
     """
     pools = pools_of(job)
     refusal = _too_many(pools) or next(
@@ -113,7 +77,7 @@ def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunS
     number = trial.number if trial else 0
     pools = tuple(_with_arguments(pool, _arguments(job, trial), job.images) for pool in pools)
     replicas = replicas_of(pools, here.ports[1:])
-    gpus = dealt(replicas, here.gpus)
+    gpus = _assign_gpus(replicas, here.gpus)
     scheduling = _scheduling(job)
     limit = "maxRunningTime" if job.collection == ML_JOBS else "timeout"
     spec = RunSpec(
@@ -124,22 +88,23 @@ def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunS
         buckets=auth.job_access(job.body, here.reserved).places(),
         time_limit=seconds(scheduling.get(limit, _WEEK)),
         time_limit_field=f"scheduling.{limit}",
-        warnings=warnings(pools, here.gpus),
+        warnings=_warnings(pools, here.gpus),
         trial=number,
         metrics=_metrics(job) if trial else (),
         restarts=may_be_retried(job),
         restarts_together=scheduling.get("restartJobOnWorkerRestart", False),
     )
-    return _with_null(spec) or spec
+    return _refuse_null(spec) or spec
 
 
 def ports_wanted(job: JobRecord) -> int:
-    """How many ports a run of this job needs; of one that `launch` refuses, no more than others may need."""
+    """Return the number of ports that a run of this job needs."""
+    # Limited, because ports are reserved before `launch` refuses a job with too many replicas.
     return 1 + min(MOST_REPLICAS, sum(pool.size for pool in pools_of(job)))
 
 
 def demand(job: JobRecord, whole: Machine) -> Machine:
-    """What the job asks for, at most the whole machine: all its replicas, and the trials it runs at once."""
+    """Return the resources of all replicas of all parallel trials, at most the whole machine."""
     pools, trials = pools_of(job), parallel_trials(job, whole)
     machines = [(pool.machine or replace(whole, gpus=pool.gpus), pool.size * trials) for pool in pools]
     return Machine(
@@ -150,24 +115,24 @@ def demand(job: JobRecord, whole: Machine) -> Machine:
 
 
 def parallel_trials(job: JobRecord, whole: Machine) -> int:
-    """How many of the job's trials run at once: as many as it wishes, if there is a CPU for each replica.
+    """Return the number of trials to run at the same time, at least 1.
 
-    And, where there are GPUs, as many as there are for each that asks for some.
+    The job's own limit is reduced to a CPU for each replica and, on a machine with GPUs, to the GPUs that its
+    replicas request.
     """
     if job.collection == ML_JOBS:
-        wish = job.body.get("trainingInput", {}).get("hyperparameters", {}).get("maxParallelTrials", 1)
+        limit = job.body.get("trainingInput", {}).get("hyperparameters", {}).get("maxParallelTrials", 1)
     else:
-        wish = job.body.get("parallelTrialCount", 1)
+        limit = job.body.get("parallelTrialCount", 1)
     pools = pools_of(job)
     gpus = sum(pool.size * pool.gpus for pool in pools) if whole.gpus else 0
-    room = min(
-        whole.cpus // max(1, sum(pool.size for pool in pools)), whole.gpus // gpus if gpus else int(wish)
-    )
-    return max(1, min(int(wish), room))
+    by_cpus = whole.cpus // max(1, sum(pool.size for pool in pools))
+    by_gpus = whole.gpus // gpus if gpus else int(limit)
+    return max(1, min(int(limit), by_cpus, by_gpus))
 
 
 def max_wait(job: JobRecord) -> float | None:
-    """Seconds that a job may wait until it is RUNNING, None where it may wait for ever."""
+    """Return the seconds that a job may wait until it is RUNNING, None for no limit."""
     scheduling = _scheduling(job)
     if job.collection == ML_JOBS:
         text = scheduling.get("maxWaitTime")
@@ -178,22 +143,22 @@ def max_wait(job: JobRecord) -> float | None:
 
 
 def may_be_retried(job: JobRecord) -> bool:
-    """Whether what was lost with its machine, or was ended by SIGTERM, is started again."""
+    """Return True if a replica is restarted after its machine was lost or SIGTERM ended it."""
     return not _scheduling(job).get("disableRetries", False)
 
 
 def priority(job: JobRecord) -> int:
-    """Jobs with a higher one are started first; Vertex AI's are all alike."""
+    """Return the priority of a job: the scheduler starts higher ones first. Vertex AI has none: 0."""
     return int(_scheduling(job).get("priority", 0)) if job.collection == ML_JOBS else 0
 
 
 def seconds(duration: str) -> float:
-    """The seconds in a google.protobuf.Duration such as `3600s`."""
+    """Return the seconds of a google.protobuf.Duration such as `3600s`."""
     return float(duration.removesuffix("s"))
 
 
 def bucket_of(uri: str) -> str:
-    """The bucket in a gs:// URI, "" where there is none."""
+    """Return the bucket of a gs:// URI, "" for other texts."""
     match = re.match(r"gs://([^/]+)", uri)
     return match[1] if match else ""
 
@@ -218,11 +183,11 @@ def _metrics(job: JobRecord) -> tuple[str, ...]:
 
 
 def _arguments(job: JobRecord, trial: TrialRecord | None) -> tuple[str, ...]:
-    """What follows the job's own arguments: a trial's parameters, and the job-dir (ml)."""
+    """Return the arguments to append to the job's own: a trial's parameters, and --job-dir (ml)."""
     parameters = trial.parameters.items() if trial else ()
     words = [word for name, value in parameters for word in (f"--{name}", as_argument(value))]
     if job.collection == ML_JOBS and (job_dir := _output(job)):
-        # Each trial has a folder of its own in it; without trials it is passed on as it was written.
+        # Each trial has its own folder in it. Without trials the API passes the text on unchanged.
         words += ["--job-dir", f"{job_dir.rstrip('/')}/{trial.number}" if trial else job_dir]
     return tuple(words)
 
@@ -231,23 +196,56 @@ def _with_arguments(pool: Pool, words: tuple[str, ...], images: Mapping[str, Any
     task = pool.task
     if isinstance(task, ContainerTask):
         return replace(pool, task=replace(task, args=(*task.args, *words)))
-    override = find_override(task.image, images)
-    known = None if override is None else asdict(override)
-    return replace(pool, task=replace(task, args=(*task.args, *words), override=known))
+    found = find_override(task.image, images)
+    override = None if found is None else asdict(found)
+    return replace(pool, task=replace(task, args=(*task.args, *words), override=override))
+
+
+def _assign_gpus(replicas: Sequence[Replica], gpus: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return each replica's GPUs: the requested number if the machine has enough, else equal shares."""
+    numbers = [replica.pool.gpus for replica in replicas]
+    if sum(numbers) > len(gpus):
+        # The share is 0 if some replica would get none: replicas that work together have to be alike.
+        share = len(gpus) // sum(number > 0 for number in numbers)
+        numbers = [min(number, share) for number in numbers]
+    left = iter(gpus)
+    return [tuple(next(left) for _ in range(number)) for number in numbers]
+
+
+def _warnings(pools: Sequence[Pool], gpus: Sequence[str]) -> tuple[str, ...]:
+    """Return at most one line, on missing accelerators."""
+    with_gpus = [pool for pool in pools if pool.gpus]
+    if not with_gpus:
+        return _image_warnings(pools)
+    requested = sum(pool.size * pool.gpus for pool in with_gpus)
+    name = with_gpus[0].accelerator or with_gpus[0].machine_type
+    if requested <= len(gpus):
+        return ()
+    if len(gpus) < sum(pool.size for pool in with_gpus):
+        return (f"{name} asks for accelerators: the job runs on the CPU here.",)
+    return (f"The job asks for {requested} accelerators ({name}), and has {len(gpus)} here.",)
+
+
+def _image_warnings(pools: Sequence[Pool]) -> tuple[str, ...]:
+    for pool in pools:
+        image = find_image(pool.task.image) if isinstance(pool.task, PythonTask) else None
+        if image is not None and image.on_accelerators:
+            return (f"The image {pool.task.image} asks for accelerators: the job runs on the CPU here.",)
+    return ()
 
 
 def _too_many(pools: Sequence[Pool]) -> Refusal | None:
-    wanted = sum(pool.size for pool in pools)
-    if wanted <= MOST_REPLICAS:
+    total = sum(pool.size for pool in pools)
+    if total <= MOST_REPLICAS:
         return None
     return Refusal(
         Code.UNIMPLEMENTED,
-        f"The job has {wanted} replicas: the embedded training service runs {MOST_REPLICAS} at most.",
+        f"The job has {total} replicas: the embedded training service runs {MOST_REPLICAS} at most.",
     )
 
 
-def _with_null(spec: RunSpec) -> Refusal | None:
-    """Why programs can't be started as the job says it: the system ends a word where it has a NUL."""
+def _refuse_null(spec: RunSpec) -> Refusal | None:
+    # The system ends a program's argument or variable at its first NUL, so it would get another value.
     for replica in spec.replicas:
         task = replica.task
         if isinstance(task, ContainerTask):
@@ -296,20 +294,20 @@ def _replica(
     own = replicas[rank]
     task = own.pool.task
     machine = own.pool.machine or here.machine
-    # All that runs at once shares this machine's CPUs.
+    # All replicas of all parallel trials share this machine's CPUs.
     share = here.machine.cpus // (len(replicas) * parallel_trials(job, here.machine))
     env = {
         "CLOUD_ML_PROJECT_ID": number_of(job.project),
         "CLOUD_ML_JOB_ID": job.job_id,
-        "CLOUD_ML_JOB": _told_job(task),
-        **environment_variables.told_trial(trial, _metrics(job)),
+        "CLOUD_ML_JOB": _job_description(task),
+        **environment_variables.for_trial(trial, _metrics(job)),
         **environment_variables.for_pytorch(here.ports[0], rank, len(replicas)),
         "OMP_NUM_THREADS": str(max(1, min(machine.cpus, share))),
-        # Also where the job asks for none: others' GPUs are others'.
+        # Set also for a replica without GPUs, or it would see those of other jobs.
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         **metadata_server.variables(here.storage_url),
         "RECONCILER_GCS_DIR": str(here.buckets),
-        **_of_api(job, replicas, own, trial),
+        **_api_variables(job, replicas, own, trial),
     }
     return ReplicaSpec(
         name=own.name,
@@ -322,23 +320,23 @@ def _replica(
     )
 
 
-def _told_job(task: PythonTask | ContainerTask) -> str:
+def _job_description(task: PythonTask | ContainerTask) -> str:
     if isinstance(task, ContainerTask):
-        return environment_variables.told_job("", (), task.args)
-    return environment_variables.told_job(task.module, task.packages, task.args)
+        return environment_variables.job_description("", (), task.args)
+    return environment_variables.job_description(task.module, task.packages, task.args)
 
 
-def _of_api(job: JobRecord, replicas: Sequence[Replica], own: Replica, trial: int) -> dict[str, str]:
-    """The variables that are another matter in each of the two APIs."""
+def _api_variables(job: JobRecord, replicas: Sequence[Replica], own: Replica, trial: int) -> dict[str, str]:
+    """Return the variables that differ between the two APIs."""
     if job.collection == ML_JOBS:
         given: JsonObject = job.body.get("trainingInput", {})
-        told, primary = environment_variables.snake_case(given), environment_variables.primary_of_ml(given)
+        spec, primary = environment_variables.snake_case(given), environment_variables.primary_of_ml(given)
         found = {
             "CLOUD_ML_REGION": given.get("region", ""),
-            "TF_CONFIG": environment_variables.tf_config(replicas, own, primary, told, trial),
+            "TF_CONFIG": environment_variables.tf_config(replicas, own, primary, spec, trial),
         }
         if isinstance(own.pool.task, ContainerTask):
-            found["CLUSTER_SPEC"] = environment_variables.cluster_spec(replicas, own, told, trial)
+            found["CLUSTER_SPEC"] = environment_variables.cluster_spec(replicas, own, spec, trial)
         return found
     spec = job_spec_of(job)
     found = {
@@ -346,6 +344,7 @@ def _of_api(job: JobRecord, replicas: Sequence[Replica], own: Replica, trial: in
         "CLOUD_ML_REGION": job.location,
         "CLUSTER_SPEC": environment_variables.cluster_spec(replicas, own, spec, trial),
     }
+    # Vertex AI sets TF_CONFIG only for distributed jobs.
     if len(replicas) > 1:
         found["TF_CONFIG"] = environment_variables.tf_config(replicas, own, "chief", spec, trial)
     return found

@@ -1,4 +1,4 @@
-"""What the cloud's machine types hold.
+"""CPUs, memory and GPUs of the cloud's machine types and of this machine.
 
 Sources: Compute Engine's pages on its machine families, and for AI Platform Training's own names its page
 "Specifying machine types or scale tiers".
@@ -21,14 +21,14 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine holds; memory in bytes."""
+    """Size of a machine; memory in bytes."""
 
     cpus: int
     memory: int
     gpus: int = 0
 
 
-# AI Platform's own names: the machine type, and how many GPUs it comes with.
+# AI Platform's own names: the machine type, and the number of its GPUs.
 _OWN_NAMES = {
     "standard": ("n1-standard-4", 0),
     "large_model": ("n1-highmem-8", 0),
@@ -46,7 +46,7 @@ _OWN_NAMES = {
     "complex_model_l_v100": ("n1-standard-32", 8),
 }
 
-# GiB of each CPU, for standard, highmem and highcpu; a series that isn't here is like n2 and c3.
+# GiB per CPU, for standard, highmem and highcpu; other series have the values in `_OTHER_SERIES`.
 _OTHER_SERIES = (4.0, 8.0, 2.0)
 _SERIES = {
     "n1": (3.75, 6.5, 0.9),
@@ -59,7 +59,7 @@ _SERIES = {
 }
 _KINDS = ("standard", "highmem", "highcpu")
 
-# GiB of each CPU of the machines that are made for memory.
+# Memory-optimized machines: GiB per CPU.
 _LARGE = {
     "n1-megamem": 14.933,
     "n1-ultramem": 24.025,
@@ -72,7 +72,7 @@ _LARGE = {
     "m3-ultramem": 30.5,
 }
 
-# The parts of a CPU that several machines share count as whole ones, as in the guest.
+# Shared-core machines: a part of a CPU counts as a whole one, as the guest system reports it.
 _SHARED = {
     "e2-micro": (2, 1.0),
     "e2-small": (2, 2.0),
@@ -81,7 +81,7 @@ _SHARED = {
     "g1-small": (1, 1.7),
 }
 
-# Accelerator-optimized machines: CPUs and GiB of each GPU.
+# Accelerator-optimized machines: CPUs and GiB per GPU.
 _BY_GPU = {
     "a2-highgpu": (12, 85),
     "a2-megagpu": (6, 85),
@@ -105,10 +105,10 @@ _CUSTOM = re.compile(r"(?:[a-z]\d+[a-z]*-)?custom-(\d+)-(\d+)(?:-ext)?")
 
 
 def machine_of(machine_type: str, accelerators: int = 0) -> Machine | None:
-    """What a machine of this type holds, None where its name doesn't tell.
+    """Return the size of a machine of this type, None for an unknown type.
 
     Args:
-        accelerators: How many GPUs the job attaches to it; what it comes with counts where that is more.
+        accelerators: The number of GPUs that the job attaches; the type's own number counts if it is larger.
     """
     own, gpus = _OWN_NAMES.get(machine_type, (machine_type, 0))
     found = _machine(own)
@@ -116,7 +116,7 @@ def machine_of(machine_type: str, accelerators: int = 0) -> Machine | None:
 
 
 def has_tpu(machine_type: str, accelerator: str) -> bool:
-    """Whether the machine, or what is put into it, is a TPU."""
+    """Return True if the machine or its accelerator is a TPU."""
     return accelerator.startswith("TPU") or re.match(r"(cloud[-_]tpu|ct\d|tpu)", machine_type) is not None
 
 
@@ -153,7 +153,7 @@ _DRIVER = Path("/proc/driver/nvidia")
 
 
 def this_machine() -> Machine:
-    """Its CPUs, memory and GPUs, as far as the service may use them."""
+    """Return the CPUs, memory and GPUs of this machine that the service may use."""
     import psutil  # slow, and a plan of a stopped service comes by here
 
     cpus, memory = _of_control_groups(_GROUPS, _own_groups())
@@ -172,16 +172,16 @@ def _own_groups() -> str:
 
 
 def _of_control_groups(mounted: Path, own: str) -> tuple[list[int], list[int]]:
-    """The limits of CPUs (at least 1 each) and of memory that a container, or systemd, sets for this process.
+    """Return the limits of CPUs (at least 1) and memory that a container or systemd sets for this process.
 
     Args:
-        mounted: Where the control groups are.
-        own: What /proc/self/cgroup says: `0::/a/b` (version 2), `4:cpu,cpuacct:/a/b` (version 1).
+        mounted: The folder of the control groups.
+        own: The content of /proc/self/cgroup: `0::/a/b` (version 2), `4:cpu,cpuacct:/a/b` (version 1).
     """
     cpus, memory = [], []
     for line in own.splitlines():
         _number, controllers, path = line.split(":", 2)
-        # Within a container the path may be the host's: then only the mount's own folder is there.
+        # In a container the path may be the host's; then only the mount's own folder exists.
         for group in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):
             folder = mounted / controllers / group
             match [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us")]:
@@ -207,9 +207,9 @@ def _words(path: Path) -> list[str]:
 
 @cache
 def gpu_ids() -> tuple[str, ...]:
-    """The GPUs that the service may use, as CUDA_VISIBLE_DEVICES names them: those of Nvidia, by the driver.
+    """Return the ids of the Nvidia GPUs that the service may use, as in CUDA_VISIBLE_DEVICES.
 
-    Looked for once; where CUDA_VISIBLE_DEVICES is set, it alone tells, and "" or -1 hides all.
+    If that variable is set, it alone decides; "" or -1 hides all GPUs. Otherwise the driver reports them.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
@@ -224,11 +224,11 @@ def gpu_ids() -> tuple[str, ...]:
             )
             if listed.returncode == 0:
                 return tuple(re.findall(r"^GPU (\d+):", listed.stdout, re.MULTILINE))
-    # Where the driver is, but not the program that asks it.
+    # Some containers have the driver, but not nvidia-smi.
     return tuple(map(str, range(len([*_DRIVER.glob("gpus/*")]))))
 
 
 def _visible(given: str) -> tuple[str, ...]:
-    """The ids in CUDA_VISIBLE_DEVICES; CUDA itself sees none from the first -1 on."""
     ids = [name.strip() for name in given.split(",")]
+    # Like CUDA, which ignores all ids from the first -1 on.
     return tuple(filter(None, takewhile(lambda name: name != "-1", ids)))

@@ -1,7 +1,7 @@
-"""What Compute Engine's metadata server tells a trainer, as far as Google's clients ask for credentials.
+"""The part of Compute Engine's metadata server that Google's clients use to get credentials.
 
-In the cloud a trainer has its credentials from there. Here the token is worth nothing: the job's storage asks
-for none. Without it `google.auth.default()` fails, and so do pyarrow's and pandas' own ways to `gs://` paths.
+In the cloud a trainer gets its credentials from that server. Here the token is a dummy: the job's storage
+requires none. Without a token `google.auth.default()` fails, and so do pyarrow and pandas for `gs://` paths.
 
 Source: the page "Predefined metadata keys" (Compute Engine).
 """
@@ -20,11 +20,11 @@ _ACCOUNT = "instance/service-accounts/"
 
 
 def variables(job_url: str) -> dict[str, str]:
-    """What leads Google's clients to a job's storage and credentials, at http://HOST:PORT/jobs/SECRET."""
+    """Return the variables that point Google's clients to a job's storage at http://HOST:PORT/jobs/SECRET."""
     place = job_url.partition("://")[2].rstrip("/")
     return {
         "STORAGE_EMULATOR_HOST": job_url,
-        # Google's C++ client, which is in pyarrow.
+        # Google's C++ client, which pyarrow uses, reads this variable only.
         "CLOUD_STORAGE_EMULATOR_ENDPOINT": job_url,
         "GCE_METADATA_HOST": place,
         "GCE_METADATA_ROOT": place,
@@ -33,34 +33,35 @@ def variables(job_url: str) -> dict[str, str]:
 
 
 def is_asked(request: Request) -> bool:
-    """Whether the request is for the metadata server; its root is asked to find out if there is one."""
+    """Return True if the request is for the metadata server."""
+    # Google's clients request the root to detect a metadata server.
     flavor = request.headers.get("metadata-flavor", "").lower() == "google"
     return flavor and (request.path == "/" or request.path.startswith(PATHS))
 
 
 def answer(request: Request, project: str) -> Response:
-    """The answer to a trainer of this project.
+    """Answer a trainer of this project.
 
     Raises:
         ApiError: NOT_FOUND.
     """
-    told = _told(request.path.removeprefix(f"{PATHS}v1/"), project)
-    if told is None:
+    value = _value(request.path.removeprefix(f"{PATHS}v1/"), project)
+    if value is None:
         raise not_found("Not found.")
-    kind = "application/text" if isinstance(told, str) else "application/json"
-    content = told if isinstance(told, str) else json.dumps(told)
+    kind = "application/text" if isinstance(value, str) else "application/json"
+    content = value if isinstance(value, str) else json.dumps(value)
     headers = (("Metadata-Flavor", "Google"), ("Content-Type", kind), ("Content-Length", str(len(content))))
     return Response(200, headers, content.encode())
 
 
-def _told(path: str, project: str) -> str | dict[str, object] | None:
+def _value(path: str, project: str) -> str | dict[str, object] | None:
     account, _, key = path.removeprefix(_ACCOUNT).partition("/")
     if path.startswith(_ACCOUNT) and account in ("default", _EMAIL):
-        of_account: dict[str, str | dict[str, object]] = {
+        account_values: dict[str, str | dict[str, object]] = {
             "": {"aliases": ["default"], "email": _EMAIL, "scopes": _SCOPES},
             "email": _EMAIL,
             "scopes": "\n".join(_SCOPES),
             "token": {"access_token": "worth-nothing", "expires_in": 3600, "token_type": "Bearer"},
         }
-        return of_account.get(key)
+        return account_values.get(key)
     return {"/": "computeMetadata/", "project/project-id": project, "universe/universe-domain": ""}.get(path)
