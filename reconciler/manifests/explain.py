@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
-from reconciler.manifests.messages import brief, choices, say, say_list_wanted, say_missing
+from reconciler.manifests.messages import brief, choices, keyword_message, list_message, missing_message
 from reconciler.manifests.yaml_load import Document
 
 _MAX_ROUNDS = 10
@@ -168,7 +168,7 @@ class _Explanation:
             around, last = _at(value, fix.keys[:-1]), fix.keys[-1]
             if fix.keys not in self._listed:
                 source = self._document.source_text(keys)
-                yield Finding(keys, *say_list_wanted(fix.keys, around[last], fix.item, source))
+                yield Finding(keys, *list_message(fix.keys, around[last], fix.item, source))
                 around[last] = [around[last]]
                 self._listed.add(fix.keys)
             return
@@ -222,17 +222,17 @@ class _Explanation:
         if error.validator == "required":
             for name in error.validator_value:
                 if name not in error.instance and (*keys, name) not in self._document.unreadable:
-                    yield Finding(keys, *say_missing(name, error.schema), of_key=True)
+                    yield Finding(keys, *missing_message(name, error.schema), of_key=True)
         elif _refuses_keys(error):
             yield from (self._unknown_key((*keys, name), name, error) for name in _unknown_keys(error))
         elif "propertyNames" in error.absolute_schema_path:
-            yield Finding((*keys, error.instance), *say(error, keys, ""), of_key=True)
+            yield Finding((*keys, error.instance), *keyword_message(error, keys, ""), of_key=True)
         else:
             source = self._document.source_text(keys)
             if _requires_list(error):
-                yield Finding(keys, *say_list_wanted(keys, error.instance, self._item(error), source))
+                yield Finding(keys, *list_message(keys, error.instance, self._item(error), source))
             else:
-                yield Finding(keys, *say(error, keys, source), of_key=_refuses_value(error))
+                yield Finding(keys, *keyword_message(error, keys, source), of_key=_refuses_value(error))
 
     def _unknown_key(self, keys: Keys, name: str, error: Any) -> Finding:
         schema = error.schema
