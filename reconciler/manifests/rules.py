@@ -1,11 +1,10 @@
-"""Rules about a job that its schema can't say, or would say badly.
+"""Rules about a job that its schema can't express, or only with poor messages.
 
-They take a document of any shape: what the schema refuses anyhow is passed over here.
+They accept a document of any shape, and skip parts that the schema refuses.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -22,13 +21,13 @@ _ROLES = [
 _TASKS = ("containerSpec", "pythonPackageSpec")
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
-_LEAST_APART = 0.999e-10  # 1e-10, less what a double can't tell apart
-_DIGITS = re.compile(r"-?[0-9]{1,19}")
+_LEAST_APART = 0.999e-10  # 1e-10, less the rounding of doubles
+
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
 
 
 def domain_findings(manifest: Any) -> Iterator[Finding]:
-    """What a service would refuse about a manifest, its `spec` above all."""
+    """Yield the mistakes of a manifest, above all in `spec`, that a service would refuse."""
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
     yield from _custom_job(("spec",), spec)
@@ -47,7 +46,10 @@ def domain_findings(manifest: Any) -> Iterator[Finding]:
 
 
 def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """The modules that must come from the manifest's `package`: what is in no other package of theirs."""
+    """Yield path and name of each module that has to come from the manifest's `package`.
+
+    A module with `packageUris` beside it comes from those packages instead.
+    """
     spec = _mapping(manifest.get("spec"))
     holders: list[tuple[Keys, Any]] = [(("spec", "trainingInput"), spec.get("trainingInput"))]
     for above in ((), ("trialJobSpec",)):
@@ -87,7 +89,7 @@ def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
-    """What is wrong with a `machineSpec`, its place as seen from there."""
+    """Return the mistake in a `machineSpec`, with its path from there."""
     machine = spec.get("machineType")
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
@@ -131,6 +133,7 @@ def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
     values = _mapping(parameter.get("discreteValueSpec")).get("values")
     yield from _increasing((*keys, "discreteValueSpec", "values"), _list(values), _LEAST_APART)
+    # Conditional parameters nest: a parameter's value may enable further parameters.
     for index, conditional in enumerate(_list(parameter.get("conditionalParameterSpecs"))):
         place = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
         yield from _parameter(place, _mapping(_mapping(conditional).get("parameterSpec")))
@@ -192,11 +195,11 @@ def _replica_hint(role: str, found: accelerators.Mismatch) -> str:
     return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
 
 
-# --- Both -----------------------------------------------------------------------------------------------
+# --- Both services --------------------------------------------------------------------------------------
 
 
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
-    """No two packages of one file name: each would be fetched over the other."""
+    """Yield packages that share a file name: downloading one would overwrite the other."""
     names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
     for index in _second(names):
         message = f"there are two packages with the file name {quote(names[index])}"
@@ -211,7 +214,7 @@ def _repeated(keys: Keys, items: list[Any], field: str) -> Iterator[Finding]:
 
 
 def _second(names: list[str]) -> Iterator[int]:
-    """Where a name stands that stood before."""
+    """Yield the index of each repeated name."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name and name in seen:
@@ -253,7 +256,7 @@ def _number(value: Any) -> int | float | None:
 
 
 def _whole(value: Any) -> int | None:
-    """A 64-bit integer as either of the two forms it can be written in."""
+    """Return a 64-bit integer from its JSON forms, a number or its digits; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return (
