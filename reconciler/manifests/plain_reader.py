@@ -41,7 +41,7 @@ _ITEMS = re.compile(rf"({_FLOW_PLAIN})|({_QUOTED})")
 _PAIRS = re.compile(rf"({_KEY}): (?:({_FLOW_PLAIN})|({_QUOTED}))")
 
 _MAX_KEPT_LENGTH = 64
-_MAX_KEPT = 1 << 14
+_MOST_KEPT = 1 << 14
 
 
 class _OddError(Exception):
@@ -74,7 +74,7 @@ class _Lines(dict[str, _Line | None]):
     def __missing__(self, text: str) -> _Line | None:
         line = _line(text)
         if len(text) <= _MAX_KEPT_LENGTH:
-            if len(self) >= _MAX_KEPT:
+            if len(self) >= _MOST_KEPT:
                 self.clear()
             self[text] = line
         return line

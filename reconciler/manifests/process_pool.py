@@ -24,7 +24,7 @@ MOST = 4
 _NUMBER = struct.Struct("<I")
 _HEAD = struct.Struct("<II")
 # The numbers of all pieces have to fit into a pipe (64 KiB on Linux) before a worker reads any.
-_MOST_PIECES = 10_000
+_MAX_PIECES = 10_000
 _READ = 1 << 20
 
 
@@ -49,7 +49,7 @@ class Workers:
 
     def __init__(self, pieces: int, work: Callable[[int], bytes], count: int) -> None:
         self._pids: dict[int, int] = {}  # by the descriptor of the process's results
-        if pieces > _MOST_PIECES:
+        if pieces > _MAX_PIECES:
             raise ValueError(f"{pieces} pieces are too many")
         todo, numbers = os.pipe()
         try:
@@ -87,7 +87,7 @@ class Workers:
                         self._reap(key.fd)
                         continue
                     key.data.extend(data)
-                    yield from _whole(key.data)
+                    yield from _complete_results(key.data)
 
     def end(self) -> None:
         """Kill the running processes and drop their results."""
@@ -111,7 +111,7 @@ class Workers:
             # A worker that kept another worker's pipe open would hide that worker's end from the reader.
             for descriptor in (*self._pids, results, numbers):
                 os.close(descriptor)
-            _work(work, todo, out)
+            _run_worker(work, todo, out)
         os.close(out)
         self._pids[results] = pid
 
@@ -122,7 +122,7 @@ class Workers:
             os.waitpid(pid, 0)
 
 
-def _work(work: Callable[[int], bytes], todo: int, out: int) -> NoReturn:
+def _run_worker(work: Callable[[int], bytes], todo: int, out: int) -> NoReturn:
     """Run a worker; never return to the caller, whose clean-up belongs to the main process."""
     status = 1
     try:
@@ -134,19 +134,19 @@ def _work(work: Callable[[int], bytes], todo: int, out: int) -> NoReturn:
         while piece := os.read(todo, _NUMBER.size):
             (number,) = _NUMBER.unpack(piece)
             result = work(number)
-            _write(out, _HEAD.pack(number, len(result)) + result)
+            _write_all(out, _HEAD.pack(number, len(result)) + result)
         status = 0
     finally:
         os._exit(status)
 
 
-def _write(out: int, data: bytes) -> None:
+def _write_all(out: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(out, rest) :]
 
 
-def _whole(data: bytearray) -> Iterator[tuple[int, bytes]]:
+def _complete_results(data: bytearray) -> Iterator[tuple[int, bytes]]:
     """Take the complete results out of the buffer."""
     start, whole = 0, memoryview(data)
     while len(data) - start >= _HEAD.size:

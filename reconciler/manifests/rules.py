@@ -96,7 +96,7 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
         return None
     found = accelerators.name_mismatch(machine) if machine else None
     if not found and bool(accelerator) != bool(count):
-        return _half_an_accelerator((), accelerator, _GPU_FIELDS)
+        return _incomplete_accelerator((), accelerator, _GPU_FIELDS)
     found = found or accelerators.mismatch(machine, accelerator, int(count))
     if not found:
         return None
@@ -104,7 +104,7 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
     return Finding((place,), found.message, _hint(found, _GPU_FIELDS))
 
 
-def _half_an_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
+def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
     # "Both `accelerator_type` and `accelerator_count` should be specified or none." (the service's error)
     there, other = fields if accelerator else fields[::-1]
     message = f"{quote(there)} and {quote(other)} need each other"
@@ -165,7 +165,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
 
 def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
     config = _mapping(accelerator_config)
-    accelerator, count = config.get("type", ""), _whole(config.get("count", 0))
+    accelerator, count = config.get("type", ""), _whole_number(config.get("count", 0))
     if not isinstance(accelerator, str) or count is None:
         return
     machine_keys = (*keys, f"{role}Type")
@@ -178,7 +178,7 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
             machine_keys, message, "take a machine of the series n1 or a2, or Vertex AI's CustomJob"
         )
     elif not found and bool(accelerator) != bool(count):
-        yield _half_an_accelerator(gpu_keys, accelerator, ("type", "count"))
+        yield _incomplete_accelerator(gpu_keys, accelerator, ("type", "count"))
     elif not found and accelerator and not machine:
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
         message = f"an accelerator needs a machine that it is attached to: {quote(f'{role}Type')}"
@@ -201,19 +201,19 @@ def _replica_hint(role: str, found: accelerators.Mismatch) -> str:
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
     """Yield packages that share a file name: downloading one would overwrite the other."""
     names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
-    for index in _second(names):
+    for index in _repeats(names):
         message = f"there are two packages with the file name {quote(names[index])}"
         yield Finding((*keys, index), message, "rename one of the two")
 
 
 def _repeated(keys: Keys, items: list[Any], field: str) -> Iterator[Finding]:
     names = [_mapping(item).get(field) for item in items]
-    for index in _second([name if isinstance(name, str) else "" for name in names]):
+    for index in _repeats([name if isinstance(name, str) else "" for name in names]):
         message = f"{quote(str(names[index]))} is there twice"
         yield Finding((*keys, index, field), message, "remove one of the two, or rename it")
 
 
-def _second(names: list[str]) -> Iterator[int]:
+def _repeats(names: list[str]) -> Iterator[int]:
     """Yield the index of each repeated name."""
     seen: set[str] = set()
     for index, name in enumerate(names):
@@ -252,10 +252,10 @@ def _list(value: Any) -> list[Any]:
 def _number(value: Any) -> int | float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    return _whole(value)
+    return _whole_number(value)
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     """Return a 64-bit integer from its JSON forms, a number or its digits; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
