@@ -168,27 +168,13 @@ def _join_or(values: Iterable[object]) -> str:
 # Names of the series A and of TPUs end with the number of accelerators: a2-highgpu-8g, ct5lp-hightpu-4t.
 _COUNTED = re.compile(r"(?:a[0-9]|ct[0-9]|tpu)[a-z0-9]*-[a-z]+-([0-9]{1,3})[gt]")
 
-# Names of the series G end with the number of CPUs. A fraction of a GPU counts as 1.
-_BY_CPUS = {
-    "g2-standard-4": 1,
-    "g2-standard-8": 1,
-    "g2-standard-12": 1,
-    "g2-standard-16": 1,
-    "g2-standard-24": 2,
-    "g2-standard-32": 1,
-    "g2-standard-48": 4,
-    "g2-standard-96": 8,
-    "g4-standard-6": 1,
-    "g4-standard-12": 1,
-    "g4-standard-24": 1,
-    "g4-standard-48": 1,
-    "g4-standard-96": 2,
-    "g4-standard-192": 4,
-    "g4-standard-384": 8,
-}
+# Machines with a fraction of a GPU, which counts as 1.
+_FRACTIONS = ("g4-standard-6", "g4-standard-12", "g4-standard-24")
 
 
 def accelerators_of(machine: str) -> int:
     """Return the number of accelerators of a machine type; 0 for none or for an unknown name."""
     counted = _COUNTED.fullmatch(machine)
-    return int(counted[1]) if counted else _BY_CPUS.get(machine, 0)
+    if counted:
+        return int(counted[1])
+    return 1 if machine in _FRACTIONS else _BUNDLED.get(machine, ("", 0))[1]

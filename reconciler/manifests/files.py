@@ -286,7 +286,7 @@ class _Walk:
         if root is None:
             self._allowed.append(real if real.is_dir() else real.parent)
         if not self._is_allowed(real):
-            self._add_outside(written, shown)
+            self._add_obstacle(written, leads_out(shown))
         elif real.is_dir():
             self._folder(os.fspath(real), shown)
         else:
@@ -323,7 +323,7 @@ class _Walk:
     def _entries(self, real: str, shown: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(real) as entries:
-                return sorted(entries, key=_name)
+                return sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             self._add_obstacle(Path(real), unreadable(shown, error))
             return []
@@ -335,7 +335,7 @@ class _Walk:
         if place.name.startswith(".") if is_folder else not place.name.endswith(SUFFIXES):
             return
         if not self._is_allowed(real):
-            self._add_outside(place, shown)
+            self._add_obstacle(place, leads_out(shown))
         elif not mode:
             self._add_obstacle(
                 place, Problem(shown, 1, 1, "", "this link leads nowhere", "mend it, or remove it")
@@ -370,23 +370,15 @@ class _Walk:
         elif place not in self.files:
             self.files[place] = ManifestFile(shown, place, signature_of(status))
 
-    def _add_outside(self, place: Path, shown: str) -> None:
-        self._add_obstacle(place, leads_out(shown))
-
     def _add_obstacle(self, place: Path, problem: Problem) -> None:
         # A byte that isn't UTF-8 is a lone surrogate here, which can't be printed.
-        path = "".join(char if char.isprintable() else _escaped(char) for char in problem.path)
+        path = "".join(
+            char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+            for char in problem.path
+        )
         self.obstacles.append(Obstacle(place, replace(problem, path=path)))
-
-
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name
 
 
 def _without_dots(path: Path) -> Path:
     """Return an absolute path without "..", with its links: the path as users know it."""
     return Path(os.path.normpath(path.absolute()))
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -41,13 +41,12 @@ def keyword_message(error: Any, keys: Keys, source: str) -> Message:
         keys: The path to the failed value.
         source: The value as written in the file, if it is a scalar.
     """
-    own = error.schema.get("x-message", "") if isinstance(error.schema, Mapping) else ""
-    hint = error.schema.get("x-hint", "") if isinstance(error.schema, Mapping) else ""
+    schema = error.schema if isinstance(error.schema, Mapping) else {}  # a schema may also be a boolean
+    own, hint = schema.get("x-message", ""), schema.get("x-hint", "")
     if own:
         return (f"{shown(error.instance)} is {own}" if own.startswith("not ") else own), hint
-    made = _BY_KEYWORD.get(error.validator, _not_allowed)
-    message, made_hint = made(error, keys, source)
-    return message, hint or made_hint
+    message, default_hint = _BY_KEYWORD.get(error.validator, _not_allowed)(error, keys, source)
+    return message, hint or default_hint
 
 
 def missing_message(name: str, schema: Mapping[str, Any]) -> Message:
@@ -139,11 +138,8 @@ def _text(value: Any) -> str:
 def _scalar(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return (
-        str(int(value))
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-        else str(value)
-    )
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value)) if is_whole else str(value)
 
 
 def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
@@ -168,12 +164,9 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
         return f"{needed}, not {brief(source)}", _whole_number_hint(value)
     read_as = _scalar(value)
     # YAML may have changed the number: 1.10 is 1.1, and 0x10 is 16.
-    if isinstance(value, bool) or source == read_as:
-        return f"{needed}, not {brief(source)}", f"write {_as_text(source, error.schema)} with quotes"
-    return (
-        f"{needed}, but YAML reads {brief(source)} as {read_as}",
-        f"write {_as_text(source, error.schema)} with quotes",
-    )
+    is_same = isinstance(value, bool) or source == read_as
+    mistake = f"not {brief(source)}" if is_same else f"but YAML reads {brief(source)} as {read_as}"
+    return f"{needed}, {mistake}", f"write {_as_text(source, error.schema)} with quotes"
 
 
 def _type_names(types: list[str]) -> str:
@@ -254,14 +247,10 @@ def _int64(error: Any, keys: Keys) -> Message:
     return f"{name_of(keys)} must be a whole number, not {quote(text)}", "write digits only"
 
 
-def _out_of_bounds(word: str, limit: str) -> Callable[[Any, Keys, str], Message]:
-    def tell(error: Any, keys: Keys, source: str) -> Message:
-        return (
-            f"{brief(source)} is too {word} for {name_of(keys)}",
-            f"the {limit} is {_scalar(error.validator_value)}",
-        )
-
-    return tell
+def _out_of_bounds(error: Any, keys: Keys, source: str) -> Message:
+    word, limit = ("small", "least") if error.validator == "minimum" else ("large", "most")
+    message = f"{brief(source)} is too {word} for {name_of(keys)}"
+    return message, f"the {limit} is {_scalar(error.validator_value)}"
 
 
 def _too_few(error: Any, keys: Keys, source: str) -> Message:
@@ -287,8 +276,8 @@ _BY_KEYWORD: dict[str, Callable[[Any, Keys, str], Message]] = {
     "enum": _wrong_choice,
     "const": _wrong_choice,
     "pattern": _wrong_form,
-    "minimum": _out_of_bounds("small", "least"),
-    "maximum": _out_of_bounds("large", "most"),
+    "minimum": _out_of_bounds,
+    "maximum": _out_of_bounds,
     "minLength": _too_few,
     "minItems": _too_few,
     "minProperties": _too_few,

@@ -286,13 +286,11 @@ class _NamedSecrets:
 
     def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
         """Yield the key of each text that is a secret or contains one, and its name."""
-        items: Iterable[tuple[Any, Any]] = enumerate(around)
         if isinstance(around, dict):
-            items = around.items()
             yield from self._in_mapping(around)
         else:
             yield from self._in_list(around)
-        for key, part in items:
+        for key, part in around.items() if isinstance(around, dict) else enumerate(around):
             if part.__class__ is str and len(part) > _MIN_LENGTH and ("=" in part or "-" in part):
                 yield from ((key, name) for name in self._assigned(part))
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, msgpack
@@ -97,9 +96,7 @@ class Reading:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folders.close()
 
     def __iter__(self) -> Iterator[KnownFile | bytes | Problem]:
@@ -142,7 +139,11 @@ class Reading:
             signature = content.signature
             is_sure = signature is not None and can_be_trusted(signature, now)
             found.append((digest, signature if is_sure else None))
-        known = _known_files(contents, self._memory.filled) if contents else {}
+        known: dict[bytes, KnownFile] = {}
+        if contents:
+            from reconciler.manifests.fast_validate import known_files  # PyYAML is slow to import
+
+            known = known_files(contents, self._memory.filled)
         return [_Read(digest, signature, known.get(digest)) for digest, signature in found]
 
     def _workers(self) -> Workers | None:
@@ -177,12 +178,6 @@ class Reading:
 
     def _indices(self, piece: int) -> list[int]:
         return self._unread[piece * _PIECE : (piece + 1) * _PIECE]
-
-
-def _known_files(contents: Mapping[bytes, bytes], filled: frozenset[str]) -> dict[bytes, KnownFile]:
-    from reconciler.manifests.fast_validate import known_files  # PyYAML and jsonschema-rs are slow to import
-
-    return known_files(contents, filled)
 
 
 _Entry = tuple[ManifestFile, "KnownFile | ExaminedFile"]
@@ -298,10 +293,9 @@ class _Validator:
             suspects = self._suspects(seen)
             if not suspects:
                 break
-            entries = [
-                (file, self._examine_again(file) if file.place in suspects else found)
-                for file, found in entries
-            ]
+            for index, (file, _) in enumerate(entries):
+                if file.place in suspects:
+                    entries[index] = (file, self._examined(file, self._reading.bytes_of(file)))
         problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
         return self._combine(seen, problems)
 
@@ -325,10 +319,6 @@ class _Validator:
         if isinstance(content, Problem):
             return ExaminedFile(file.path, problems=[content])
         return examine(file, content, self._memory.filled, self._packages.folder)
-
-    def _examine_again(self, file: ManifestFile) -> ExaminedFile:
-        """Return the slow check's result for a known file that has a problem together with other files."""
-        return self._examined(file, self._reading.bytes_of(file))
 
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
         for file, found in entries:

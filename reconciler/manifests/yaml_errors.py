@@ -55,7 +55,7 @@ class _Place:
         return f"line {self.first_line + self.start_line}, column {self.start_column + 1}"
 
     def line_above(self) -> int | None:
-        """Return the nearest line line_above that is neither blank nor a comment."""
+        """Return the nearest line above that is neither blank nor a comment."""
         for number in range(self.line - 1, -1, -1):
             text = self.lines[number].strip()
             if text and not text.startswith("#"):
@@ -92,7 +92,7 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
 
 
 def _colon(place: _Place) -> Flaw:
-    """Explain a misplaced ":"; often the line line_above lacks a blank, or text contains ": "."""
+    """Explain a misplaced ":"; often the line above lacks a blank, or text contains ": "."""
     line = place.lines[place.line]
     before = line[: place.column]
     line_above = place.line_above()

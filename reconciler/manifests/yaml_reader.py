@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,21 +181,8 @@ class _Reader:
                 if event.anchor or event.tag or look_for_tags or len(text) > MAX_TEXT:
                     self._check_scalar(event, value, container, key)
             elif kind is MappingStartEvent or kind is SequenceStartEvent:
-                opened: Any = {} if kind is MappingStartEvent else []
-                if event.anchor or event.tag or look_for_tags:
-                    self._check_start(event, opened, container, key)
-                if not in_mapping:
-                    container.append(opened)
-                elif key is not _NO_KEY:
-                    container[key] = opened
-                else:
-                    raise self._collection_as_key(event)
-                if len(stack) == MAX_DEPTH:
-                    raise self._unreadable(
-                        event, f"the nesting is deeper than {MAX_DEPTH} levels", "flatten it"
-                    )
-                stack.append((container, key))
-                container, in_mapping, key = opened, kind is MappingStartEvent, _NO_KEY
+                container = self._open(event, container, key)
+                in_mapping, key = kind is MappingStartEvent, _NO_KEY
                 values += 1
                 first = first or event
                 continue
@@ -232,6 +219,23 @@ class _Reader:
                 key = self._odd_key(event, value, container)
         return root[0], first
 
+    def _open(self, event: Any, container: Any, key: Any) -> Any:
+        """Add an empty collection to the container, and return it."""
+        opened: Any = {} if event.__class__ is MappingStartEvent else []
+        if event.anchor or event.tag or self._text:
+            self._check_tag(event, container, key, "")
+            self._anchor(event, opened)
+        if container.__class__ is list:
+            container.append(opened)
+        elif key is not _NO_KEY:
+            container[key] = opened
+        else:
+            raise self._collection_as_key(event)
+        if len(self._stack) == MAX_DEPTH:
+            raise self._unreadable(event, f"the nesting is deeper than {MAX_DEPTH} levels", "flatten it")
+        self._stack.append((container, key))
+        return opened
+
     # Rare cases.
 
     def _unclear(self, event: Any, error: UnclearScalarError, container: Any, key: Any) -> Any:
@@ -253,10 +257,6 @@ class _Reader:
             )
         self._check_tag(event, container, key, event.value)
         self._anchor(event, event.value if value is _MERGE else value)
-
-    def _check_start(self, event: Any, opened: Any, container: Any, key: Any) -> None:
-        self._check_tag(event, container, key, "")
-        self._anchor(event, opened)
 
     def _check_tag(self, event: Any, container: Any, key: Any, text: str) -> None:
         if event.tag or (self._text and _BARE_TAG.match(self._text, event.start_mark.index)):
@@ -383,11 +383,7 @@ def _measure(value: Any) -> tuple[int, int]:
     count, depth = 0, 0
     parts = [value]
     while parts := [part for part in parts if isinstance(part, dict | list)]:
-        parts = [child for part in parts for child in _children(part)]
+        parts = [child for part in parts for child in (part.values() if isinstance(part, dict) else part)]
         count += len(parts)
         depth += 1
     return count, depth
-
-
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
