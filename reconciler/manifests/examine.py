@@ -94,6 +94,7 @@ class ExaminedFile:
         `root` is the repository's, without links.
         """
         for job in () if self.has_secrets else self.jobs:
+            # Further problems are not even counted, so a hostile file costs no more time.
             if len(self.problems) >= MAX_COUNTED_PER_FILE:
                 return
             if isinstance(job.schema, Finding):
@@ -112,6 +113,7 @@ def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: 
     if not documents and not problems:
         hint = "write a job, or remove the file"
         problems.append(Problem(file.path, 1, 1, "", "the file holds no job", hint))
+    # Secrets replace all other problems, whose messages might quote them.
     found = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]
     return ExaminedFile(
@@ -163,6 +165,7 @@ def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_
 def _package_findings(job: ExaminedJob, root: Path, reported: set[Keys]) -> Iterator[Finding]:
     if job.package is None or _PACKAGE in reported:
         return
+    # A folder with a mistake can't be searched for modules.
     if mistake := job.package.mistake(root):
         yield Finding(_PACKAGE, *mistake)
         return

@@ -119,7 +119,7 @@ class _Explanation:
             fixes = [fix for error in errors for fix in self._fixes(error)]
             if not fixes:
                 break
-            value = _copy(value)
+            value = _copy(value)  # the errors refer to the value before the fixes
             for fix in fixes:
                 yield from self._apply(fix, value)
             errors = _errors(value, self._schema)
@@ -199,6 +199,7 @@ class _Explanation:
         """Yield one finding for each mistake, even if a value has several errors."""
         reported: set[tuple[Keys, str]] = set()
         for error in sorted(errors, key=_rank):
+            # If the guess is wrong, so are the errors below it.
             if self._follows_from_a_guess(tuple(error.absolute_path)):
                 continue
             for finding in islice(self._findings_of(error), MAX_COUNTED_PER_FILE):

@@ -83,6 +83,7 @@ def list_message(keys: Keys, value: Any, item: Mapping[str, Any], source: str) -
 def _items(mapping: Mapping[str, Any], fields: Collection[str]) -> list[str]:
     """Return the lines of a list to write in place of a mapping."""
     pairs = list(mapping.items())[:_MAX_SHOWN]
+    # Lists of names and values, such as `env`, are often written as a plain mapping.
     if {"name", "value"} <= set(fields) and not any(same_word(key, fields) for key in mapping):
         return [f"- {{name: {_short(key)}, value: {_text(part)}}}" for key, part in pairs]
     lines = [f"{brief(key)}: {_short(part)}" for key, part in pairs]
@@ -143,6 +144,7 @@ def _scalar(value: Any) -> str:
 
 
 def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
+    # JSON Schema permits a type or a list of types.
     types = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
     value = error.instance
     name = name_of(keys)
@@ -155,6 +157,7 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
             value, keys, error.schema
         )
     if isinstance(value, dict | list):
+        # One mapping in a list usually comes from a stray dash.
         is_list = isinstance(value, list)
         hint = "remove the dash before its keys" if is_list and "object" in types and len(value) == 1 else ""
         return f"{needed}, not a {'list' if is_list else 'mapping'}", hint
@@ -206,6 +209,7 @@ def _as_text(source: str, schema: Mapping[str, Any]) -> str:
 def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
     known = [error.validator_value] if error.validator == "const" else error.validator_value
     value = error.instance
+    # Numbers as in the file: YAML may have changed their form.
     written = brief(source) if isinstance(value, int | float) else shown(value)
     message = f"{written} is no value of {name_of(keys)}"
     words = [value for value in known if isinstance(value, str)]

@@ -85,11 +85,12 @@ def hidden_folders(packages: Iterable[PackageFolder]) -> set[Path]:
     hidden: set[Path] = set()
     while undecided:
         around = hidden | {package.real for package in undecided}
-        standing = {package for package in undecided if not is_below_any(package.manifest, around)}
-        if not standing:
+        # A folder counts only if its manifest is certainly a manifest, not a file of another package.
+        outside = {package for package in undecided if not is_below_any(package.manifest, around)}
+        if not outside:
             break
-        hidden |= {package.real for package in standing}
-        undecided -= standing
+        hidden |= {package.real for package in outside}
+        undecided -= outside
         undecided = {package for package in undecided if not is_below_any(package.manifest, hidden)}
     return hidden
 
@@ -116,7 +117,6 @@ class Packages:
 
     def folder(self, place: str, written: str) -> PackageFolder:
         """Return the package of the manifest at `place`, an absolute path without links."""
-        # The package depends on the manifest's folder, not on its file.
         # The package depends on the manifest's folder, not on its file.
         key = (place.rpartition("/")[0], written)
         # A caller's finder expects a call for each manifest.

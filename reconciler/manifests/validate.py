@@ -155,9 +155,9 @@ class Reading:
             return None
         import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
 
-        return Workers(self._pieces, self._work, count)
+        return Workers(self._pieces, self._check_piece, count)
 
-    def _work(self, piece: int) -> bytes:
+    def _check_piece(self, piece: int) -> bytes:
         return msgpack.encode(self._read(self._indices(piece)))
 
     def _read_by_workers(self) -> dict[int, _Read]:
@@ -289,15 +289,15 @@ class _Validator:
         while True:
             hidden = hidden_folders(self._package_folders(entries))
             below = Below(hidden)
-            seen = [entry for entry in entries if not below.holds(entry[0].place)] if hidden else entries
-            suspects = self._suspects(seen)
-            if not suspects:
+            visible = [entry for entry in entries if not below.holds(entry[0].place)] if hidden else entries
+            conflicting = self._conflicting(visible)
+            if not conflicting:
                 break
             for index, (file, _) in enumerate(entries):
-                if file.place in suspects:
+                if file.place in conflicting:
                     entries[index] = (file, self._examined(file, self._reading.bytes_of(file)))
         problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
-        return self._combine(seen, problems)
+        return self._combine(visible, problems)
 
     def _load_all(self) -> list[_Entry]:
         """Return all files up to the first that exceeds a limit on the total."""
@@ -329,11 +329,11 @@ class _Validator:
             else:
                 yield from (job.package for job in found.jobs if job.package is not None)
 
-    def _suspects(self, entries: Sequence[_Entry]) -> set[str]:
+    def _conflicting(self, entries: Sequence[_Entry]) -> set[str]:
         """Return the places of known files with a mistaken package or a repeated name."""
         names = [name for _, found in entries for name in _base_names(found)]
         known = [(file.place, found) for file, found in entries if isinstance(found, KnownFile)]
-        suspects = {
+        conflicting = {
             place
             for place, found in known
             for document in found.documents
@@ -341,8 +341,8 @@ class _Validator:
         }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
-            suspects |= {place for place, found in known if not repeated.isdisjoint(_base_names(found))}
-        return suspects
+            conflicting |= {place for place, found in known if not repeated.isdisjoint(_base_names(found))}
+        return conflicting
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         examined = [found for _, found in entries if not isinstance(found, KnownFile)]

@@ -65,6 +65,7 @@ class Places:
             node = loader.get_single_node()
         finally:
             loader.dispose()
+        # Only documents with content have places.
         if node is None:
             raise ValueError("an empty document has no places")
         return node
@@ -73,6 +74,7 @@ class Places:
         return Position(*self._chunk.place(node.start_mark))
 
     def _children(self, node: Node) -> dict[str | int, _Entry]:
+        # Kept, as many findings share their parents.
         if id(node) not in self._entries:
             self._entries[id(node)] = self._find_children(node)
         return self._entries[id(node)]

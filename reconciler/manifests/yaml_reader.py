@@ -168,6 +168,7 @@ class _Reader:
         look_for_tags = bool(self._text)
         while True:
             event = next_event()
+            first = first or event
             kind = event.__class__
             if kind is ScalarEvent:
                 text = value = event.value
@@ -184,7 +185,6 @@ class _Reader:
                 container = self._open(event, container, key)
                 in_mapping, key = kind is MappingStartEvent, _NO_KEY
                 values += 1
-                first = first or event
                 continue
             elif kind is AliasEvent:
                 value, below = self._alias(event, container)
@@ -200,9 +200,7 @@ class _Reader:
                 continue
             values += 1
             if values > MAX_VALUES:
-                message = f"the document holds more than {MAX_VALUES:,} values, with what aliases stand for"
-                raise self._unreadable(event, message, "split it, or use fewer aliases")
-            first = first or event
+                raise self._too_many_values(event)
             if not in_mapping:
                 container.append(value)
             elif key is not _NO_KEY:
@@ -286,6 +284,10 @@ class _Reader:
             message = f"with what {name} stands for, the nesting is deeper than {MAX_DEPTH} levels"
             raise self._unreadable(event, message, "flatten it")
         return value, below
+
+    def _too_many_values(self, event: Any) -> _UnreadableError:
+        message = f"the document holds more than {MAX_VALUES:,} values, with what aliases stand for"
+        return self._unreadable(event, message, "split it, or use fewer aliases")
 
     def _collection_as_key(self, event: Any) -> _UnreadableError:
         is_text = 'put text that begins with "{" or "[" in quotes, such as "{{ name }}"'
