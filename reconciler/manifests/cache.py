@@ -143,7 +143,7 @@ class Memory:
         """Paths whose content is known without reading the file."""
         return self._places.values()
 
-    def attune(self, filled: frozenset[str]) -> None:
+    def set_filled(self, filled: frozenset[str]) -> None:
         """Set the fields that manifests may omit; forget all results if they differ from the current ones."""
         if filled != self.filled:
             self.filled = filled
@@ -151,12 +151,12 @@ class Memory:
             self._places.clear()
             self.changed = True
 
-    def at(self, place: str, signature: Signature) -> KnownFile | None:
+    def at_place(self, place: str, signature: Signature) -> KnownFile | None:
         """Return the content at a path if the signature shows that the file is unchanged, else None."""
-        seen = self._places.get(place)
-        return self._files.get(seen.digest) if seen is not None and seen.signature == signature else None
+        known = self._places.get(place)
+        return self._files.get(known.digest) if known is not None and known.signature == signature else None
 
-    def of(self, digest: bytes) -> KnownFile | None:
+    def with_digest(self, digest: bytes) -> KnownFile | None:
         """Return the known file with this digest, or None."""
         return self._files.get(digest)
 

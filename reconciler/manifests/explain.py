@@ -187,13 +187,13 @@ class _Explanation:
 
     def _original_keys(self, keys: Keys) -> Keys:
         """Return the path in the document of the value at `keys` in the corrected copy."""
-        way: list[str | int] = []
+        original: list[str | int] = []
         for depth, key in enumerate(keys):
             if keys[:depth] in self._listed or keys[: depth + 1] in self._added:
                 continue
             fix = self._renamed.get(keys[: depth + 1])
-            way.append(fix.name if fix else key)
-        return tuple(way)
+            original.append(fix.name if fix else key)
+        return tuple(original)
 
     def _one_per_mistake(self, errors: Iterable[Any]) -> Iterator[Finding]:
         """Yield one finding for each mistake, even if a value has several errors."""

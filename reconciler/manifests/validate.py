@@ -83,7 +83,7 @@ class Reading:
         self._files = files
         self._memory = memory
         self._folders = Folders()
-        self._known = [memory.at(file.place, file.signature) for file in files]
+        self._known = [memory.at_place(file.place, file.signature) for file in files]
         self._unread: list[int] = []
         size = 0
         for index, file in enumerate(files):
@@ -118,7 +118,7 @@ class Reading:
         return found if isinstance(found, Problem) else found.data
 
     def _remember(self, file: ManifestFile, read: _Read) -> KnownFile | None:
-        known = read.known or self._memory.of(read.digest)
+        known = read.known or self._memory.with_digest(read.digest)
         if known is not None:
             self._memory.remember(known, file.place, read.signature)
         return known
@@ -134,7 +134,7 @@ class Reading:
                 found.append((b"", None))
                 continue
             digest = digest_of(content.data)
-            if self._memory.of(digest) is None:
+            if self._memory.with_digest(digest) is None:
                 contents[digest] = content.data
             signature = content.signature
             is_sure = signature is not None and can_be_trusted(signature, now)
@@ -225,7 +225,7 @@ def validate(
         UsageError: A path is missing.
     """
     memory = Memory() if memory is None else memory
-    memory.attune(filled)
+    memory.set_filled(filled)
     found = find_manifests(root, paths)
     files, _ = found
     with Reading(files, memory, MAX_TOTAL_BYTES) as reading:
