@@ -33,7 +33,6 @@ class Finding(Struct, frozen=True):
 Rules = Callable[[Any], Iterable[Finding]]
 """Yields the mistakes in a document of any shape that its schema cannot express."""
 
-
 MAX_FILE_BYTES = 10 * 1024 * 1024
 
 MAX_DEPTH = 32

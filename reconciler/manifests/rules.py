@@ -22,7 +22,6 @@ _TASKS = ("containerSpec", "pythonPackageSpec")
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
 _LEAST_APART = 0.999e-10  # 1e-10, less the rounding of doubles
-
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
 
 

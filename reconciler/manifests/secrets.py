@@ -291,20 +291,21 @@ class _NamedSecrets:
         else:
             yield from self._in_list(around)
         for key, part in around.items() if isinstance(around, dict) else enumerate(around):
-            if part.__class__ is str and len(part) > _MIN_LENGTH and ("=" in part or "-" in part):
-                yield from ((key, name) for name in self._assigned(part))
+            is_text = part.__class__ is str and len(part) > _MIN_LENGTH and ("=" in part or "-" in part)
+            if is_text and (name := self._assigned(part)):
+                yield key, name
 
-    def _assigned(self, text: str) -> list[str]:
-        """Return the first name in a text that a secret is assigned to, as `--password=…`, in a list."""
+    def _assigned(self, text: str) -> str:
+        """Return the first name in a text that a secret is assigned to, as `--password=…`; "" for none."""
         place = 0
         while match := _ASSIGNED.search(text, place):
             name, value = match[1] or match[2], match[3]
             if self._is_secret(name, value):
-                return [] if _has_shape(text) else [name]
+                return "" if _has_shape(text) else name
             # Whole words contain no secret, but a value cut off at the limit may.
             is_done = len(value) < _MAX_ASSIGNED and _is_words(value)
             place = match.end(3) if is_done else match.end()
-        return []
+        return ""
 
     def _in_mapping(self, mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         name = mapping.get("name")
