@@ -1,8 +1,8 @@
-"""Which accelerators go with which machine type.
+"""Accelerators that each machine type has or accepts.
 
-Machine types that are in none of the tables are taken as they are: new ones appear. Sources, as of 2026:
-https://cloud.google.com/compute/docs/gpus (what accelerator-optimized machines come with, what can be
-attached to N1 machines, and to how many CPUs),
+Machine types missing from the tables are accepted as they are, because new ones appear. Sources, as of 2026:
+https://cloud.google.com/compute/docs/gpus (accelerators of accelerator-optimized machines, accelerators for
+N1 machines and the most CPUs with each number of them),
 https://cloud.google.com/vertex-ai/docs/training/configure-compute and
 https://cloud.google.com/ai-platform/training/docs/machine-types (AI Platform's own names).
 """
@@ -41,7 +41,7 @@ _BUNDLED: dict[str, tuple[str, int]] = {
     **_sizes("g4-standard", "NVIDIA_RTX_PRO_6000", {"48": 1, "96": 2, "192": 4, "384": 8}),
 }
 
-# How many of them can be attached to an N1 machine -> the most CPUs that it may have then.
+# Accelerator -> number attached to an N1 machine -> the most CPUs that the machine may have with them.
 _ATTACHABLE: dict[str, dict[int, int]] = {
     "NVIDIA_TESLA_K80": {1: 8, 2: 16, 4: 32, 8: 64},
     "NVIDIA_TESLA_P4": {1: 24, 2: 48, 4: 96},
@@ -50,9 +50,10 @@ _ATTACHABLE: dict[str, dict[int, int]] = {
     "NVIDIA_TESLA_V100": {1: 12, 2: 24, 4: 48, 8: 96},
 }
 
-_WITHOUT = re.compile(r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+")
+# Series of Compute Engine that accept no accelerator.
+_NO_ACCELERATORS = re.compile(r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+")
 
-# AI Platform's own names of machines; what some of them have is part of the machine.
+# AI Platform's own names of machines; accelerators, if any, are part of such a machine.
 _OWN_NAMES = re.compile(
     "standard(?:_gpu|_p100|_v100)?|large_model(?:_v100)?"
     "|complex_model_(?:s|m|l|m_gpu|l_gpu|m_p100|m_v100|l_v100)"
@@ -63,13 +64,13 @@ Part = Literal["machine", "type", "count"]
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """What doesn't go together.
+    """Fields that don't fit together.
 
     Attributes:
-        part: Which of the three is to be changed.
-        message: What is wrong.
-        hint: What else to take; "" where `right` says it, or it can't be known.
-        right: The accelerator and its count that the machine has to have.
+        part: The field to change.
+        message: The mistake.
+        hint: Advice; "" if `right` gives it or if it is unknown.
+        right: The accelerator and count that the machine requires.
     """
 
     part: Part
@@ -79,7 +80,7 @@ class Mismatch:
 
 
 def name_mismatch(machine: str) -> Mismatch | None:
-    """What is wrong with a name that no machine type can have, or None."""
+    """Return the mistake in a name that no machine type can have, or None."""
     if _NAME.fullmatch(machine):
         return None
     lower = machine.strip().lower().replace(" ", "-")
@@ -88,27 +89,27 @@ def name_mismatch(machine: str) -> Mismatch | None:
 
 
 def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
-    """Why a machine can't have `number` of an accelerator, or None.
+    """Return the reason why a machine can't have `number` of an accelerator, or None.
 
     `accelerator` is the API's name of it, "" for none.
     """
     if machine in _BUNDLED:
-        return _bundled(machine, accelerator, number)
+        return _bundled_mismatch(machine, accelerator, number)
     if not accelerator:
         return None
     if accelerator.startswith("TPU_") or _TPU_MACHINE.fullmatch(machine):
-        return _tpu(machine, accelerator)
-    if _OWN_NAMES.fullmatch(machine) or _WITHOUT.fullmatch(machine):
+        return _tpu_mismatch(machine, accelerator)
+    if _OWN_NAMES.fullmatch(machine) or _NO_ACCELERATORS.fullmatch(machine):
         return Mismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
-    return _attached(machine, accelerator, number) if machine.startswith("n1-") else None
+    return _attached_mismatch(machine, accelerator, number) if machine.startswith("n1-") else None
 
 
 def bundled_accelerator(machine: str) -> str:
-    """The accelerator that a machine type always comes with, or ""."""
+    """Return the accelerator that is part of a machine type, or ""."""
     return _BUNDLED.get(machine, ("", 0))[0]
 
 
-def _bundled(machine: str, accelerator: str, count: int) -> Mismatch | None:
+def _bundled_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | None:
     right = own, own_count = _BUNDLED[machine]
     if (accelerator, count) == right:
         return None
@@ -118,75 +119,62 @@ def _bundled(machine: str, accelerator: str, count: int) -> Mismatch | None:
     return Mismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
 
 
-def _tpu(machine: str, accelerator: str) -> Mismatch | None:
+def _tpu_mismatch(machine: str, accelerator: str) -> Mismatch | None:
     is_tpu = accelerator.startswith("TPU_")
     is_tpu_machine = bool(_TPU_MACHINE.fullmatch(machine))
     if is_tpu_machine and not is_tpu:
         return Mismatch("type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine")
-    if is_tpu and (_WITHOUT.fullmatch(machine) or machine.startswith("n1-")):
+    if is_tpu and (_NO_ACCELERATORS.fullmatch(machine) or machine.startswith("n1-")):
         return Mismatch(
             "machine", f"{accelerator} can't be attached to {machine}", "take a machine with TPUs"
         )
     return None
 
 
-def _attached(machine: str, accelerator: str, count: int) -> Mismatch | None:
+def _attached_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | None:
     most_cpus = _ATTACHABLE.get(accelerator)
     if most_cpus is None:
         if not _machines_for(accelerator, count):
-            return None  # one that isn't in the tables
+            return None  # an unknown accelerator may be new
         message = f"{accelerator} can't be attached to {machine}"
         return Mismatch("type", message, _machines_for(accelerator, count))
     if count not in most_cpus:
-        message = f"a machine can have {_or(most_cpus)} {accelerator}, not {count}"
-        return Mismatch("count", message, f"write {_or(most_cpus)}")
+        message = f"a machine can have {_join_or(most_cpus)} {accelerator}, not {count}"
+        return Mismatch("count", message, f"write {_join_or(most_cpus)}")
     match = _CPUS.fullmatch(machine)
+    # A new kind of name has no known number of CPUs: the service decides.
     cpus = int(match[1] or match[2]) if match else 0
     if cpus > most_cpus[count]:
         enough = [number for number, most in most_cpus.items() if most >= cpus]
-        hint = f"write {_or(enough)}, or take a smaller machine" if enough else "take a smaller machine"
+        hint = f"write {_join_or(enough)}, or take a smaller machine" if enough else "take a smaller machine"
         return Mismatch("count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint)
     return None
 
 
 def _machines_for(accelerator: str, count: int) -> str:
-    """Which machines have the accelerator, as a hint."""
+    """Return a hint that names the machines with the accelerator; "" if the tables have none."""
     if accelerator in _ATTACHABLE:
         return f"{accelerator} goes with machines of the series n1"
     having = {machine: number for machine, (own, number) in _BUNDLED.items() if own == accelerator}
     fitting = [machine for machine, number in having.items() if number == count] or list(having)
-    return f"{accelerator} comes with {_or(fitting)}" if fitting else ""
+    return f"{accelerator} comes with {_join_or(fitting)}" if fitting else ""
 
 
-def _or(values: Iterable[object]) -> str:
+def _join_or(values: Iterable[object]) -> str:
     *others, last = [str(value) for value in values]
     return f"{', '.join(others)} or {last}" if others else last
 
 
-# The names of the series A and of TPUs end with the number: a2-highgpu-8g, ct5lp-hightpu-4t.
+# Names of the series A and of TPUs end with the number of accelerators: a2-highgpu-8g, ct5lp-hightpu-4t.
 _COUNTED = re.compile(r"(?:a[0-9]|ct[0-9]|tpu)[a-z0-9]*-[a-z]+-([0-9]{1,3})[gt]")
 
-# Those of the series G end with the number of CPUs. A part of a GPU counts as one.
-_BY_CPUS = {
-    "g2-standard-4": 1,
-    "g2-standard-8": 1,
-    "g2-standard-12": 1,
-    "g2-standard-16": 1,
-    "g2-standard-24": 2,
-    "g2-standard-32": 1,
-    "g2-standard-48": 4,
-    "g2-standard-96": 8,
-    "g4-standard-6": 1,
-    "g4-standard-12": 1,
-    "g4-standard-24": 1,
-    "g4-standard-48": 1,
-    "g4-standard-96": 2,
-    "g4-standard-192": 4,
-    "g4-standard-384": 8,
-}
+# Machines with a fraction of a GPU, which counts as 1.
+_FRACTIONS = ("g4-standard-6", "g4-standard-12", "g4-standard-24")
 
 
 def accelerators_of(machine: str) -> int:
-    """The accelerators that a machine type always has; 0 for none, or for a name that isn't known."""
+    """Return the number of accelerators of a machine type; 0 for none or for an unknown name."""
     counted = _COUNTED.fullmatch(machine)
-    return int(counted[1]) if counted else _BY_CPUS.get(machine, 0)
+    if counted:
+        return int(counted[1])
+    return 1 if machine in _FRACTIONS else _BUNDLED.get(machine, ("", 0))[1]

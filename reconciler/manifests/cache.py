@@ -1,4 +1,4 @@
-"""What is known of manifests, kept on disk between commands."""
+"""Cache of valid manifests, kept on disk between commands."""
 
 from __future__ import annotations
 
@@ -27,25 +27,42 @@ from reconciler.model.manifest import Reconcile
 DIGEST_BYTES = 32
 
 AS_IS = Reconcile()
-"""How a job is treated whose manifest says nothing of it."""
+"""Policy of a job whose manifest has no `reconcile`."""
 
+MAX_BYTES = 256 * 1024 * 1024
+"""Largest cache file that is written or read; 10,000 manifests take about 10 MiB."""
+
+MAX_PLACES = 100_000
+"""Most paths in the cache, those of earlier commands included."""
+
+_PIECE = 256  # files
+_FOLDER = "cache"
+_CODE_BYTES = 32
+_FORMAT = b"reconciler cache 3\n"
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# The parts of the fingerprint: libraries and own packages that decide what a file contains and whether it
+# is valid. Subpackages don't count.
+_LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
+_PACKAGES = ("base", "manifests", "model")
 
 Identities = tuple[tuple[str, str], ...]
-"""A job's identities, newest first: each as 64 hex digits, and as labels have it."""
+"""A job's identities, newest first: each as 64 hex digits and in its form as a label."""
 
 
 class KnownDocument(Struct, frozen=True, array_like=True):
-    """A valid manifest, as far as its own bytes tell.
+    """Valid manifest, as far as its own bytes determine it.
 
     Attributes:
-        line: Where it starts in its file, from 1.
+        line: First line in its file, from 1.
         api_version, kind, name, labels: As written.
         spec: In canonical form, as MessagePack.
         package: The path of the code as written; "" for none.
-        reconcile: How the job is treated; None for the defaults.
-        identities: Of all versions of the hash, newest first, each with its form as a label; none with a
-            package, whose code counts too.
-        modules: What has to be in the package.
+        reconcile: The policy of the job; None for the defaults.
+        identities: Of all versions of the hash, newest first, each with its form as a label; empty for a job
+            with a package, because its identity includes the code.
+        modules: Python modules that the package must contain.
     """
 
     line: int
@@ -61,12 +78,12 @@ class KnownDocument(Struct, frozen=True, array_like=True):
 
 
 class KnownFile(Struct, frozen=True, array_like=True):
-    """A file of which every document is a valid manifest.
+    """File of which every document is a valid manifest.
 
     Attributes:
-        digest: Of its bytes, as `digest_of` gives it.
+        digest: Result of `digest_of` for its bytes.
         size: In bytes.
-        aliased: How many values are in it only because aliases stand for them.
+        aliased: Number of values that exist only through aliases.
         documents: At least one.
     """
 
@@ -77,12 +94,12 @@ class KnownFile(Struct, frozen=True, array_like=True):
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """Where a known file was seen.
+    """Path of a known file.
 
     Attributes:
         place: Its absolute path, without links.
-        signature: What it had when it was read; a later change of the file gives it another one.
-        digest: Of what it held.
+        signature: Its signature when it was read; a later change of the file changes the signature.
+        digest: Digest of its content.
     """
 
     place: str
@@ -91,20 +108,18 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 def digest_of(data: bytes) -> bytes:
-    """The BLAKE2b of a file's bytes, 32 bytes long."""
+    """Return the BLAKE2b digest of a file's bytes, 32 bytes long."""
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 class Memory:
-    """The known files of passes before, and of this one.
-
-    It is of use to one thread at a time.
+    """Known files of earlier passes and of this pass; not thread-safe.
 
     Args:
-        filled: The fields that manifests may leave out, as an environment's defaults give them: what is valid
-            depends on it.
-        files: What is known.
-        places: Where it was seen, with signatures that can be trusted.
+        filled: The fields that manifests may omit, because an environment's defaults give them; they decide
+            which manifests are valid.
+        files: Known contents.
+        places: Their paths, with signatures that can be trusted.
     """
 
     def __init__(
@@ -120,33 +135,33 @@ class Memory:
 
     @property
     def files(self) -> Collection[KnownFile]:
-        """Every known content."""
+        """All known contents."""
         return self._files.values()
 
     @property
     def places(self) -> Collection[Place]:
-        """Where it is, as far as that can be told without reading it."""
+        """Paths whose content is known without reading the file."""
         return self._places.values()
 
-    def attune(self, filled: frozenset[str]) -> None:
-        """Forget all that was found with other fields left out."""
+    def set_filled(self, filled: frozenset[str]) -> None:
+        """Set the fields that manifests may omit; forget all results if they differ from the current ones."""
         if filled != self.filled:
             self.filled = filled
             self._files.clear()
             self._places.clear()
             self.changed = True
 
-    def at(self, place: str, signature: Signature) -> KnownFile | None:
-        """What the file at a place holds, if its signature says that it wasn't touched since it was read."""
-        seen = self._places.get(place)
-        return self._files.get(seen.digest) if seen is not None and seen.signature == signature else None
+    def at_place(self, place: str, signature: Signature) -> KnownFile | None:
+        """Return the content at a path if the signature shows that the file is unchanged, else None."""
+        known = self._places.get(place)
+        return self._files.get(known.digest) if known is not None and known.signature == signature else None
 
-    def of(self, digest: bytes) -> KnownFile | None:
-        """The file of this content."""
+    def with_digest(self, digest: bytes) -> KnownFile | None:
+        """Return the known file with this digest, or None."""
         return self._files.get(digest)
 
     def remember(self, file: KnownFile, place: str, signature: Signature | None) -> None:
-        """Keep what a file holds; where it is too, if its `signature` can be trusted."""
+        """Keep a file's content; also its path, if `signature` (None: untrusted) can be trusted."""
         if file.digest not in self._files:
             self._files[file.digest] = file
             self.changed = True
@@ -157,7 +172,7 @@ class Memory:
             self.changed = True
 
     def keep_only(self, places: Collection[str], digests: Collection[bytes]) -> None:
-        """Forget what is at no place and of no content of these."""
+        """Forget all paths and contents but these."""
         if gone := [place for place in self._places if place not in places]:
             for place in gone:
                 del self._places[place]
@@ -168,31 +183,19 @@ class Memory:
             self.changed = True
 
 
-MOST_BYTES = 256 * 1024 * 1024
-"""The largest file that is written or read; what is known of 10,000 manifests takes some ten."""
-
-_FOLDER = "cache"
-_CODE_BYTES = 32
-_FORMAT = b"reconciler cache 3\n"
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
-"""What decides, beside the tool itself, what a file holds and whether it is valid."""
-_PACKAGES = ("base", "manifests", "model")
-"""The tool's own packages that decide what is kept, each without the packages in it."""
-
-
 class CacheFile:
-    """One file of the cache of one repository.
+    """One file of a repository's cache.
+
+    An authentication code with the user's key protects the file: a checkout can't bring a forged cache, and
+    the content of one cache file is refused under another name.
 
     Args:
         root: The repository's root.
-        name: The file's name; what one file may say is believed of no other.
+        name: The file's name.
         environ: The environment variables.
 
     Raises:
-        HomeError: The home must not be used.
+        HomeError: The state folder must not be used.
     """
 
     def __init__(self, root: Path, name: str, environ: Mapping[str, str]) -> None:
@@ -202,16 +205,18 @@ class CacheFile:
         self._environ = environ
         self._name = name
         self._code: bytes | None = None
+        # Without a key, or with unreadable code, the cache is off: it only saves time.
         with suppress(OSError, LookupError):
             key = user_key(checkout_of(root) or root.resolve(), environ, make=True)
             self._code = None if key is None else blake2b(key + fingerprint() + name.encode()).digest()
 
     def load(self) -> memoryview | None:
-        """What was kept; None where there is nothing that can be believed."""
+        """Return the saved content; None if it is missing or can't be trusted."""
         if self._head is None:
             return None
         with suppress(OSError):
             data = self._read()
+            # The code comes first: nothing decodes bytes that another user could have written.
             start = len(self._head) + _CODE_BYTES
             body = memoryview(data)[start:]
             if hmac.compare_digest(data[:start], self._head + self._code_of(body)):
@@ -219,23 +224,23 @@ class CacheFile:
         return None
 
     def save(self, body: bytes, *, first: bool = True) -> bool:
-        """Keep this; whether it is kept. Of two commands at once, the last one's stays.
+        """Save this content and return True if it was saved; the last of concurrent commands wins.
 
-        Without `first`, nothing is kept where there is no cache yet.
+        Without `first`, save only if the repository has a cache folder already.
         """
-        if self._head is None or len(body) > MOST_BYTES or not (first or (self._home / _FOLDER).is_dir()):
+        if self._head is None or len(body) > MAX_BYTES or not (first or (self._home / _FOLDER).is_dir()):
             return False
         with suppress(OSError, ReconcilerError):
             return self._write(self._head + self._code_of(body) + body)
         return False
 
     def _code_of(self, body: bytes | memoryview) -> bytes:
-        assert self._code is not None, "asked for only where there is a key"
+        assert self._code is not None, "only called with a key"
         return blake2b(body, key=self._code, digest_size=_CODE_BYTES).digest()
 
     @property
     def _head(self) -> bytes | None:
-        """What the file begins with: the format, and a code over nothing; None where there is no key."""
+        """The file's first bytes: the format and an authentication code of b""; None without a key."""
         return None if self._code is None else _FORMAT + self._code_of(b"")
 
     def _read(self) -> bytes:
@@ -247,9 +252,9 @@ class CacheFile:
             os.close(folder)
         with os.fdopen(file, "rb") as opened:
             status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 return b""
-            return opened.read(MOST_BYTES)
+            return opened.read(MAX_BYTES)
 
     def _write(self, data: bytes) -> bool:
         prepare_home(Home(self._home, self._checkout), self._environ)
@@ -260,10 +265,11 @@ class CacheFile:
         new = f"{self._name}.{os.getpid()}"
         try:
             with suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=folder)  # left behind by a process of that number
+                os.unlink(new, dir_fd=folder)  # left behind by an earlier process with this id
             try:
                 with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
                     file.write(data)
+                # One step, so that a concurrent command reads the old file or the new one, never a part.
                 os.replace(new, self._name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError:
                 os.unlink(new, dir_fd=folder)
@@ -274,7 +280,7 @@ class CacheFile:
 
     @contextmanager
     def _opened_home(self) -> Iterator[int]:
-        # A home elsewhere may be named by a link of the user's; a link in the checkout may be a stranger's.
+        # Outside the checkout, the user may have linked the state folder; inside, a branch may bring a link.
         flags = _OPEN_FOLDER & ~os.O_NOFOLLOW if self._checkout is None else _OPEN_FOLDER
         descriptor = os.open(self._home, flags)
         try:
@@ -285,10 +291,12 @@ class CacheFile:
 
 @cache
 def fingerprint() -> bytes:
-    """What decides about what is kept, in 32 bytes: the tool's code and schemas, Python, and the libraries.
+    """Return a digest, of 32 bytes, of the tool's code and schemas, Python, and the libraries.
+
+    Cached results are valid only with the same fingerprint.
 
     Raises:
-        OSError, LookupError: It can't be told.
+        OSError, LookupError: A file or library can't be read.
     """
     digest = blake2b(digest_size=32)
     digest.update(f"{reconciler.__version__}\n{sys.version}\n{sys.implementation.cache_tag}\n".encode())
@@ -306,7 +314,7 @@ def fingerprint() -> bytes:
 
 
 def _files_of(library: str) -> list[tuple[str, int, int]]:
-    """The files of a library, which isn't imported for it: name, size and time of the last change."""
+    """Return name, size and modification time of each file of a library, without importing it."""
     found = PathFinder.find_spec(library)
     if found is None or not found.submodule_search_locations:
         raise LookupError(library)
@@ -320,20 +328,14 @@ def _files_of(library: str) -> list[tuple[str, int, int]]:
     return sorted(files)
 
 
-MOST_PLACES = 100_000
-"""How many files it may be about, where some were seen in earlier commands only."""
-
-_PIECE = 256  # files
-
-
 class _Content(msgspec.Struct, array_like=True):
-    """What the file holds behind its codes.
+    """Body of the cache file.
 
     Attributes:
-        filled: The fields that it is about.
-        pieces: Known files, in lists that are written for themselves: while one of them is read, no other
-            thread gets on.
-        places: Where they are.
+        filled: The fields that manifests may omit.
+        pieces: Lists of known files, each encoded separately: decoding holds the GIL, so that one large list
+            would block other threads.
+        places: Their paths.
     """
 
     filled: list[str]
@@ -341,16 +343,16 @@ class _Content(msgspec.Struct, array_like=True):
     places: list[Place]
 
 
-_files = msgspec.msgpack.Decoder(list[KnownFile])
+_decoder = msgspec.msgpack.Decoder(list[KnownFile])
 
 
 @contextmanager
 def remembering(root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> Iterator[Memory]:
-    """What is known of a repository's manifests, and is kept afterwards if anything was learned.
+    """Load the cache of a repository's manifests, and save it afterwards if it changed.
 
     Args:
         root: The repository's root.
-        filled: The fields that an environment's defaults give; what is valid depends on it.
+        filled: The fields that an environment's defaults give; they decide which manifests are valid.
         environ: The environment variables.
     """
     cache = ManifestCache(root, filled, environ)
@@ -360,7 +362,7 @@ def remembering(root: Path, filled: frozenset[str], environ: Mapping[str, str]) 
 
 
 class ManifestCache:
-    """The cache of one repository and one set of filled fields; the arguments are those of `remembering`."""
+    """Cache of one repository and one set of filled fields; the arguments are those of `remembering`."""
 
     def __init__(self, root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> None:
         self._filled = filled
@@ -368,19 +370,19 @@ class ManifestCache:
         self._file = CacheFile(root, f"manifests-{tag}.bin", environ)
 
     def load(self) -> Memory:
-        """What was kept; nothing where there is no cache that can be believed."""
+        """Return the saved results; an empty `Memory` if the cache is missing or can't be trusted."""
         body = self._file.load()
         if body is not None:
             with suppress(msgspec.MsgspecError, ValueError, RecursionError):
                 content = msgspec.msgpack.decode(body, type=_Content)
                 if frozenset(content.filled) == self._filled:
-                    files = (file for piece in content.pieces for file in _files.decode(piece))
+                    files = (file for piece in content.pieces for file in _decoder.decode(piece))
                     return Memory(self._filled, files, content.places)
         return Memory(self._filled)
 
     def save(self, memory: Memory) -> None:
-        """Keep what is known, if it isn't what was loaded; of two commands at once, the last one's stays."""
-        if not memory.changed or len(memory.places) > MOST_PLACES:
+        """Save the results if they changed; the last of concurrent commands wins."""
+        if not memory.changed or len(memory.places) > MAX_PLACES:
             return
         with suppress(ValueError, OverflowError):
             files, places = [*memory.files], [*memory.places]

@@ -1,6 +1,6 @@
-"""Files looked at closely: every problem, with its place and what to do about it.
+"""Slow check of files that reports each problem with its place and a hint.
 
-This has the last word about what is valid, and is slow: it reads a document again for its places.
+Its verdict is final. It reads a document again to find the places.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_load import Document, load_documents
 
 FolderOf = Callable[[str, str], PackageFolder]
-"""Finds the folder that `package.path` means to the manifest at an absolute path."""
+"""Finds the folder of `package.path` for the manifest at an absolute path."""
 
 _NAME: Keys = ("metadata", "name")
 _PACKAGE: Keys = ("package", "path")
@@ -31,13 +31,13 @@ _PACKAGE: Keys = ("package", "path")
 
 @dataclass(slots=True)
 class ExaminedJob:
-    """A document that is meant as a manifest.
+    """Document that is meant as a manifest.
 
     Attributes:
-        path: Its file, as users are told of it.
-        schema: Of its kind; why it is of none, where that is so.
-        package: Where its code is; None where it names none.
-        is_valid: Whether nothing is wrong with it, once it is checked.
+        path: Its file's name for users.
+        schema: Schema of its kind, or the reason why it has none.
+        package: The folder of its code; None without `package`.
+        is_valid: True once a check has found no problem.
     """
 
     path: str
@@ -48,26 +48,27 @@ class ExaminedJob:
 
     @property
     def base_name(self) -> str:
-        """The name in the form in which no two may be equal; "" where it has none."""
+        """The name with '-' as '_', which must be unique; "" if it is missing or unreadable."""
         name = _text_at(self.document, _NAME)
         return name.replace("-", "_")
 
     @property
     def known(self) -> KnownDocument:
-        """A valid job as what is known of it."""
+        """The cache's record of a valid job."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
         return known_document(self.document.value, self.document.line, self.schema)
 
 
 @dataclass(slots=True)
 class ExaminedFile:
-    """A file that may hold manifests, as far as it could be read.
+    """File that may contain manifests.
 
     Attributes:
-        path: As users are told of it.
-        size: How many of its bytes were looked at.
-        digest: Of its bytes, as `digest_of` gives it; b"" if they could not be read.
-        has_secrets: Whether its problems are the secrets in it; any other one might quote them.
+        path: Its name for users.
+        size: Number of bytes read.
+        digest: Result of `digest_of` for its bytes; b"" if it is unreadable.
+        has_secrets: True if its problems are secrets. No other problem is reported then, because the message
+            might quote a secret.
     """
 
     path: str
@@ -79,23 +80,25 @@ class ExaminedFile:
 
     @property
     def aliased(self) -> int:
-        """How many values are in it only because aliases stand for them."""
+        """Number of values that exist only through aliases."""
         return sum(job.document.aliased for job in self.jobs)
 
     @property
     def checked(self) -> list[ExaminedJob]:
-        """The documents of a known kind that are looked at any further."""
+        """Documents of a known kind, which get all further checks."""
         return [] if self.has_secrets else [job for job in self.jobs if not isinstance(job.schema, Finding)]
 
     def check(self, root: Path) -> None:
-        """Add the problems of each document; ends early where they are too many to be told.
+        """Add the problems of each document, up to the limit of reported problems; call it once.
 
-        Call it once. `root` is the repository's, without links.
+        `root` is the repository's, without links.
         """
         for job in () if self.has_secrets else self.jobs:
+            # Further problems are not even counted, so a hostile file costs no more time.
             if len(self.problems) >= MAX_COUNTED_PER_FILE:
                 return
             if isinstance(job.schema, Finding):
+                # Reading the document has reported the unreadable values already.
                 found = [job.schema] if job.schema.keys not in job.document.unreadable else []
             else:
                 found = findings(job.document, job.schema, domain_findings)
@@ -105,11 +108,12 @@ class ExaminedFile:
 
 
 def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> ExaminedFile:
-    """Read the documents of a file, and find the packages of its jobs; they aren't checked yet."""
+    """Read the documents of a file and find the packages of its jobs, without checking them."""
     documents, problems = load_documents(data, file.path)
     if not documents and not problems:
         hint = "write a job, or remove the file"
         problems.append(Problem(file.path, 1, 1, "", "the file holds no job", hint))
+    # Secrets replace all other problems, whose messages might quote them.
     found = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]
     return ExaminedFile(
@@ -118,7 +122,7 @@ def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: 
 
 
 def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
-    """The jobs whose name another one has, the first of them left out; they aren't valid then."""
+    """Mark each job as invalid whose name an earlier job has, and yield its problem."""
     first: dict[str, ExaminedJob] = {}
     for job in jobs:
         other = first.setdefault(job.base_name, job) if job.base_name else job
@@ -136,7 +140,7 @@ def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
 def document_problems(
     data: bytes, schema: Mapping[str, Any], path: str, rules: Rules
 ) -> tuple[Any, list[Problem]]:
-    """Return the value of a file's one document, None for an empty file, and its problems.
+    """Return the value of a file's only document, None for an empty file, and its problems.
 
     The arguments are those of `check_document`.
     """
@@ -158,14 +162,15 @@ def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_
     return ExaminedJob(file.path, document, schema, package)
 
 
-def _package_findings(job: ExaminedJob, root: Path, told: set[Keys]) -> Iterator[Finding]:
-    if job.package is None or _PACKAGE in told:
+def _package_findings(job: ExaminedJob, root: Path, reported: set[Keys]) -> Iterator[Finding]:
+    if job.package is None or _PACKAGE in reported:
         return
+    # A folder with a mistake can't be searched for modules.
     if mistake := job.package.mistake(root):
         yield Finding(_PACKAGE, *mistake)
         return
     for keys, module in python_modules(job.document.value):
-        if keys not in told and keys not in job.document.unreadable and job.package.lacks(module):
+        if keys not in reported and keys not in job.document.unreadable and job.package.lacks(module):
             message = f"the package {quote(job.package.written)} has no module {quote(module)}"
             similar = job.package.similar_module(module)
             hint = f"did you mean {quote(similar)}?" if similar else "name a module that is in it"
@@ -179,7 +184,6 @@ def _problem(path: str, document: Document, finding: Finding) -> Problem:
 
 
 def _text_at(document: Document, keys: Keys) -> str:
-    """The text that `keys` lead to; "" where there is none, or none that can be used."""
     value: Any = document.value
     for depth, key in enumerate(keys):
         if not isinstance(value, dict) or keys[: depth + 1] in document.unreadable:

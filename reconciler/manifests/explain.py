@@ -1,9 +1,9 @@
-"""A document against a JSON Schema: one finding for each mistake, and none for what only follows from it.
+"""Mistakes of a document by its JSON Schema: one finding for each mistake, none for its consequences.
 
-With a misspelt key, one key is unknown, another one missing, and all that is below goes unchecked. So what
-can be mended is mended in a copy: keys whose right spelling or place can be told, and a single thing where
-the API has a list of them. The copy is checked again until there is nothing more to mend, and what is still
-wrong is told too.
+A misspelt key gives two errors, an unknown key and a missing key, and leaves everything below it unchecked.
+So the check corrects a copy of the document: it renames or moves keys whose spelling or place it can infer,
+and wraps a single value in a list where the API takes a list. It validates the copy again until no further
+correction applies, and reports the remaining errors as well.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
-from reconciler.manifests.messages import brief, choices, say, say_list_wanted, say_missing
+from reconciler.manifests.messages import brief, choices, keyword_message, list_message, missing_message
 from reconciler.manifests.yaml_load import Document
 
-_MOST_ROUNDS = 10
-_MOST_KNOWN = 12
+_MAX_ROUNDS = 10
+_MAX_LISTED = 12
 _NAMED_BY_US = 'remove it; the name is made from "name" under "metadata"'
 _SET_BY_US = {"displayName": _NAMED_BY_US, "jobId": _NAMED_BY_US, "labels": 'write them under "metadata"'}
 
@@ -30,14 +30,14 @@ _validators: dict[int, tuple[Mapping[str, Any], Any]] = {}
 
 
 def findings(document: Document, schema: Mapping[str, Any], rules: Rules = lambda value: ()) -> list[Finding]:
-    """What is wrong with a document by its schema and by further rules, in no particular order.
+    """Return the mistakes of a document by its schema and by further rules, in no particular order.
 
-    What the document has as `unreadable` was told before, and is passed over.
+    Values in the document's `unreadable` are skipped: reading the document has reported them.
 
     Args:
         document: Any document.
-        schema: Not to be changed afterwards.
-        rules: Rules on a value of any shape; they see the mended copy.
+        schema: Must not be changed afterwards.
+        rules: Rules on a value of any shape; they get the corrected copy.
     """
     errors = _errors(document.value, schema)
     if not errors and not document.unreadable:
@@ -49,19 +49,19 @@ def _errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:
     if id(schema) not in _validators:
         from jsonschema import Draft202012Validator  # slow to import
 
-        # The schema is kept beside its validator, so that its id can't become another one's.
+        # Keeping the schema alive prevents Python from reusing its id for another schema.
         _validators[id(schema)] = (schema, Draft202012Validator(schema))
     return list(islice(_validators[id(schema)][1].iter_errors(value), MAX_COUNTED_PER_FILE))
 
 
 @dataclass(frozen=True, slots=True)
 class _Renamed:
-    """A key of the mapping at `keys` that is spelt otherwise.
+    """Correction of a misspelt key of the mapping at `keys`.
 
     Attributes:
-        name, new: The key as it is, and as it should be.
-        is_sure: Whether they differ in no more than case and signs.
-        text: For a key with its value in it (`{key:value}`), that value; None for all others.
+        name, new: The key as written, and its correct spelling.
+        is_sure: True if they differ only in case and separators.
+        text: Value of a key that contains its value (`{key:value}`); None for all others.
     """
 
     keys: Keys
@@ -79,7 +79,7 @@ class _Renamed:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A key of the mapping at `keys` that belongs below another one, which isn't there."""
+    """Correction of a key of the mapping at `keys` that belongs below another key, which is missing."""
 
     keys: Keys
     name: str
@@ -92,14 +92,14 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A single thing at `keys`, where a list of what `item` describes is wanted."""
+    """Correction of a single value at `keys` where the schema takes a list of `item`."""
 
     keys: Keys
     item: Mapping[str, Any]
 
 
 class _Explanation:
-    """The findings in one document, whose mended copy leads the way."""
+    """Findings of one document, from the errors of its corrected copies."""
 
     def __init__(self, document: Document, schema: Mapping[str, Any], rules: Rules) -> None:
         self._document = document
@@ -110,42 +110,43 @@ class _Explanation:
         self._listed: set[Keys] = set()
 
     def of(self, errors: list[Any]) -> Iterator[Finding]:
-        found = islice(self._all(errors), MAX_COUNTED_PER_FILE)
-        return (finding for finding in found if not self._is_told(finding.keys))
+        found = islice(self._all_findings(errors), MAX_COUNTED_PER_FILE)
+        return (finding for finding in found if not self._is_unreadable(finding.keys))
 
-    def _all(self, errors: list[Any]) -> Iterator[Finding]:
+    def _all_findings(self, errors: list[Any]) -> Iterator[Finding]:
         value = self._document.value
-        for _ in range(_MOST_ROUNDS):
-            mends = [mend for error in errors for mend in self._mends(error)]
-            if not mends:
+        for _ in range(_MAX_ROUNDS):
+            fixes = [fix for error in errors for fix in self._fixes(error)]
+            if not fixes:
                 break
-            value = _copy(value)
-            for mend in mends:
-                yield from self._apply(mend, value)
+            value = _copy(value)  # the errors refer to the value before the fixes
+            for fix in fixes:
+                yield from self._apply(fix, value)
             errors = _errors(value, self._schema)
-        told = set()
-        for finding in self._chosen(errors):
-            told.add(finding.keys)
+        reported = set()
+        for finding in self._one_per_mistake(errors):
+            reported.add(finding.keys)
             yield finding
         for finding in self._rules(value):
-            keys = self._written(finding.keys)
-            if keys not in told and not self._follows_from_a_guess(finding.keys):
+            keys = self._original_keys(finding.keys)
+            if keys not in reported and not self._follows_from_a_guess(finding.keys):
                 yield replace(finding, keys=keys)
 
-    def _mends(self, error: Any) -> Iterator[_Renamed | _Moved | _Listed]:
+    def _fixes(self, error: Any) -> Iterator[_Renamed | _Moved | _Listed]:
         keys = tuple(error.absolute_path)
         if _refuses_keys(error):
             for name in islice(_unknown_keys(error), MAX_COUNTED_PER_FILE):
-                mend = self._mend_of_key(keys, name, error)
-                if mend and (mend.new if isinstance(mend, _Renamed) else mend.below) not in error.instance:
-                    yield mend
-        elif _wants_list(error) and keys and _is_item(error.instance, self._item(error)):
+                fix = self._fix_of_key(keys, name, error)
+                if fix and (fix.new if isinstance(fix, _Renamed) else fix.below) not in error.instance:
+                    yield fix
+        elif _requires_list(error) and keys and _is_item(error.instance, self._item(error)):
             yield _Listed(keys, self._item(error))
 
-    def _mend_of_key(self, keys: Keys, name: str, error: Any) -> _Renamed | _Moved | None:
-        """What to do about an unknown key; None for one that can only be removed."""
+    def _fix_of_key(self, keys: Keys, name: str, error: Any) -> _Renamed | _Moved | None:
+        """Return the correction of an unknown key; None if the key can only be removed."""
         schema = error.schema
-        special = (schema.get(told, ()) for told in ("x-set-by-reconciler", "x-output-only", "x-refused"))
+        # The schema has a message of its own for these names.
+        special = (schema.get(key, ()) for key in ("x-set-by-reconciler", "x-output-only", "x-refused"))
         if any(same_word(name, names) for names in special):
             return None
         known = schema.get("properties", {})
@@ -160,80 +161,79 @@ class _Explanation:
         similar = similar_word(name, known)
         return _Renamed(keys, name, similar) if similar else None
 
-    def _apply(self, mend: _Renamed | _Moved | _Listed, value: Any) -> Iterator[Finding]:
-        """Mend the copy in place, and tell what was wrong; what another mend has done already is left."""
-        keys = self._written(mend.keys)
-        if isinstance(mend, _Listed):
-            around, last = _at(value, mend.keys[:-1]), mend.keys[-1]
-            if mend.keys not in self._listed:
+    def _apply(self, fix: _Renamed | _Moved | _Listed, value: Any) -> Iterator[Finding]:
+        """Correct the copy in place and yield the finding, unless an earlier correction covers it."""
+        keys = self._original_keys(fix.keys)
+        if isinstance(fix, _Listed):
+            around, last = _at(value, fix.keys[:-1]), fix.keys[-1]
+            if fix.keys not in self._listed:
                 source = self._document.source_text(keys)
-                yield Finding(keys, *say_list_wanted(mend.keys, around[last], mend.item, source))
+                yield Finding(keys, *list_message(fix.keys, around[last], fix.item, source))
                 around[last] = [around[last]]
-                self._listed.add(mend.keys)
+                self._listed.add(fix.keys)
             return
-        mapping = _at(value, mend.keys)
-        if mend.name not in mapping:
+        mapping = _at(value, fix.keys)
+        if fix.name not in mapping:
             return
-        if isinstance(mend, _Renamed) and mend.new not in mapping:
-            renamed = mapping.pop(mend.name)
-            mapping[mend.new] = renamed if mend.text is None else mend.text
-            self._renamed[(*mend.keys, mend.new)] = mend
-            yield _unknown((*keys, mend.name), mend.hint)
-        elif isinstance(mend, _Moved) and (
-            mend.below not in mapping or (*mend.keys, mend.below) in self._added
-        ):
-            mapping.setdefault(mend.below, {})[mend.name] = mapping.pop(mend.name)
-            self._added.add((*mend.keys, mend.below))
-            yield _unknown((*keys, mend.name), mend.hint)
+        if isinstance(fix, _Renamed) and fix.new not in mapping:
+            renamed = mapping.pop(fix.name)
+            mapping[fix.new] = renamed if fix.text is None else fix.text
+            self._renamed[(*fix.keys, fix.new)] = fix
+            yield _unknown((*keys, fix.name), fix.hint)
+        elif isinstance(fix, _Moved) and (fix.below not in mapping or (*fix.keys, fix.below) in self._added):
+            mapping.setdefault(fix.below, {})[fix.name] = mapping.pop(fix.name)
+            self._added.add((*fix.keys, fix.below))
+            yield _unknown((*keys, fix.name), fix.hint)
 
-    def _written(self, keys: Keys) -> Keys:
-        """The way in the document to what is at `keys` in the mended copy."""
-        way: list[str | int] = []
+    def _original_keys(self, keys: Keys) -> Keys:
+        """Return the path in the document of the value at `keys` in the corrected copy."""
+        original: list[str | int] = []
         for depth, key in enumerate(keys):
             if keys[:depth] in self._listed or keys[: depth + 1] in self._added:
                 continue
-            mend = self._renamed.get(keys[: depth + 1])
-            way.append(mend.name if mend else key)
-        return tuple(way)
+            fix = self._renamed.get(keys[: depth + 1])
+            original.append(fix.name if fix else key)
+        return tuple(original)
 
-    def _chosen(self, errors: Iterable[Any]) -> Iterator[Finding]:
-        """One finding a mistake: a value that is wrong in several ways is told once."""
-        told: set[tuple[Keys, str]] = set()
+    def _one_per_mistake(self, errors: Iterable[Any]) -> Iterator[Finding]:
+        """Yield one finding for each mistake, even if a value has several errors."""
+        reported: set[tuple[Keys, str]] = set()
         for error in sorted(errors, key=_rank):
+            # If the guess is wrong, so are the errors below it.
             if self._follows_from_a_guess(tuple(error.absolute_path)):
                 continue
-            for finding in islice(self._tell(error), MAX_COUNTED_PER_FILE):
-                # A mapping may lack several keys; anything else is wrong once.
+            for finding in islice(self._findings_of(error), MAX_COUNTED_PER_FILE):
+                # A mapping may lack several keys; any other value gets one finding.
                 slot = (finding.keys, finding.message if isinstance(error.instance, dict) else "")
-                if slot not in told:
-                    told.add(slot)
+                if slot not in reported:
+                    reported.add(slot)
                     yield finding
 
     def _follows_from_a_guess(self, keys: Keys) -> bool:
-        """Whether the value is below a key that was only guessed."""
-        mends = (self._renamed.get(keys[:depth]) for depth in range(1, len(keys) + 1))
-        return any(mend and not mend.is_sure for mend in mends)
+        """Return True if the value is below a key that was only guessed."""
+        fixes = (self._renamed.get(keys[:depth]) for depth in range(1, len(keys) + 1))
+        return any(fix and not fix.is_sure for fix in fixes)
 
-    def _is_told(self, keys: Keys) -> bool:
+    def _is_unreadable(self, keys: Keys) -> bool:
         unreadable = self._document.unreadable
         return bool(unreadable) and any(keys[:depth] in unreadable for depth in range(len(keys) + 1))
 
-    def _tell(self, error: Any) -> Iterator[Finding]:
-        keys = self._written(tuple(error.absolute_path))
+    def _findings_of(self, error: Any) -> Iterator[Finding]:
+        keys = self._original_keys(tuple(error.absolute_path))
         if error.validator == "required":
             for name in error.validator_value:
                 if name not in error.instance and (*keys, name) not in self._document.unreadable:
-                    yield Finding(keys, *say_missing(name, error.schema), of_key=True)
+                    yield Finding(keys, *missing_message(name, error.schema), of_key=True)
         elif _refuses_keys(error):
             yield from (self._unknown_key((*keys, name), name, error) for name in _unknown_keys(error))
         elif "propertyNames" in error.absolute_schema_path:
-            yield Finding((*keys, error.instance), *say(error, keys, ""), of_key=True)
+            yield Finding((*keys, error.instance), *keyword_message(error, keys, ""), of_key=True)
         else:
             source = self._document.source_text(keys)
-            if _wants_list(error):
-                yield Finding(keys, *say_list_wanted(keys, error.instance, self._item(error), source))
+            if _requires_list(error):
+                yield Finding(keys, *list_message(keys, error.instance, self._item(error), source))
             else:
-                yield Finding(keys, *say(error, keys, source), of_key=_refuses_value(error))
+                yield Finding(keys, *keyword_message(error, keys, source), of_key=_refuses_value(error))
 
     def _unknown_key(self, keys: Keys, name: str, error: Any) -> Finding:
         schema = error.schema
@@ -244,21 +244,21 @@ class _Explanation:
             return Finding(keys, f"{quote(name)} is set by the service", "remove it", of_key=True)
         if refused := same_word(name, schema.get("x-refused", ())):
             return Finding(keys, f"{quote(name)} can't be here", schema["x-refused"][refused], of_key=True)
-        mend = self._mend_of_key(keys[:-1], name, error)
-        return _unknown(keys, mend.hint if mend else _list(schema.get("properties", ())))
+        fix = self._fix_of_key(keys[:-1], name, error)
+        return _unknown(keys, fix.hint if fix else _list(schema.get("properties", ())))
 
     def _item(self, error: Any) -> Mapping[str, Any]:
         return self._resolved(error.schema.get("items", {}))
 
     def _resolved(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A subschema, or what it refers to (only `#/$defs/…` is referred to)."""
+        """Return a subschema, or the target of its reference (only `#/$defs/…` occurs)."""
         name = part.get("$ref", "").removeprefix("#/$defs/")
         found: Mapping[str, Any] = self._schema["$defs"][name] if name else part
         return found
 
 
 def _rank(error: Any) -> int:
-    """Which of several errors of one value is told: that it can't be there, then its type, then the first."""
+    """Return the rank of an error among those of one value: a forbidden value, its type, the others."""
     if _refuses_value(error):
         return 0
     return 1 if error.validator == "type" else 2
@@ -269,7 +269,7 @@ def _refuses_keys(error: Any) -> bool:
 
 
 def _refuses_value(error: Any) -> bool:
-    """Whether nothing may be there at all."""
+    """Return True if the schema forbids any value."""
     return bool(error.validator == "not" and error.validator_value == {})
 
 
@@ -278,12 +278,12 @@ def _unknown_keys(error: Any) -> Iterator[str]:
     return (name for name in error.instance if name not in known)
 
 
-def _wants_list(error: Any) -> bool:
+def _requires_list(error: Any) -> bool:
     return error.validator == "type" and error.validator_value == "array" and error.instance is not None
 
 
 def _is_item(value: Any, item: Mapping[str, Any]) -> bool:
-    """Whether a value looks like one item of a list of such."""
+    """Return True if a value looks like a single item of a list."""
     if isinstance(value, dict):
         return any(same_word(key, item.get("properties", ())) for key in value)
     kinds = {"string": str, "integer": int, "number": int | float}
@@ -295,7 +295,7 @@ def _unknown(keys: Keys, hint: str) -> Finding:
 
 
 def _list(known: Collection[str]) -> str:
-    return f"known here: {choices(known)}" if 0 < len(known) <= _MOST_KNOWN else "remove it"
+    return f"known here: {choices(known)}" if 0 < len(known) <= _MAX_LISTED else "remove it"
 
 
 def _at(value: Any, keys: Keys) -> Any:
@@ -305,7 +305,7 @@ def _at(value: Any, keys: Keys) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    """A copy in which what an alias stands for is there for itself."""
+    """Return a copy without shared parts, so that correcting one alias leaves the others as written."""
     if isinstance(value, dict):
         return {key: _copy(part) for key, part in value.items()}
     return [_copy(part) for part in value] if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""What a file holds, told quickly from its bytes alone where nothing at all is odd about it.
+"""Fast check of files without problems, from their bytes alone.
 
-It says less than looking closely does, and never more: what is known here has no problem there, but for
-what other files decide. Whatever is odd isn't known, and the closer look has its word.
+A file accepted here has no problem except those that depend on other files. Any irregular file is left to
+the slow check in `examine`, whose verdict is final.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from reconciler.model.naming import canonical_spec, identities, label_of
 if TYPE_CHECKING:
     from reconciler.manifests.yaml_places import Position
 
+# Most characters in a document with aliases: a few aliases can repeat a large amount of text.
 _MAX_TEXT = 1_000_000
-"""How many characters a document with aliases may hold: a few of them may stand for very much text."""
 
 
 def known_files(
     contents: Mapping[bytes, bytes], filled: frozenset[str] = frozenset()
 ) -> dict[bytes, KnownFile]:
-    """What files say that say nothing but valid manifests of our own engines; the others are left out.
+    """Return the records of files that contain only valid manifests of the built-in engines.
 
     Args:
         contents: The files' bytes, by their digests.
-        filled: The fields that an environment's defaults give where a manifest leaves them out.
-
-    Each step is taken for all files before the next one: parsing, matching a schema and the rest each keep a
-    processor's caches full, and take a quarter longer when they alternate.
+        filled: The fields that an environment's defaults give, so that a manifest may omit them.
     """
+    # Each step runs for all files before the next step: parsing, matching a schema and the rest each fill a
+    # processor's caches, and take a quarter longer when they alternate.
     read = {digest: clean_documents(data) or [] for digest, data in contents.items()}
-    todo = [
+    candidates = [
         _Candidate(digest, document, _own_schema(document.value, filled))
         for digest, documents in read.items()
         if not _has_secrets(contents[digest], documents)
         for document in documents
     ]
-    valid = [each for each in todo if each.schema is not None and is_valid(each.document.value, each.schema)]
+    valid = [
+        each for each in candidates if each.schema is not None and is_valid(each.document.value, each.schema)
+    ]
     sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
     found: dict[bytes, list[KnownDocument]] = {}
     for each in sound:
-        known = _known(each, has_aliases=b"&" in contents[each.digest])
+        known = _record(each, has_aliases=b"&" in contents[each.digest])
         if known is not None:
             found.setdefault(each.digest, []).append(known)
     return {
@@ -66,17 +67,17 @@ def known_files(
 
 
 def known_document(value: Mapping[str, Any], line: int, schema: Mapping[str, Any]) -> KnownDocument:
-    """A manifest that is valid by `schema`, as it is known; without its identities.
+    """Return the cache's record of a manifest that is valid by `schema`, without its identities.
 
     Args:
         value: The document.
-        line: Where it starts in its file, from 1.
-        schema: Not to be changed afterwards.
+        line: Its first line in the file, from 1.
+        schema: Must not be changed afterwards.
     """
-    return _known_document(value, line, canonical_spec(value["spec"], schema))
+    return _make_record(value, line, canonical_spec(value["spec"], schema))
 
 
-def _known_document(
+def _make_record(
     value: Mapping[str, Any], line: int, spec: JsonObject, identities: Identities = ()
 ) -> KnownDocument:
     metadata = value["metadata"]
@@ -95,11 +96,11 @@ def _known_document(
     )
 
 
-_packer = msgpack.Encoder(order="sorted")  # what is equal is the same bytes
+_packer = msgpack.Encoder(order="sorted")  # equal specs become equal bytes
 
 
 class _Candidate(NamedTuple):
-    """A document that may turn out to be a valid manifest of a file, whose digest it has."""
+    """Document that may be a valid manifest of the file with this digest."""
 
     digest: bytes
     document: CleanDocument
@@ -113,21 +114,20 @@ def _has_secrets(data: bytes, documents: Sequence[CleanDocument]) -> bool:
     return bool(secrets(data, placeless, ""))
 
 
-def _known(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:
-    """A valid document as it is known; None where it says more than can be kept."""
+def _record(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:
+    """Return the record of a valid document; None if it is too long or has no JSON form."""
     value, schema = candidate.document.value, candidate.schema
     if schema is None or (has_aliases and _is_long(value)):
         return None
     try:
         spec = canonical_spec(value["spec"], schema)
         found = () if "package" in value else _identities(value, spec)
-        return _known_document(value, candidate.document.line, spec, found)
+        return _make_record(value, candidate.document.line, spec, found)
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 
 
 def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
-    """The schema of one of the kinds that ship with the reconciler."""
     if value.__class__ is not dict:
         return None
     api_version, kind = value.get("apiVersion"), value.get("kind")
@@ -138,8 +138,7 @@ def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
 
 
 def _identities(value: Mapping[str, Any], spec: JsonObject) -> Identities:
-    """Those of a manifest that brings no code, whose spec in canonical form is `spec`."""
-    # What isn't hashed is left out.
+    # Only the fields that the hash covers.
     manifest = Manifest(
         api_version=value["apiVersion"],
         kind=value["kind"],
@@ -150,18 +149,18 @@ def _identities(value: Mapping[str, Any], spec: JsonObject) -> Identities:
     return tuple([(each, label_of(each)) for each in identities(manifest, spec, "")])
 
 
-def _reconcile(wishes: Mapping[str, Any]) -> Reconcile:
+def _reconcile(policy: Mapping[str, Any]) -> Reconcile:
     return Reconcile(
-        suspend=wishes.get("suspend", False),
-        attempts=int(wishes.get("attempts", 1)),
-        rerun=wishes.get("rerun", ""),
-        on_change=wishes.get("onChange", "keep"),
-        on_delete=wishes.get("onDelete", "keep"),
+        suspend=policy.get("suspend", False),
+        attempts=int(policy.get("attempts", 1)),
+        rerun=policy.get("rerun", ""),
+        on_change=policy.get("onChange", "keep"),
+        on_delete=policy.get("onDelete", "keep"),
     )
 
 
 class _Placeless:
-    """A document whose places don't matter: whether there is a secret in it is all that is asked."""
+    """Document without places, for the search for secrets, which needs only their number here."""
 
     __slots__ = ("value",)
 
@@ -175,7 +174,7 @@ class _Placeless:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether the text in a value, with what aliases stand for, is longer than any that is written out."""
+    """Return True if the text in a value, with repetitions by aliases, is longer than `_MAX_TEXT`."""
     length = 0
     parts = [value]
     while parts:

@@ -1,7 +1,7 @@
-"""The manifest files below a folder.
+"""Manifest files below a folder: finding and reading them.
 
-Nothing outside the repository is read by way of a link in it. A link that stays inside is followed; what can
-be reached twice is read once.
+A link that leaves the repository is never followed. A link that stays inside is followed; a file with several
+paths is read once.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import UsageError
 from reconciler.manifests.findings import MAX_FILE_BYTES, too_large
 
+MAX_FILES = 50_000
+SUFFIXES = (".yaml", ".yml")
 _COARSEST_TICK = 2 * 10**9  # ns
-_MOST_READINGS = 3
-_MOST_OPEN = 32
+_MAX_READINGS = 3
+_MAX_OPEN = 32
 
-# O_PATH: a folder that may be passed through need not be one that may be listed.
+# O_PATH opens folders that this user may enter but not list.
 _OPEN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-# Not blocking, because a pipe may have taken the file's place.
+# Non-blocking, because opening a pipe with a manifest's name would wait for a writer.
 _OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Signature(Struct, frozen=True, array_like=True, gc=False):
-    """What tells, without reading it, whether a file is still what it was; times in nanoseconds.
+    """File status that shows, without reading the file, whether it changed; times in nanoseconds.
 
-    It says what content a file has only where `can_be_trusted` agrees.
+    Equal signatures mean equal content only if `can_be_trusted` agrees.
     """
 
     device: int
@@ -44,12 +46,12 @@ class Signature(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
-    """A file that may hold manifests.
+    """File that may contain manifests.
 
     Attributes:
-        path: As users are told of it: relative to the repository's root where it lies below it, with "/".
+        path: Its name for users: relative to the repository's root if it is below it, with "/".
         place: Its absolute path, without links.
-        signature: What it looked like when it was found.
+        signature: Its signature when it was found.
     """
 
     path: str
@@ -63,11 +65,11 @@ class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
 
 
 class FileContent(Struct, frozen=True, gc=False):
-    """What a file holds.
+    """Content of a file.
 
     Attributes:
         data: Its bytes.
-        signature: What it looked like while they were read; None for a file that kept changing meanwhile.
+        signature: Its signature during reading; None for a file that kept changing.
     """
 
     data: bytes
@@ -75,31 +77,32 @@ class FileContent(Struct, frozen=True, gc=False):
 
 
 def can_be_trusted(signature: Signature, read_ns: int) -> bool:
-    """Whether a file that still has `signature` still holds what was read of it.
+    """Return True if a file that still has `signature` still has the content that was read.
 
-    The clocks that give files their times tick coarsely: mostly every few milliseconds, on some file systems
-    every two seconds. A file that is written twice within one tick, with the same size, has one signature for
-    two contents. So a file's times have to be older than a tick when it is read: whatever is written after
-    that gets another time. Git's index has the same rule ("racily clean"). Both times count: the one can be
-    set to anything, and the other isn't kept by all file systems. A time to come says nothing.
+    The clocks of file systems are coarse: most tick every few milliseconds, some every two seconds. A file
+    that is written twice within a tick, with the same size, has one signature for two contents. So a file's
+    times must be older than a tick when it is read: any later write gets a later time. Git's index has the
+    same rule ("racily clean"). Both times count: programs can set the first to any value, and some file
+    systems don't keep the second. A signature with a time in the future is never trusted.
 
     Args:
-        signature: What the file looked like when it was read.
-        read_ns: When reading it began, in nanoseconds since the epoch.
+        signature: The file's signature when it was read.
+        read_ns: Time before reading, in nanoseconds since the epoch.
     """
     return max(signature.mtime_ns, signature.ctime_ns) <= read_ns - _COARSEST_TICK
 
 
 class Folders:
-    """Reads files by their names in open folders, so that a link that took a place on the way isn't followed.
+    """Reader of files by name in open folders, which follows no link that replaces a folder during the walk.
 
-    The folders above a file are opened name by name from the root. Those of the last file stay open, as the
-    next file is mostly beside it. Used in a `with` statement, or closed by `close`; for one thread.
+    It opens the folders above a file name by name from the root, and keeps those of the last file open,
+    because the next file is usually in the same folder. Use it in a `with` statement, or call `close`; not
+    thread-safe.
     """
 
     def __init__(self) -> None:
         self._folder: str | None = None
-        # The open folders above the last file, from the root; a name of "" stands for what is left out.
+        # The open folders above the last file, from the root; the name "" replaces folders closed early.
         self._open: list[tuple[str, int]] = []
 
     def __enter__(self) -> Folders:
@@ -109,16 +112,16 @@ class Folders:
         self.close()
 
     def close(self) -> None:
-        """Close what is open; another `read` opens it again."""
+        """Close the open folders; a later `read` opens them again."""
         self._folder = None
         self._close_below(0)
 
     def read(self, file: ManifestFile) -> FileContent | Problem:
-        """A regular file's bytes, at most as many as a file may have."""
+        """Return a regular file's content, at most MAX_FILE_BYTES, or the problem."""
         return self.read_at(file.place, file.path)
 
     def read_at(self, place: str, path: str) -> FileContent | Problem:
-        """Like `read`, for the absolute path `place` without links; `path` is what a problem calls it."""
+        """Read the file at `place`, an absolute path without links; problems call it `path`."""
         folder, _, name = place.rpartition("/")
         try:
             descriptor = os.open(name, _OPEN_FILE, dir_fd=self._descriptor(folder))
@@ -143,7 +146,8 @@ class Folders:
         for name in names[common:]:
             above = self._open[-1][1] if self._open else None
             self._open.append((name, os.open(name, _OPEN_FOLDER, dir_fd=above)))
-            if len(self._open) > _MOST_OPEN:
+            # A deep path must not use up the process's descriptors: the deepest folder is enough to go on.
+            if len(self._open) > _MAX_OPEN:
                 last = self._open.pop()[1]
                 self._close_below(0)
                 self._open.append(("", last))
@@ -156,9 +160,9 @@ class Folders:
 
 
 def read_file(real: Path, path: str) -> bytes | Problem:
-    """A regular file's bytes, at most as many as a file may have; `path` is what a problem calls it.
+    """Return a regular file's bytes, at most MAX_FILE_BYTES, or the problem, which calls the file `path`.
 
-    `real` is absolute and without links; one that took a place on the way since then isn't followed.
+    `real` is absolute and without links; a link that has replaced a part of it since is not followed.
     """
     with Folders() as folders:
         content = folders.read_at(os.fspath(real), path)
@@ -166,24 +170,25 @@ def read_file(real: Path, path: str) -> bytes | Problem:
 
 
 def signature_of(status: os.stat_result) -> Signature:
-    """What the system's answer about a file says."""
+    """Return the signature of a file's status."""
     return Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def unreadable(path: str, error: OSError) -> Problem:
-    """The problem of what the system doesn't let us read."""
+    """Return the problem of a file or folder that the system refuses to read."""
     return Problem(path, 1, 1, "", f"this can't be read: {error.strerror}", "check its permissions")
 
 
 def no_file(path: str) -> Problem:
-    """The problem of what is there in place of a file."""
+    """Return the problem of a manifest's name that belongs to a folder, pipe or device."""
     return Problem(path, 1, 1, "", "this is no file, but a folder, a pipe or a device", "remove it")
 
 
 def _read(descriptor: int, path: str) -> FileContent | Problem:
-    """What an open file holds; raises OSError."""
+    """Return the content of an open file; raises OSError."""
     data = b""
-    for _ in range(_MOST_READINGS):
+    # A file that changes while it is read gets another reading: a part of a write must not be taken for all.
+    for _ in range(_MAX_READINGS):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return no_file(path)
@@ -200,49 +205,28 @@ def _read(descriptor: int, path: str) -> FileContent | Problem:
 
 
 def _bytes_of(descriptor: int, size: int) -> bytes:
-    """All bytes of a file that seems to have `size`, or one more than a file may have."""
+    """Return all bytes of a file with the reported `size`; at most one byte over the limit."""
     data = os.read(descriptor, size + 1)
     while len(data) != size and (more := os.read(descriptor, MAX_FILE_BYTES + 1 - len(data))):
         data += more
     return data
 
 
-__all__ = [
-    "SUFFIXES",
-    "FileContent",
-    "Folders",
-    "Found",
-    "ManifestFile",
-    "Obstacle",
-    "Signature",
-    "can_be_trusted",
-    "file_mode",
-    "find_manifests",
-    "leads_out",
-    "read_file",
-    "read_one",
-    "real_path",
-]
-
-MAX_FILES = 50_000
-SUFFIXES = (".yaml", ".yml")
-
-
 class Obstacle(Struct, frozen=True):
-    """What can't be read below a path: its place, the folders above it without links, and the problem."""
+    """Unreadable path: its place, with links only in the last part, and the problem."""
 
     place: Path
     problem: Problem
 
 
 Found = tuple[list[ManifestFile], list[Obstacle]]
-"""The files that were found, and what stands in the way."""
+"""The files, and the paths that can't be read."""
 
 
 def find_manifests(root: Path, paths: Iterable[Path]) -> Found:
-    """The `*.yaml` and `*.yml` files below `paths`, sorted, hidden folders left out; a path may be one file.
+    """Return the `*.yaml` and `*.yml` files below `paths`, sorted, without those in hidden folders.
 
-    Raises UsageError for a path that isn't there, and for more files than can be meant.
+    A path may also be a file. Raises UsageError for a missing path, and for more than MAX_FILES files.
     """
     walk = _Walk(root)
     for path in paths:
@@ -252,7 +236,7 @@ def find_manifests(root: Path, paths: Iterable[Path]) -> Found:
 
 
 def real_path(path: Path) -> Path:
-    """An absolute path without links; of links that lead in a circle, the path itself."""
+    """Return an absolute path without links; the path itself if its links form a circle."""
     try:
         return path.resolve()
     except (OSError, RuntimeError):
@@ -260,19 +244,19 @@ def real_path(path: Path) -> Path:
 
 
 def leads_out(path: str) -> Problem:
-    """The problem of a link to something outside, which isn't read."""
+    """Return the problem of a link that leaves the repository."""
     message = "this link leads out of the repository"
     return Problem(path, 1, 1, "", message, "put what it leads to here, or remove it")
 
 
 def read_one(file: Path, path: str) -> bytes | Problem:
-    """The bytes of a file that isn't looked for, or why there are none; `path` is what users call it."""
+    """Return the bytes of a single named file, or the problem, which calls it `path`."""
     real = real_path(file)
     return read_file(real, path) if real.is_relative_to(real_path(file.parent)) else leads_out(path)
 
 
 def file_mode(path: Path) -> int:
-    """What kind of file it is, as `stat` says; 0 where that can't be told, as for one that isn't there."""
+    """Return the file's mode from `stat`; 0 if the file is missing or unreadable."""
     try:
         return path.stat().st_mode
     except OSError:
@@ -280,19 +264,20 @@ def file_mode(path: Path) -> int:
 
 
 class _Walk:
-    """Each folder is read once, by its path without links; what is behind links after all else."""
+    """Search that reads each folder once, by its path without links; links to folders come last."""
 
     def __init__(self, root: Path) -> None:
         self.files: dict[str, ManifestFile] = {}
         self.obstacles: list[Obstacle] = []
-        self._roots = [_straight(root), real_path(root)]
+        # Users may name files by the root's path with links or without.
+        self._roots = [_without_dots(root), real_path(root)]
         self._allowed = [real_path(root)]
         self._read: set[str] = set()
         self._links: deque[tuple[str, str]] = deque()
 
     def start(self, path: Path) -> None:
-        """Begin at a path that the user names; it may be outside the repository."""
-        written = _straight(path)
+        """Search a path that the user named; it may be outside the repository."""
+        written = _without_dots(path)
         root = next((root for root in self._roots if written.is_relative_to(root)), None)
         shown = written.relative_to(root).as_posix() if root else written.as_posix()
         if not os.path.lexists(written):
@@ -301,7 +286,7 @@ class _Walk:
         if root is None:
             self._allowed.append(real if real.is_dir() else real.parent)
         if not self._is_allowed(real):
-            self._leads_out(written, shown)
+            self._add_obstacle(written, leads_out(shown))
         elif real.is_dir():
             self._folder(os.fspath(real), shown)
         else:
@@ -333,14 +318,14 @@ class _Walk:
                     try:
                         self._file(entry.path, prefix + name, entry.stat(follow_symlinks=False))
                     except OSError as error:
-                        self._tell(Path(entry.path), unreadable(prefix + name, error))
+                        self._add_obstacle(Path(entry.path), unreadable(prefix + name, error))
 
     def _entries(self, real: str, shown: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(real) as entries:
-                return sorted(entries, key=_name)
+                return sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
-            self._tell(Path(real), unreadable(shown, error))
+            self._add_obstacle(Path(real), unreadable(shown, error))
             return []
 
     def _link(self, place: Path, shown: str) -> None:
@@ -350,56 +335,50 @@ class _Walk:
         if place.name.startswith(".") if is_folder else not place.name.endswith(SUFFIXES):
             return
         if not self._is_allowed(real):
-            self._leads_out(place, shown)
+            self._add_obstacle(place, leads_out(shown))
         elif not mode:
-            self._tell(place, Problem(shown, 1, 1, "", "this link leads nowhere", "mend it, or remove it"))
+            self._add_obstacle(
+                place, Problem(shown, 1, 1, "", "this link leads nowhere", "mend it, or remove it")
+            )
         elif not is_folder:
             self._file_at(real, shown)
         elif place.is_relative_to(real):
             message = "this link leads to a folder that it is in"
-            self._tell(place, Problem(shown, 1, 1, "", message, "remove it"))
+            self._add_obstacle(place, Problem(shown, 1, 1, "", message, "remove it"))
         else:
             self._links.append((os.fspath(real), shown))
 
     def _file_at(self, real: Path, shown: str) -> None:
-        """What isn't found in a folder, but named by a user or by a link."""
+        """Add a file that a user or a link names, with no folder listing that gives its status."""
         try:
             status = real.stat(follow_symlinks=False)
         except OSError as error:
-            self._tell(real, unreadable(shown, error))
+            self._add_obstacle(real, unreadable(shown, error))
         else:
             self._file(os.fspath(real), shown, status)
 
     def _file(self, place: str, shown: str, status: os.stat_result) -> None:
         if not shown.isprintable():
             message = "the file's name holds characters that can't be shown"
-            self._tell(Path(place), Problem(shown, 1, 1, "", message, "rename it"))
-        elif stat.S_ISLNK(status.st_mode):  # it was none a moment ago
-            self._tell(Path(place), unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP))))
+            self._add_obstacle(Path(place), Problem(shown, 1, 1, "", message, "rename it"))
+        elif stat.S_ISLNK(status.st_mode):  # it replaced a file during the search
+            self._add_obstacle(Path(place), unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP))))
         elif not stat.S_ISREG(status.st_mode):
-            self._tell(Path(place), no_file(shown))
+            self._add_obstacle(Path(place), no_file(shown))
         elif len(self.files) >= MAX_FILES:
             raise UsageError(f"there are more than {MAX_FILES:,} manifest files", hint="name fewer paths")
         elif place not in self.files:
             self.files[place] = ManifestFile(shown, place, signature_of(status))
 
-    def _leads_out(self, place: Path, shown: str) -> None:
-        self._tell(place, leads_out(shown))
-
-    def _tell(self, place: Path, problem: Problem) -> None:
-        # A byte that isn't UTF-8 is half a character here, which can't be printed.
-        path = "".join(char if char.isprintable() else _escaped(char) for char in problem.path)
+    def _add_obstacle(self, place: Path, problem: Problem) -> None:
+        # A byte that isn't UTF-8 is a lone surrogate here, which can't be printed.
+        path = "".join(
+            char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+            for char in problem.path
+        )
         self.obstacles.append(Obstacle(place, replace(problem, path=path)))
 
 
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name
-
-
-def _straight(path: Path) -> Path:
-    """An absolute path with its links, but without "..", as users mean it."""
+def _without_dots(path: Path) -> Path:
+    """Return an absolute path without "..", with its links: the path as users know it."""
     return Path(os.path.normpath(path.absolute()))
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -1,4 +1,4 @@
-"""The folders that manifests name as their code."""
+"""Package folders of manifests (`package.path`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BUILDS_ITSELF = ("setup.py", "setup.cfg", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True)
 class PackageFolder:
-    """Where a manifest's `package.path` leads.
+    """Target of a manifest's `package.path`.
 
     Attributes:
         manifest: The manifest's file, absolute and without links.
         written: The path in the manifest.
-        real: The folder that it leads to, absolute and without links.
+        real: The target, absolute and without links.
     """
 
     manifest: Path
@@ -31,11 +31,11 @@ class PackageFolder:
 
     @property
     def holds_its_manifest(self) -> bool:
-        """Whether the manifest is in its own package."""
+        """True if the manifest is in its own package."""
         return self.manifest.is_relative_to(self.real)
 
     def mistake(self, root: Path) -> tuple[str, str] | None:
-        """What is wrong with it, and a hint; None for a folder of the repository at `root`."""
+        """Return the message and hint of a mistake; None for a folder of the repository at `root`."""
         folder = self.manifest.parent
         if not self.real.is_relative_to(root):
             if Path(os.path.normpath(folder / self.written)).is_relative_to(root):
@@ -53,13 +53,13 @@ class PackageFolder:
         return None
 
     def lacks(self, module: str) -> bool:
-        """Whether `module` certainly isn't in it; a folder that says how it is built may bring any module."""
+        """Return True if the package can't have `module`; a folder with a build file may have any."""
         if any(file_mode(self.real / name) for name in _BUILDS_ITSELF):
             return False
         return not _has_module(self.real, module.split("."))
 
     def similar_module(self, module: str) -> str:
-        """The module in it, at the top or where `module` would be, that is most like `module`; or ""."""
+        """Return the module most similar to `module`, at the top or beside the place of `module`; or ""."""
         above = module.split(".")[:-1]
         places = [([], self.real), (above, self.real.joinpath(*above))]
         found = [".".join([*names, file.stem]) for names, place in places for file in place.glob("*.py")]
@@ -67,46 +67,45 @@ class PackageFolder:
 
 
 PackageOf = Callable[[Path, str], PackageFolder]
-"""Finds the folder that `package.path` of a manifest's file means."""
+"""Finds the package folder for a manifest's file and its `package.path`."""
 
 
 def package_folder(manifest: Path, written: str) -> PackageFolder:
-    """The folder that `package.path` of a manifest means: it counts from the manifest's folder."""
+    """Return the package folder of a manifest; `package.path` is relative to the manifest's folder."""
     return PackageFolder(manifest, written, real_path(manifest.parent / written))
 
 
 def hidden_folders(packages: Iterable[PackageFolder]) -> set[Path]:
-    """The package folders of those manifests that aren't in a package folder themselves.
+    """Return the package folders of those manifests that are outside of all package folders.
 
-    What is in them is code and its data, and no manifest. A folder that its own manifest is in hides nothing,
-    so that the mistake gets told; nor do folders whose manifests hide each other.
+    Files in them are code and data, not manifests. A folder that contains its own manifest hides no file, so
+    that the mistake is reported; nor do folders whose manifests hide each other.
     """
     undecided = {package for package in packages if not package.holds_its_manifest}
     hidden: set[Path] = set()
     while undecided:
         around = hidden | {package.real for package in undecided}
-        standing = {package for package in undecided if not is_below_any(package.manifest, around)}
-        if not standing:
+        # A folder counts only if its manifest is certainly a manifest, not a file of another package.
+        outside = {package for package in undecided if not is_below_any(package.manifest, around)}
+        if not outside:
             break
-        hidden |= {package.real for package in standing}
-        undecided -= standing
+        hidden |= {package.real for package in outside}
+        undecided -= outside
         undecided = {package for package in undecided if not is_below_any(package.manifest, hidden)}
     return hidden
 
 
 def is_below_any(path: Path, folders: Set[Path]) -> bool:
-    """Whether a path is below one of the folders."""
+    """Return True if a path is below one of the folders."""
     return bool(folders) and any(above in folders for above in path.parents)
 
 
 class Packages:
-    """The packages of many manifests, each looked at once.
-
-    What a package is to a manifest depends on the manifest's folder, not on its file.
+    """Package folders of many manifests, each examined once.
 
     Args:
         root: The repository's root, without links.
-        package_of: Finds the folder that `package.path` means to a manifest's file; called for each manifest.
+        package_of: Finds the package folder for a manifest's file; called for each manifest.
     """
 
     def __init__(self, root: Path, package_of: PackageOf = package_folder) -> None:
@@ -117,15 +116,16 @@ class Packages:
         self._lacking: dict[tuple[Path, str], bool] = {}
 
     def folder(self, place: str, written: str) -> PackageFolder:
-        """The package of the manifest at `place`, an absolute path without links."""
+        """Return the package of the manifest at `place`, an absolute path without links."""
+        # The package depends on the manifest's folder, not on its file.
         key = (place.rpartition("/")[0], written)
-        # Another finder may have something to do for each manifest.
+        # A caller's finder expects a call for each manifest.
         if key not in self._found or self._package_of is not package_folder:
             self._found[key] = self._package_of(Path(place), written)
         return self._found[key]
 
     def fits(self, place: str, written: str, modules: Iterable[str]) -> bool:
-        """Whether it can be staged for the manifest at `place`, and lacks none of the modules."""
+        """Return True if the package can be staged for the manifest at `place` and contains all modules."""
         key = (place.rpartition("/")[0], written)
         package = self._found[key]
         if key not in self._mistaken:
@@ -140,14 +140,14 @@ class Packages:
 
 
 class Below:
-    """Whether files are below one of some folders, asked once for each folder that they are in."""
+    """Cached test whether files are below one of several folders."""
 
     def __init__(self, folders: Set[Path]) -> None:
         self._folders = folders
         self._known: dict[str, bool] = {}
 
     def holds(self, place: str) -> bool:
-        """Whether the file at `place`, an absolute path without links, is below one."""
+        """Return True if the file at `place`, an absolute path without links, is below one of the folders."""
         if not self._folders:
             return False
         above = place.rpartition("/")[0]
@@ -157,7 +157,7 @@ class Below:
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:
-    """Whether Python finds the module in the folder, or takes the folder for a package around it."""
+    """Return True if Python finds the module in the folder, or in a package around the folder's files."""
     for depth in range(len(names) + 1):
         inside = "/".join(names[depth:])
         files = [f"{inside}/__main__.py", f"{inside}.py"] if inside else ["__main__.py"]

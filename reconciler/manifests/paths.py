@@ -1,4 +1,4 @@
-"""Which manifests a command is about."""
+"""Selection of the manifests for a command."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ JOBS_FOLDER = "jobs"
 
 
 def manifest_paths(root: Path, paths: Sequence[Path]) -> Sequence[Path]:
-    """The paths that were named, else `jobs` at the root.
-
-    Git keeps no empty folder: where there are settings, one that is gone held the last manifest.
+    """Return the named paths, else `jobs` at the root.
 
     Raises:
-        UsageError: There is no such folder, and nothing says that this is a repository of jobs.
+        UsageError: Neither the folder nor `reconciler.yaml` exists: this is no repository of jobs.
     """
     folder = root / JOBS_FOLDER
     if paths or os.path.lexists(folder):
         return paths or [folder]
+    # Git keeps no empty folder: a repository with settings and no folder has lost its last manifest.
     if (root / FILE_NAME).is_file():
         return []
     raise UsageError(
@@ -36,7 +35,7 @@ def manifest_paths(root: Path, paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def check_found(found: Validation, paths: Sequence[Path]) -> None:
-    """Raise UsageError where the named paths hold no manifest: a mistyped one must not pass for valid."""
+    """Raise UsageError if the named paths contain no manifest: a mistyped path must not pass for valid."""
     if paths and not found.files:
         named = ", ".join(str(path) for path in paths)
         raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")

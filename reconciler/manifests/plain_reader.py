@@ -1,9 +1,8 @@
-"""Documents as nearly everybody writes them, read line by line.
+"""Line-by-line reader of plain YAML documents.
 
-A parser's events, each of which is an object of its own, take four fifths of the time in which a manifest is
-read. Most manifests need no parser: each line is a key, an item or both, with a value that ends on the line.
-What is written so has one meaning, and is read here. Whatever is written otherwise, or is wrong, is left to
-`reader`.
+A parser creates an object for each event, which takes four fifths of the time for reading a manifest. Most
+manifests need no parser: each line is a key, an item or both, with a value that ends on the line. Such lines
+have a single meaning. All other documents, and wrong ones, are left to `yaml_reader`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from reconciler.manifests.yaml_scalars import Scalar, UnclearScalarError, plain_
 from reconciler.manifests.yaml_text import Chunk
 
 MAX_BYTES = MAX_VALUES // 2
-"""So few bytes can't hold more values than a document may have: each one begins two of them at most, such as
-the first "-" of a list of lists. Nor can they hold text that is too long."""
+"""Size up to which no document exceeds the limits: each byte begins at most two values, such as the first "-"
+of a list of lists, and no text can be too long."""
 
 # Printable ASCII throughout. Within unquoted text, ":" stands before a character and "#" not at all.
 _KEY = r"[A-Za-z_][A-Za-z0-9_./-]*"
@@ -30,35 +29,35 @@ _ITEM = f"(?:{_QUOTED}|{_FLOW_PLAIN})"
 _PAIR = f"{_KEY}: {_ITEM}"
 _FLOW = rf"\[(?:{_ITEM}(?:,[ ]*{_ITEM})*)?\]|\{{(?:{_PAIR}(?:,[ ]*{_PAIR})*)?\}}"
 
-# Runs of blanks are possessive (`*+`), and a dash or a key stands between two of them. Else a line of blanks
-# could be divided among them in many ways, and a line that doesn't match fails only after all of them.
+# Runs of blanks are possessive (`*+`), with a dash or a key between any two. Otherwise a line of blanks could
+# be divided among them in many ways, and a line that doesn't match would fail only after trying all.
 _LINE = re.compile(
     rf"[ ]*+(?:\#[ -~]*)?|([ ]*+)(?=-[ ]|[A-Za-z_])(-[ ]++)?(?:({_KEY}):(?=[ ]|$))?"
     rf"(?:[ ]*+(?:({_BLOCK_PLAIN})|({_QUOTED})|({_FLOW})))?(?:[ ]++\#[ -~]*|[ ]*+)"
 )
-"""A line that is blank, of which nothing is told; else its indentation, "- ", key and value."""
+"""A blank line, with empty groups; else a line's indentation, "- ", key and value."""
 
 _ITEMS = re.compile(rf"({_FLOW_PLAIN})|({_QUOTED})")
 _PAIRS = re.compile(rf"({_KEY}): (?:({_FLOW_PLAIN})|({_QUOTED}))")
 
-_SHORT = 64
+_MAX_KEPT_LENGTH = 64
 _MOST_KEPT = 1 << 14
 
 
 class _OddError(Exception):
-    """There is something here that isn't plain."""
+    """The document isn't plain."""
 
 
 class _Line(NamedTuple):
-    """What is on a line.
+    """Content of a line.
 
     Attributes:
-        column: Where its dash is, else its key.
-        inner: Where its key is, behind a dash; 0 without a dash.
+        column: Column of its dash, else of its key.
+        inner: Column of its key behind a dash; 0 without a dash.
         key: "" for none.
-        value: Where it is a scalar.
-        flow: The value where it is in brackets; "" elsewhere.
-        is_open: Whether the value begins on a later line.
+        value: A scalar value.
+        flow: A value in brackets; "" for others.
+        is_open: True if the value begins on a later line.
     """
 
     column: int
@@ -70,11 +69,11 @@ class _Line(NamedTuple):
 
 
 class _Lines(dict[str, _Line | None]):
-    """What is on each line, None for nothing; short lines are kept a while, as most files hold the same."""
+    """Cache of parsed lines, None for blank lines; keeps short lines, because most files share them."""
 
     def __missing__(self, text: str) -> _Line | None:
         line = _line(text)
-        if len(text) <= _SHORT:
+        if len(text) <= _MAX_KEPT_LENGTH:
             if len(self) >= _MOST_KEPT:
                 self.clear()
             self[text] = line
@@ -85,11 +84,11 @@ _lines = _Lines()
 
 
 def read_clean(chunk: Chunk) -> tuple[Any, int, int] | None:
-    """What is in `chunk`, or None if anything is wrong with it.
+    """Read the document in `chunk`; return None if it has any problem.
 
     Returns:
-        The document's value, the line where its content begins, from 1, and how many values aliases stand
-        for, all as in `reader.Reading`; the line is 0 where there is no document.
+        The document's value, the first line of its content, from 1, and the number of values that exist only
+        through aliases, as in `yaml_reader.Reading`; the line is 0 without a document.
     """
     if plain := read_plain_document(chunk):
         return *plain, 0
@@ -102,7 +101,7 @@ def read_clean(chunk: Chunk) -> tuple[Any, int, int] | None:
 
 
 def read_plain_document(chunk: Chunk) -> tuple[Any, int] | None:
-    """The value and the line of the document in `chunk`; None if it is odd, which need not be wrong."""
+    """Return the value and first line of the document in `chunk`; None if it isn't plain, wrong or not."""
     data = chunk.data
     if len(data) > MAX_BYTES or not data.isascii():
         return None
@@ -117,21 +116,21 @@ def read_plain_document(chunk: Chunk) -> tuple[Any, int] | None:
 
 
 def _read(lines: Sequence[str]) -> tuple[Any, int]:
-    """The value of a document, and the number of the line where it begins, from 0."""
+    """Return the value of a document, and the number of its first line, from 0."""
     # The collections around `top`, from the outside, each with the column of its keys or dashes.
     stack: list[tuple[Any, int]] = []
     document: dict[str, Any] = {}
     first = 0
     top: Any = document
     column = -1
-    waits: str | None = ""  # the key in `top` whose value begins on a later line
+    open_key: str | None = ""  # the key in `top` whose value begins on a later line
     for number, text in enumerate(lines):
         line = _lines[text]
         if line is None:
             continue
         here, inner, key, value, flow, is_open = line
-        if waits is None:
-            # A list may stand right below its key, and ends with the next one.
+        if open_key is None:
+            # A list may have its key's indentation, and ends with the next key.
             while here < column or (here == column and not inner and top.__class__ is list):
                 top, column = stack.pop()
             if here != column or (top.__class__ is list) != bool(inner):
@@ -143,8 +142,8 @@ def _read(lines: Sequence[str]) -> tuple[Any, int]:
                 first = number
             stack.append((top, column))
             new: Any = [] if inner else {}
-            top[waits] = new
-            top, column, waits = new, here, None
+            top[open_key] = new
+            top, column, open_key = new, here, None
         if inner:
             if not key:
                 top.append(_flow(flow, stack) if flow else value)
@@ -158,16 +157,16 @@ def _read(lines: Sequence[str]) -> tuple[Any, int]:
         if key in top:
             raise _OddError
         if is_open:
-            waits = key
+            open_key = key
         else:
             top[key] = _flow(flow, stack) if flow else value
-    if waits is not None:
+    if open_key is not None:
         raise _OddError
     return document[""], first
 
 
 def _line(text: str) -> _Line | None:
-    """What is on a line; raises _OddError or UnclearScalarError."""
+    """Parse a line; raises _OddError or UnclearScalarError."""
     match = _LINE.fullmatch(text)
     if match is None:
         raise _OddError
@@ -187,7 +186,7 @@ def _line(text: str) -> _Line | None:
 
 
 def _flow(text: str, stack: Sequence[object]) -> Any:
-    """The list or mapping in brackets."""
+    """Return the list or mapping in brackets."""
     if len(stack) == MAX_DEPTH:
         raise _OddError
     if text[0] == "[":

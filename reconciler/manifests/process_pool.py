@@ -1,7 +1,7 @@
-"""Processes that share work that is pure: each takes the next piece, and what one leaves undone isn't done.
+"""Processes that share pure work: each takes the next piece; pieces of a failed process stay undone.
 
-They are forks, so that they begin with all that is read and imported, and cost little. The standard library's
-pools start threads beside the work, after which no process may fork any more.
+Forks start with everything that is read and imported, and cost little. The pools of the standard library
+start threads in the main process, after which forking is unsafe.
 """
 
 from __future__ import annotations
@@ -15,41 +15,40 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import NoReturn, Self
 
 MOST = 4
-"""How many there are at most: reading the results is the main process's work, and isn't shared."""
+"""Most processes: decoding the results is the main process's work, and isn't shared."""
 
 _NUMBER = struct.Struct("<I")
 _HEAD = struct.Struct("<II")
-_MOST_PIECES = 10_000
-"""So many numbers surely fit into a pipe (64 KiB on Linux) before anybody reads them."""
+# The numbers of all pieces have to fit into a pipe (64 KiB on Linux) before a worker reads any.
+_MAX_PIECES = 10_000
 _READ = 1 << 20
 
 
 def count_of_processors() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def can_fork() -> bool:
-    """Whether a fork is safe here: no other thread may hold a lock, and macOS's libraries don't take it."""
+    """Return True if a fork is safe: with no other thread, which may hold a lock, and not on macOS."""
     return hasattr(os, "fork") and sys.platform != "darwin" and threading.active_count() == 1
 
 
 class Workers:
-    """Processes at work from here on; leaving the context ends them.
+    """Worker processes, started at once; leaving the context ends them.
 
     Args:
-        pieces: How many pieces of work there are, numbered from 0.
-        work: Does one piece and gives its result. It runs in the workers, and what it raises ends the worker.
-        count: How many processes; those that can't be started are left out.
+        pieces: Number of pieces of work, numbered from 0.
+        work: Does one piece and returns its result. It runs in the workers; an exception ends the worker.
+        count: Number of processes; those that can't be started are left out.
     """
 
     def __init__(self, pieces: int, work: Callable[[int], bytes], count: int) -> None:
-        self._pids: dict[int, int] = {}  # by the descriptor that the process's results come from
-        if pieces > _MOST_PIECES:
+        self._pids: dict[int, int] = {}  # by the descriptor of the process's results
+        if pieces > _MAX_PIECES:
             raise ValueError(f"{pieces} pieces are too many")
         todo, numbers = os.pipe()
         try:
@@ -64,18 +63,16 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of those that may still be at work."""
+        """The ids of the processes that may still be running."""
         return tuple(self._pids.values())
 
     def results(self) -> Iterator[tuple[int, bytes]]:
-        """The number of each piece that got done, and its result, as they come."""
+        """Yield the number and result of each finished piece, as they arrive."""
         with selectors.DefaultSelector() as selector:
             for descriptor in self._pids:
                 selector.register(descriptor, selectors.EVENT_READ, bytearray())
@@ -87,10 +84,10 @@ class Workers:
                         self._reap(key.fd)
                         continue
                     key.data.extend(data)
-                    yield from _whole(key.data)
+                    yield from _complete_results(key.data)
 
     def end(self) -> None:
-        """End what is still at work; nothing of it is of use any more."""
+        """Kill the running processes and drop their results."""
         for descriptor, pid in [*self._pids.items()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -99,7 +96,7 @@ class Workers:
     def _start(self, work: Callable[[int], bytes], todo: int, numbers: int) -> None:
         results, out = os.pipe()
         if sys.platform == "linux":
-            with suppress(OSError):  # more than this user may have
+            with suppress(OSError):  # above the user's limit for pipes: slower, but enough
                 fcntl.fcntl(results, fcntl.F_SETPIPE_SZ, _READ)
         try:
             pid = os.fork()
@@ -108,45 +105,46 @@ class Workers:
             os.close(out)
             raise
         if pid == 0:
-            # Its own ends only: a pipe that a worker holds for others would never end.
+            # A worker that kept another worker's pipe open would hide that worker's end from the reader.
             for descriptor in (*self._pids, results, numbers):
                 os.close(descriptor)
-            _work(work, todo, out)
+            _run_worker(work, todo, out)
         os.close(out)
         self._pids[results] = pid
 
     def _reap(self, descriptor: int) -> None:
         pid = self._pids.pop(descriptor)
         os.close(descriptor)
-        with suppress(ChildProcessError):  # somebody else waits for all children
+        with suppress(ChildProcessError):  # a caller that waits for all children was faster
             os.waitpid(pid, 0)
 
 
-def _work(work: Callable[[int], bytes], todo: int, out: int) -> NoReturn:
-    """A worker's life. It never returns to what the process did before, whose clean-up is not its own."""
+def _run_worker(work: Callable[[int], bytes], todo: int, out: int) -> NoReturn:
+    """Run a worker; never return to the caller, whose clean-up belongs to the main process."""
     status = 1
     try:
+        # The main process's handlers and wake-up descriptor must not act in a worker.
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        # Who takes a number takes all of it: reads from a pipe don't mix.
+        # All workers share this pipe; reads of a few bytes are atomic, so that each takes a whole number.
         while piece := os.read(todo, _NUMBER.size):
             (number,) = _NUMBER.unpack(piece)
             result = work(number)
-            _write(out, _HEAD.pack(number, len(result)) + result)
+            _write_all(out, _HEAD.pack(number, len(result)) + result)
         status = 0
     finally:
         os._exit(status)
 
 
-def _write(out: int, data: bytes) -> None:
+def _write_all(out: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(out, rest) :]
 
 
-def _whole(data: bytearray) -> Iterator[tuple[int, bytes]]:
-    """Take the results that are there as a whole."""
+def _complete_results(data: bytearray) -> Iterator[tuple[int, bytes]]:
+    """Take the complete results out of the buffer."""
     start, whole = 0, memoryview(data)
     while len(data) - start >= _HEAD.size:
         number, length = _HEAD.unpack_from(data, start)

@@ -1,11 +1,10 @@
-"""Rules about a job that its schema can't say, or would say badly.
+"""Rules about a job that its schema can't express, or only with poor messages.
 
-They take a document of any shape: what the schema refuses anyhow is passed over here.
+They accept a document of any shape, and skip parts that the schema refuses.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -22,13 +21,12 @@ _ROLES = [
 _TASKS = ("containerSpec", "pythonPackageSpec")
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
-_LEAST_APART = 0.999e-10  # 1e-10, less what a double can't tell apart
-_DIGITS = re.compile(r"-?[0-9]{1,19}")
+_LEAST_APART = 0.999e-10  # 1e-10, less the rounding of doubles
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
 
 
 def domain_findings(manifest: Any) -> Iterator[Finding]:
-    """What a service would refuse about a manifest, its `spec` above all."""
+    """Yield the mistakes of a manifest, above all in `spec`, that a service would refuse."""
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
     yield from _custom_job(("spec",), spec)
@@ -47,7 +45,10 @@ def domain_findings(manifest: Any) -> Iterator[Finding]:
 
 
 def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """The modules that must come from the manifest's `package`: what is in no other package of theirs."""
+    """Yield path and name of each module that has to come from the manifest's `package`.
+
+    A module with `packageUris` beside it comes from those packages instead.
+    """
     spec = _mapping(manifest.get("spec"))
     holders: list[tuple[Keys, Any]] = [(("spec", "trainingInput"), spec.get("trainingInput"))]
     for above in ((), ("trialJobSpec",)):
@@ -87,14 +88,14 @@ def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
-    """What is wrong with a `machineSpec`, its place as seen from there."""
+    """Return the mistake in a `machineSpec`, with its path from there."""
     machine = spec.get("machineType")
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
         return None
     found = accelerators.name_mismatch(machine) if machine else None
     if not found and bool(accelerator) != bool(count):
-        return _half_an_accelerator((), accelerator, _GPU_FIELDS)
+        return _incomplete_accelerator((), accelerator, _GPU_FIELDS)
     found = found or accelerators.mismatch(machine, accelerator, int(count))
     if not found:
         return None
@@ -102,7 +103,7 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
     return Finding((place,), found.message, _hint(found, _GPU_FIELDS))
 
 
-def _half_an_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
+def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
     # "Both `accelerator_type` and `accelerator_count` should be specified or none." (the service's error)
     there, other = fields if accelerator else fields[::-1]
     message = f"{quote(there)} and {quote(other)} need each other"
@@ -131,6 +132,7 @@ def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
     values = _mapping(parameter.get("discreteValueSpec")).get("values")
     yield from _increasing((*keys, "discreteValueSpec", "values"), _list(values), _LEAST_APART)
+    # Conditional parameters nest: a parameter's value may enable further parameters.
     for index, conditional in enumerate(_list(parameter.get("conditionalParameterSpecs"))):
         place = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
         yield from _parameter(place, _mapping(_mapping(conditional).get("parameterSpec")))
@@ -162,7 +164,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
 
 def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
     config = _mapping(accelerator_config)
-    accelerator, count = config.get("type", ""), _whole(config.get("count", 0))
+    accelerator, count = config.get("type", ""), _whole_number(config.get("count", 0))
     if not isinstance(accelerator, str) or count is None:
         return
     machine_keys = (*keys, f"{role}Type")
@@ -175,7 +177,7 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
             machine_keys, message, "take a machine of the series n1 or a2, or Vertex AI's CustomJob"
         )
     elif not found and bool(accelerator) != bool(count):
-        yield _half_an_accelerator(gpu_keys, accelerator, ("type", "count"))
+        yield _incomplete_accelerator(gpu_keys, accelerator, ("type", "count"))
     elif not found and accelerator and not machine:
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
         message = f"an accelerator needs a machine that it is attached to: {quote(f'{role}Type')}"
@@ -192,26 +194,26 @@ def _replica_hint(role: str, found: accelerators.Mismatch) -> str:
     return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
 
 
-# --- Both -----------------------------------------------------------------------------------------------
+# --- Both services --------------------------------------------------------------------------------------
 
 
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
-    """No two packages of one file name: each would be fetched over the other."""
+    """Yield packages that share a file name: downloading one would overwrite the other."""
     names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
-    for index in _second(names):
+    for index in _repeats(names):
         message = f"there are two packages with the file name {quote(names[index])}"
         yield Finding((*keys, index), message, "rename one of the two")
 
 
 def _repeated(keys: Keys, items: list[Any], field: str) -> Iterator[Finding]:
     names = [_mapping(item).get(field) for item in items]
-    for index in _second([name if isinstance(name, str) else "" for name in names]):
+    for index in _repeats([name if isinstance(name, str) else "" for name in names]):
         message = f"{quote(str(names[index]))} is there twice"
         yield Finding((*keys, index, field), message, "remove one of the two, or rename it")
 
 
-def _second(names: list[str]) -> Iterator[int]:
-    """Where a name stands that stood before."""
+def _repeats(names: list[str]) -> Iterator[int]:
+    """Yield the index of each repeated name."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name and name in seen:
@@ -249,11 +251,11 @@ def _list(value: Any) -> list[Any]:
 def _number(value: Any) -> int | float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    return _whole(value)
+    return _whole_number(value)
 
 
-def _whole(value: Any) -> int | None:
-    """A 64-bit integer as either of the two forms it can be written in."""
+def _whole_number(value: Any) -> int | None:
+    """Return a 64-bit integer from its JSON forms, a number or its digits; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return (

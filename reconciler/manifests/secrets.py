@@ -1,10 +1,10 @@
-"""What in a manifest looks like a secret: a password, a key, a token.
+"""Search for secrets in manifests: passwords, keys, tokens.
 
-A net for what is committed by mistake, not for what is hidden on purpose. Known shapes are looked for in the
-whole text of a file, comments included, since whoever reads the repository reads those too. Where only a name
-says that something is secret (`DB_PASSWORD`, `--api-key`), its value has to look random as well.
+It finds secrets committed by mistake, not hidden ones. Known shapes are searched for in the whole text of a
+file, comments included, because readers of the repository see those too. A value whose name alone suggests
+a secret (`DB_PASSWORD`, `--api-key`) must also look random.
 
-The library detect-secrets isn't used: its own entropy checks take digests for secrets, so that it rests on a
+The library detect-secrets isn't used: its entropy checks take digests for secrets, so that it depends on a
 list of exceptions beside the files, and it gives no columns.
 """
 
@@ -30,23 +30,23 @@ _HINT = (
     "Manager, and let the trainer read it there by its name"
 )
 _HINT_BY_NAME = f"{_HINT}; if it is none, give it another name"
-_LEAST_LENGTH = 12
-_LEAST_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short text, "xxxxxxxx" has 0
-_LEAST_DISTINCT = 8
+_MIN_LENGTH = 12
+_MIN_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short text, "xxxxxxxx" has 0
+_MIN_DISTINCT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The form of one kind of secret.
+    """Form of one kind of secret.
 
     Attributes:
         kind: Its name in messages.
-        sign: The text that each such secret begins with. A search for plain text is many times faster than
-            one for a pattern.
-        rest: The pattern behind the sign. It takes no more than some hundred characters, or no second match
-            can begin inside its run of characters, so that searching a text takes linear time. Group 1, where
-            there is one, is the secret itself.
-        not_behind: The class of characters that can't stand before the sign; "" for none.
+        sign: The text that each such secret begins with. Searching for plain text is many times faster than
+            for a pattern.
+        rest: The pattern behind the sign. For a search in linear time, it is limited to some hundred
+            characters, or no second match can begin inside its run of characters. Group 1, if it exists, is
+            the secret.
+        not_behind: The class of characters that can't precede the sign; "" for none.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class _Shape:
         return sign + (f"(?<!{self.not_behind}{sign})" if self.not_behind else "") + self.rest
 
     def found_in(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield each place of a text that has this shape."""
+        """Yield each match in a text."""
         # Compiled when first used, as few ever are.
         return re.finditer(self.pattern, text, re.ASCII) if self.sign in text else iter(())
 
@@ -97,37 +97,35 @@ _SHAPES = (
     _Shape("a password in an address", "://", r"[^\s/:@?#\"'<>]{0,200}:([^\s/@?#\"'<>]{3,200})@"),
 )
 
-# Of names such as dbPassword, "the password's file" is none; nor is "how many tokens".
+# Names that end with such a word, as dbPassword does; not passwordFile and not maxTokens.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_NAME = re.compile(
     r"(?:^| )(?:token|secret|secrets|password|passwd|passphrase|pwd|credential|credentials"
     r"|(?:api|access|account|auth|private|secret|signing|encryption) ?key)(?: value| [0-9]+)?$"
 )
-# The ends of such names in a file's bytes, in small letters: whether it is worth while to look at each value.
+# Ends of such names in a file's bytes, in small letters. Most files have none and need no further search.
 _LAST_WORDS = ("token", "secrets?", "passw(?:or)?d", "passphrase", "pwd", "credentials?", "key")
-_BEHIND_THEM = "(?:[ _.-]?value|[ _.-]?[0-9]+)?"
-_ENDS_OF_NAMES = tuple(
-    re.compile(f"{word}{_BEHIND_THEM}(?![a-z]|[_-][a-z])".encode()) for word in _LAST_WORDS
-)
+_SUFFIX = "(?:[ _.-]?value|[ _.-]?[0-9]+)?"
+_ENDS_OF_NAMES = tuple(re.compile(f"{word}{_SUFFIX}(?![a-z]|[_-][a-z])".encode()) for word in _LAST_WORDS)
 _NO_LETTER = "(?:$|[^A-Za-z_-]|[_-](?:$|[^A-Za-z]))"
 _LOOK_AHEAD = re.compile(r"\(\?!(?:\[[^]]*\]|\\w)\)")
 _TIMES = re.compile(r"\{(\d+)(?:,\d*)?\}")
-_MOST_TIMES = 16
-# A name can say that it is secret only where one of these stands in it.
+_MAX_TIMES = 16
+# Each secret name contains one of these.
 _STEM = "|".join(
     "".join(f"[{letter}{letter.upper()}]" for letter in stem)
     for stem in ("token", "secret", "passw", "passphrase", "pwd", "credential", "key")
 )
-_MAY_SAY_SECRET = re.compile(_STEM)
-_LONGEST_ASSIGNED = 300
+_STEM_PATTERN = re.compile(_STEM)
+_MAX_ASSIGNED = 300
 # NAME=VALUE, --name=VALUE, --name VALUE within one text, such as a shell's command; a value may hold others.
 _ASSIGNED = re.compile(
     rf"""(?<![\w-])(?=[\w-]*?(?:{_STEM}))(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)
-    (?=["']?([^\s"';|]{{{_LEAST_LENGTH},{_LONGEST_ASSIGNED}}}))""",
+    (?=["']?([^\s"';|]{{{_MIN_LENGTH},{_MAX_ASSIGNED}}}))""",
     re.VERBOSE,
 )
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
-_STANDS_FOR = re.compile(
+_REFERENCE = re.compile(
     r"""[$%<{\[*].*                      # $(VAR), ${VAR}, %VAR%, <your token>, {{ token }}, ***
     | [A-Za-z][\w+.-]*://.*              # an address; a password in it is a shape of its own
     | (?:\.{1,2}|~)?/[\w.-]+/[^+=]*      # a file
@@ -137,7 +135,7 @@ _STANDS_FOR = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# In small letters. Each one begins with plain text: many times faster to search for than alternatives.
+# In small letters. Each begins with plain text: searching for them is many times faster than alternatives.
 _PLACEHOLDERS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -145,65 +143,63 @@ _PLACEHOLDERS = tuple(
         *("fixme", "not.?set", "xxx", r"\*\*\*", r"\.\.\."),
     )
 )
-_NO_PASSWORDS = frozenset({"password", "passwd", "pass", "secret", "token", "pwd"})
-# Each next word begins with a capital: small letters can be read in one way only, and in linear time.
+_NOT_PASSWORDS = frozenset({"password", "passwd", "pass", "secret", "token", "pwd"})
+# Each further word begins with a capital: a text can be divided in one way only, in linear time.
 _PARTS = re.compile(r"[^\W_]+")
 _WORDS = re.compile(r"(?:[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*|[A-Z]{2,}|[A-Za-z])?[0-9]{0,4}")
 
 
 def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
-    """A problem for each place of a file that seems to hold a secret; none of them quotes it.
+    """Return a problem for each place of a file that seems to contain a secret; no problem quotes it.
 
     Args:
-        data: The file's bytes; in what isn't UTF-8, places may be a little off.
-        documents: Those that could be read.
-        path: What the problems call the file.
+        data: The file's bytes; places may be inexact in a file that isn't UTF-8.
+        documents: The readable documents.
+        path: The file's name in the problems.
     """
     shaped = [shape for shape in _SHAPES if shape.sign.encode() in data]
-    found = list(islice(_shaped(data, shaped, path), MAX_COUNTED_PER_FILE)) if shaped else []
+    found = list(islice(_find_shapes(data, shaped, path), MAX_COUNTED_PER_FILE)) if shaped else []
     if _may_name_secrets(data):
-        found += islice(_Named(path).problems(documents), MAX_COUNTED_PER_FILE)
+        found += islice(_NamedSecrets(path).problems(documents), MAX_COUNTED_PER_FILE)
     return found
 
 
 def may_hold_secrets(data: bytes) -> bool:
-    """Whether it is worth while to look for secrets in a file: where this is False, `secrets` finds none.
+    """Return False if `secrets` would certainly find none: a fast check that settles most files.
 
-    The quick way to be done with most files; rests on jsonschema-rs, which is slow to import.
+    It depends on jsonschema-rs, which is slow to import.
     """
-    return _may_be_found()(data.decode("utf-8", "replace"))
+    return _fast_search()(data.decode("utf-8", "replace"))
 
 
 @cache
-def _may_be_found() -> Callable[[str], bool]:
-    """One search for all shapes and names, by the regular expressions of the language Rust.
+def _fast_search() -> Callable[[str], bool]:
+    """Return a search for all shapes and names at once, by Rust's regular expressions.
 
-    They read a text once and in linear time, however many alternatives there are, where Python's try each one
-    at each place; jsonschema-rs has them for the keyword "pattern".
+    They take linear time for any number of alternatives, while Python's try each alternative at each place.
+    jsonschema-rs exposes them through the keyword "pattern".
     """
     from jsonschema_rs import Draft202012Validator, RegexOptions
 
-    names = f"(?i:{'|'.join(_LAST_WORDS)})(?i:{_BEHIND_THEM}){_NO_LETTER}"
+    names = f"(?i:{'|'.join(_LAST_WORDS)})(?i:{_SUFFIX}){_NO_LETTER}"
     shapes = (re.escape(shape.sign) + _loose(shape.rest) for shape in _SHAPES)
     pattern = "|".join([*shapes, names])
     return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
 
 
 def _loose(pattern: str) -> str:
-    """A pattern that is found wherever `pattern` is, and elsewhere too: Rust's need few states for it.
-
-    Nothing is looked at around it, and what is there many times is counted up to a few. Blanks are written
-    out, as Rust's are also those beyond ASCII; they are in negated sets here, where more would be less.
-    """
+    """Return a pattern with few states for Rust that matches wherever `pattern` does, and elsewhere too."""
+    # Without lookaheads, and with small repetition counts. Rust's `\s` includes blanks beyond ASCII, which
+    # would match less in the negated sets here: hence ASCII's, written out.
     pattern = _LOOK_AHEAD.sub("", pattern).replace(r"\s", r" \t\n\r\f\x0b")
-    return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MOST_TIMES)},}}", pattern)
+    return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MAX_TIMES)},}}", pattern)
 
 
-def _shaped(data: bytes, shapes: list[_Shape], path: str) -> Iterator[Problem]:
+def _find_shapes(data: bytes, shapes: list[_Shape], path: str) -> Iterator[Problem]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     for shape in shapes:
         line, counted = 1, 0
-        for match in filter(_is_meant, shape.found_in(text)):
+        for match in filter(_is_genuine, shape.found_in(text)):
             start = match.start()
             line += text.count("\n", counted, start)
             counted = start
@@ -211,15 +207,15 @@ def _shaped(data: bytes, shapes: list[_Shape], path: str) -> Iterator[Problem]:
             yield Problem(path, line, column, "", f"this looks like {shape.kind}", _HINT)
 
 
-def _is_meant(match: re.Match[str]) -> bool:
-    """Whether it isn't what manuals write in a secret's place."""
+def _is_genuine(match: re.Match[str]) -> bool:
+    """Return False for the placeholders of manuals."""
     if match.re.groups:
-        return not (_stands_for_another(match[1]) or match[1].lower() in _NO_PASSWORDS)
-    return len(set(match[0])) >= _LEAST_DISTINCT
+        return not (_is_placeholder(match[1]) or match[1].lower() in _NOT_PASSWORDS)
+    return len(set(match[0])) >= _MIN_DISTINCT
 
 
-def _stands_for_another(text: str) -> bool:
-    if _STANDS_FOR.fullmatch(text):
+def _is_placeholder(text: str) -> bool:
+    if _REFERENCE.fullmatch(text):
         return True
     lower = text.lower()
     return any(placeholder.search(lower) for placeholder in _PLACEHOLDERS)
@@ -231,19 +227,19 @@ def _may_name_secrets(data: bytes) -> bool:
 
 
 class _TooMuchError(Exception):
-    """A file has more values with secret names than the search looks at."""
+    """A file has more values with secret names than the search covers."""
 
 
 _SEARCHED = {str, list, dict}
 
 
-class _Named:
-    """The search of one file's values for secrets that only their names give away.
+class _NamedSecrets:
+    """Search of a file's values for secrets that only their names reveal.
 
-    Its work is bounded: each value that is looked at counts with its length, as `_LONGEST_ASSIGNED` at least.
+    Each value costs its length, at least `_MAX_ASSIGNED`, from a fixed budget, which bounds the work.
 
     Args:
-        path: The file in problems.
+        path: The file's name in problems.
     """
 
     def __init__(self, path: str) -> None:
@@ -251,7 +247,7 @@ class _Named:
         self._left = MAX_SECRETIVE
 
     def problems(self, documents: Iterable[Document]) -> Iterator[Problem]:
-        """Yield a problem for each secret, and one where the file has too many values to look at."""
+        """Yield a problem for each secret, and one if the budget is exhausted."""
         for document in documents:
             try:
                 for keys, name in self._values(document.value):
@@ -267,52 +263,49 @@ class _Named:
                 return
 
     def _values(self, value: Any) -> Iterator[tuple[Keys, str]]:
-        """Yield the way to each secret value, and the name that says that it is one.
-
-        Collections that several aliases stand for are looked at once: few of them may stand for very much.
-        """
-        # The value in a list of its own: each part is looked at from the collection around it.
+        """Yield the path to each secret value, and its name."""
+        # A list around the value, as each part is checked together with its collection. A collection with
+        # several aliases is checked once: a few aliases can repeat a large number of values.
         root = [value]
         seen: set[int] = set()
-        # Collections, each with its way as a chain of pairs: most ways are never needed.
+        # Collections, each with its path as a chain of pairs: most paths are never needed.
         todo: list[tuple[Any, Any]] = [(None, root)]
         while todo:
-            way, around = todo.pop()
+            path, around = todo.pop()
             below = []
             for key, part in enumerate(around) if around.__class__ is list else around.items():
                 kind = part.__class__
                 if kind is list or kind is dict:
-                    # Most collections hold neither text nor collections, and are done with here.
+                    # A collection of numbers needs no search.
                     kinds = {*map(type, part if kind is list else part.values())}
                     if not kinds.isdisjoint(_SEARCHED) and id(part) not in seen:
                         seen.add(id(part))
-                        below.append(((way, key), part))
+                        below.append(((path, key), part))
             todo += reversed(below)
-            yield from ((_keys(way, key), name) for key, name in self._in_collection(around))
+            yield from ((_keys(path, key), name) for key, name in self._in_collection(around))
 
     def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
-        """Yield the key of each text that is a secret or contains one, and the name that says so."""
-        items: Iterable[tuple[Any, Any]] = enumerate(around)
+        """Yield the key of each text that is a secret or contains one, and its name."""
         if isinstance(around, dict):
-            items = around.items()
             yield from self._in_mapping(around)
         else:
             yield from self._in_list(around)
-        for key, part in items:
-            if part.__class__ is str and len(part) > _LEAST_LENGTH and ("=" in part or "-" in part):
-                yield from ((key, name) for name in self._assigned(part))
+        for key, part in around.items() if isinstance(around, dict) else enumerate(around):
+            is_text = part.__class__ is str and len(part) > _MIN_LENGTH and ("=" in part or "-" in part)
+            if is_text and (name := self._assigned(part)):
+                yield key, name
 
-    def _assigned(self, text: str) -> list[str]:
-        """Return the first name in a text that a secret is assigned to, as `--password=…`."""
+    def _assigned(self, text: str) -> str:
+        """Return the first name in a text that a secret is assigned to, as `--password=…`; "" for none."""
         place = 0
         while match := _ASSIGNED.search(text, place):
             name, value = match[1] or match[2], match[3]
             if self._is_secret(name, value):
-                return [] if _has_shape(text) else [name]
-            # Words hold no secret, whatever name stands among them. One that is cut off may.
-            is_done = len(value) < _LONGEST_ASSIGNED and _is_words(value)
+                return "" if _has_shape(text) else name
+            # Whole words contain no secret, but a value cut off at the limit may.
+            is_done = len(value) < _MAX_ASSIGNED and _is_words(value)
             place = match.end(3) if is_done else match.end()
-        return []
+        return ""
 
     def _in_mapping(self, mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         name = mapping.get("name")
@@ -323,7 +316,7 @@ class _Named:
                 yield key, key
 
     def _in_list(self, items: list[Any]) -> Iterator[tuple[int, str]]:
-        """Yield `--password` as one argument, and the place of its value as the next."""
+        """Yield the index of each argument whose predecessor, such as `--password`, names it a secret."""
         for index, (first, second) in enumerate(pairwise(items), start=1):
             if second.__class__ is not str or first.__class__ is not str or first[:1] != "-":
                 continue
@@ -332,35 +325,35 @@ class _Named:
                 yield index, flag[1]
 
     def _is_secret(self, name: str, value: Any) -> bool:
-        if value.__class__ is not str or len(value) < _LEAST_LENGTH or not _MAY_SAY_SECRET.search(name):
+        if value.__class__ is not str or len(value) < _MIN_LENGTH or not _STEM_PATTERN.search(name):
             return False
-        self._left -= max(len(value), _LONGEST_ASSIGNED)
+        self._left -= max(len(value), _MAX_ASSIGNED)
         if self._left < 0:
             raise _TooMuchError
-        return _says_secret(name) and _is_random(value) and not _has_shape(value)
+        return _is_secret_name(name) and _is_random(value) and not _has_shape(value)
 
 
-def _keys(way: Any, last: str | int) -> Keys:
-    """Return a way from the document, whose own place in the list around it is left out."""
+def _keys(path: Any, last: str | int) -> Keys:
+    """Return the path from the document, without the index in the list around it."""
     keys: list[str | int] = [last]
-    while way:
-        way, key = way
+    while path:
+        path, key = path
         keys.append(key)
     return tuple(reversed(keys[:-1]))
 
 
 def _has_shape(text: str) -> bool:
-    """Whether a shape gives the secret away, so that it is told already."""
-    return any(_is_meant(match) for shape in _SHAPES for match in shape.found_in(text))
+    """Return True if a shape reveals the secret: `_find_shapes` reports it then."""
+    return any(_is_genuine(match) for shape in _SHAPES for match in shape.found_in(text))
 
 
-def _says_secret(name: str) -> bool:
+def _is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(" ".join(_WORD.findall(name)).lower()))
 
 
 def _is_random(text: str) -> bool:
-    """Return whether a text is neither words nor a stand-in for a value that is elsewhere."""
-    return not _stands_for_another(text) and not _is_words(text) and _entropy(text) >= _LEAST_ENTROPY
+    """Return True if a text is neither words nor a placeholder."""
+    return not _is_placeholder(text) and not _is_words(text) and _entropy(text) >= _MIN_ENTROPY
 
 
 def _is_words(text: str) -> bool:
@@ -368,5 +361,4 @@ def _is_words(text: str) -> bool:
 
 
 def _entropy(text: str) -> float:
-    """Bits a character, by how often each one is there."""
     return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values())

@@ -1,4 +1,4 @@
-"""`reconciler.yaml`: environments, limits, images and the id of the repository's jobs."""
+"""Settings in `reconciler.yaml`: environments, limits, images and the id of the repository's jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EngineName = Literal["local", "google"]
 
 
 class Limits(Struct, frozen=True):
-    """The most that one apply may do; None is no limit."""
+    """Limits of one apply; None is no limit."""
 
     submissions: int | None = None
     cancels: int | None = None
@@ -34,20 +34,21 @@ GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000)
 
 
 class Environment(Struct, frozen=True):
-    """One place where jobs run.
+    """Target environment of jobs.
 
     Attributes:
-        name: What `--env` and commit statuses call it.
+        name: Its name for `--env` and in commit statuses.
         engine: `local` is the embedded service, `google` is Google Cloud.
         project: The project's id.
         location: The region, such as `us-central1`.
-        staging_bucket: Where packages are uploaded, without `gs://`.
-        claims_bucket: Where claims are kept, without `gs://`.
+        staging_bucket: Bucket for uploaded packages, without `gs://`.
+        claims_bucket: Bucket for claims, without `gs://`.
         endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`,
             `iamcredentials`.
-        defaults: What fills a manifest's gaps; no part of a job's identity.
-        limits: The brakes on one apply.
-        submitter: The service account whose short-lived tokens creates carry; "" where they carry one's own.
+        defaults: Values for fields that a manifest omits; no part of a job's identity.
+        limits: The limits of one apply.
+        submitter: The service account whose short-lived tokens create requests carry; "" for the user's own
+            credentials.
         instance: Name that separates environments with the same Google project and location; "" for at most
             one of them.
     """
@@ -70,11 +71,11 @@ class Config(Struct, frozen=True):
 
     Attributes:
         root: The repository's root.
-        source: The id that marks the jobs this repository owns.
-        environments: By name; `local` is always there.
-        images: The embedded service's executor images and runtimes, over its own table.
-        github: The `github` settings; None where the file has none.
-        digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if there is no file.
+        source: The id that marks the jobs of this repository.
+        environments: By name; always includes `local`.
+        images: The embedded service's executor images and runtimes, in addition to its own table.
+        github: The `github` settings; None if the file has none.
+        digest: The BLAKE2b digest of the file's bytes when they were read, 32 bytes; b"" if it is missing.
     """
 
     root: Path
@@ -85,12 +86,12 @@ class Config(Struct, frozen=True):
     digest: bytes = b""
 
     def environment(self, name: str | None) -> Environment:
-        """The environment called `name`, by default `local`; raises UsageError where there is none."""
-        wanted = name or LOCAL
-        if wanted not in self.environments:
+        """Return the environment called `name`, by default `local`; raises UsageError if it is missing."""
+        name = name or LOCAL
+        if name not in self.environments:
             known = ", ".join(sorted(self.environments))
-            raise UsageError(f'there is no environment "{wanted}"', hint=f"{FILE_NAME} has: {known}")
-        return self.environments[wanted]
+            raise UsageError(f'there is no environment "{name}"', hint=f"{FILE_NAME} has: {known}")
+        return self.environments[name]
 
     def neighbours(self, environment: Environment) -> frozenset[str]:
         """Return the instances of the other environments with the same engine, project and location."""
@@ -109,7 +110,7 @@ class Config(Struct, frozen=True):
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder upwards with `reconciler.yaml` or `.git`, else `start` itself."""
+    """Return the nearest folder upwards with `reconciler.yaml` or `.git`, else `start` itself."""
     start = start.resolve()
     for folder in (start, *start.parents):
         if (folder / FILE_NAME).is_file() or (folder / ".git").exists():
@@ -118,9 +119,9 @@ def find_root(start: Path) -> Path:
 
 
 def load_config(root: Path) -> Config:
-    """The settings of the repository at `root`; with no file, everything runs on the embedded service.
+    """Return the settings of the repository at `root`; without a file, jobs run on the embedded service.
 
-    Raises InvalidError with every problem of the file.
+    Raises InvalidError with all problems of the file.
     """
     value, problems, digest = _read(root)
     if problems:
@@ -129,24 +130,24 @@ def load_config(root: Path) -> Config:
 
 
 def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
-    """`reconciler.yaml` as it is written, and every problem of it; empty with problems, or with no file."""
+    """Return `reconciler.yaml` as written, and its problems; an empty mapping if invalid or missing."""
     value, problems, _ = _read(root)
     return value, problems
 
 
 def _read(root: Path) -> tuple[JsonObject, list[Problem], bytes]:
-    """Return what `read_document` does, and the digest of the file's bytes."""
+    """Return the result of `read_document` and the digest of the file's bytes."""
     path = root / FILE_NAME
     if not path.exists():
         return {}, [], b""
-    # Here and not above: a repository without the file needs nothing that reads it.
+    # Imported here, as a repository without the file needs no reader.
     from reconciler.manifests.cache import CacheFile
     from reconciler.manifests.files import read_one
 
     data = read_one(path, FILE_NAME)
     if isinstance(data, Problem):
         return {}, [data], b""
-    digest = _digest(data)
+    digest = blake2b(data, digest_size=32).digest()
     cache = CacheFile(root, "settings.bin", os.environ)
     if (known := _known(cache, digest)) is not None:
         return known, [], digest
@@ -157,7 +158,7 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], bytes]:
     schema = schemas.document(schemas.SETTINGS)
     value, problems = check_document(data, schema, FILE_NAME, shared_environments)
     if not problems:
-        # Settings alone are soon checked, and `init` reads them before anything of ours is in the repository.
+        # Settings alone are checked fast, and `init` reads them before the repository has a state folder.
         cache.save(digest + msgpack.encode(value), first=False)
     return value or {}, problems, digest
 
@@ -167,15 +168,15 @@ def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) ->
 
     Args:
         root: The repository's root.
-        keys: The way to the setting.
-        message, hint: As `Problem` has them.
+        keys: The path to the setting.
+        message, hint: As in `Problem`.
     """
     from reconciler.manifests.files import read_one
     from reconciler.manifests.yaml_load import load_documents
 
     data = read_one(root / FILE_NAME, FILE_NAME)
     documents = [] if isinstance(data, Problem) else load_documents(data, FILE_NAME)[0]
-    # The file may have changed since it was read as settings; line 1 then.
+    # The file may have changed since it was read as settings: report line 1 then.
     line, column = 1, 1
     if documents:
         position = documents[0].position(keys)
@@ -184,19 +185,15 @@ def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) ->
 
 
 def _known(cache: CacheFile, digest: bytes) -> JsonObject | None:
-    """What valid settings of this digest say, where an earlier command has found that out."""
+    """Return the settings of this digest that an earlier command found valid, or None."""
     kept = cache.load()
     if kept is None or kept[: len(digest)] != digest:
         return None
     return msgpack.decode(kept[len(digest) :]) or {}
 
 
-def _digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=32).digest()
-
-
 def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
-    """The settings that a valid document stands for, with defaults filled in."""
+    """Return the settings of a valid document, with defaults filled in."""
     written: Mapping[str, Any] = value.get("environments") or {}
     limits = value.get("limits") or {}
     environments = {name: _environment(name, part or {}, limits) for name, part in written.items()}
@@ -230,13 +227,9 @@ def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment
 
 
 def _defaults(part: JsonObject) -> JsonObject:
-    """Return what fills a manifest's gaps.
-
-    `region` defaults to the location. The output folder of an instance is a folder of its own: environments
-    that share their defaults would overwrite each other's models otherwise.
-    """
     given = {"region": part["location"]} if part.get("location") else {}
     defaults = {**given, **(part.get("defaults") or {})}
+    # Instances that share defaults would overwrite each other's models: each gets a folder of its own.
     if part.get("instance") and "baseOutputDirectory" in defaults:
         defaults["baseOutputDirectory"] = f"{defaults['baseOutputDirectory'].rstrip('/')}/{part['instance']}"
     return defaults

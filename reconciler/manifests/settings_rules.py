@@ -9,8 +9,8 @@ from reconciler.base.diagnostics import quote
 from reconciler.manifests.findings import Finding
 
 _LOCAL = "local"
-_PROJECT_LENGTH = 30
-"""The longest project id: https://cloud.google.com/resource-manager/docs/creating-managing-projects"""
+# https://cloud.google.com/resource-manager/docs/creating-managing-projects
+_MAX_PROJECT = 30
 
 _Place = tuple[str, ...]
 
@@ -74,7 +74,7 @@ def _at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
 
 def _on_training_service(name: str, other: str, place: _Place) -> tuple[str, str]:
     _, project, location = place
-    own = f"local-{other if name == _LOCAL else name}"[:_PROJECT_LENGTH].rstrip("-")
+    own = f"local-{other if name == _LOCAL else name}"[:_MAX_PROJECT].rstrip("-")
     hint = (
         f'write a project of its own, such as "project: {own}", in the environment that is new: the other '
         "one keeps the claims and jobs that exist"

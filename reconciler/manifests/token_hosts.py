@@ -1,7 +1,7 @@
-"""Hosts that the user allowed to get tokens, beside Google's and GitHub's own.
+"""Hosts that the user allowed to receive tokens, in addition to Google's and GitHub's own.
 
-A repository's settings may name any host, and a branch may bring any settings: so only the environment and a
-file in the user's own configuration folder count, and that file not where a checkout may have brought it.
+A repository's settings may name any host, and a branch may bring any settings. So only the environment and a
+file in the user's configuration folder count, and the file only if a checkout can't have brought it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class TokenHosts(Struct, frozen=True):
     unused: str = ""
 
     def check(self, rule: OwnerHosts, root: Path, url: str, keys: tuple[str, ...]) -> None:
-        """Raise InvalidError where a setting leads to a URL that the rule doesn't permit.
+        """Raise InvalidError if a setting leads to a URL that the rule doesn't permit.
 
         Args:
             rule: The rule of the token that requests to the URL carry.
             root: The repository's root.
             url: The address.
-            keys: The way to the setting in `reconciler.yaml`.
+            keys: The path to the setting in `reconciler.yaml`.
         """
         refused = self.refusal(rule, url)
         if refused is None:
@@ -64,7 +64,7 @@ class TokenHosts(Struct, frozen=True):
         )
 
     def refusal(self, rule: OwnerHosts, url: str) -> tuple[str, str] | None:
-        """Return why the rule doesn't permit this URL and what to do; None where it does."""
+        """Return the reason why the rule doesn't permit this URL and a hint; None if it does."""
         try:
             to = destination_of(url)
         except ValueError as error:
@@ -93,7 +93,7 @@ def token_hosts(root: Path, environ: Mapping[str, str]) -> TokenHosts:
     """Return the hosts that the user allowed.
 
     Args:
-        root: The repository's root; the user's file doesn't count where it lies in the same checkout.
+        root: The repository's root; the user's file is ignored if it lies in the same checkout.
         environ: RECONCILER_TOKEN_HOSTS, XDG_CONFIG_HOME and HOME count.
 
     Raises:
@@ -123,7 +123,7 @@ def _entry(text: str, where: str) -> tuple[str, Place]:
     try:
         if not colon or owner.lower() not in _OWNERS:
             return "", place_of(text)
-        # It could mean a host of that name, too: no entry may allow more than its writer meant.
+        # It could also mean a host called "google": no entry may allow more than its author meant.
         if rest.isdecimal():
             raise ValueError("names an owner and a port, but no host")
         return owner.lower(), place_of(rest)
@@ -136,7 +136,7 @@ def _entry(text: str, where: str) -> tuple[str, Place]:
 
 
 def _file(environ: Mapping[str, str]) -> Path:
-    # The XDG specification has relative paths ignored.
+    # The XDG specification requires that relative paths be ignored.
     named = environ.get("XDG_CONFIG_HOME", "")
     home = environ.get("HOME", "")
     # Never relative to the working directory, which may be a checkout.

@@ -1,8 +1,7 @@
-"""From files to manifests, with every problem of every file.
+"""Validation of manifests: all problems of all files.
 
-A file is read quickly where nothing is odd about it, or not at all where it is remembered, and looked at
-closely where anything is. What other files decide is decided here: repeated names, packages and what is in
-them, how much there is in all.
+A file is skipped if the cache has it, gets a fast check if it is regular, and a slow check if it isn't. This
+module adds the rules across files: unique names, packages and their modules, limits on the total.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, msgpack
@@ -46,18 +44,21 @@ if TYPE_CHECKING:
 
 
 FEWEST = 200
-"""From how many unread files on other processes help: to start them takes as long as to read some dozens."""
-_PIECE = 32
-"""How many files are read at once, in a process or here."""
+"""Least number of unread files for worker processes: starting them takes as long as reading some dozens."""
+MAX_TOTAL_BYTES = 200 * 1024 * 1024
+MAX_TOTAL_ALIASED = 1_000_000
+"""Most values that exist only through aliases, in all files: a few bytes can repeat many values."""
+
+_PIECE = 32  # files that are checked together
 
 
 class _Read(Struct, frozen=True, array_like=True):
-    """What a process found in a file.
+    """A process's result for one file.
 
     Attributes:
-        digest: Of its bytes; b"" where they couldn't be read.
-        signature: None where it can't be trusted.
-        known: None where the file isn't known, or where the memory knows what it holds.
+        digest: Of its bytes; b"" if they can't be read.
+        signature: None if it can't be trusted.
+        known: None if the file needs the slow check or if the memory has its content already.
     """
 
     digest: bytes
@@ -70,19 +71,19 @@ _results = msgpack.Decoder(list[_Read])
 
 
 class Reading:
-    """The contents of files, in the order of the files.
+    """Contents of files, in the order of the files.
 
     Args:
         files: The files.
-        memory: What is known already; what gets known is put there.
-        most_bytes: Where reading ahead ends, as nobody will ask for what is behind it.
+        memory: Known contents; new ones are added.
+        most_bytes: Size from which on files aren't read ahead, because the caller stops there.
     """
 
     def __init__(self, files: Sequence[ManifestFile], memory: Memory, most_bytes: int) -> None:
         self._files = files
         self._memory = memory
         self._folders = Folders()
-        self._known = [memory.at(file.place, file.signature) for file in files]
+        self._known = [memory.at_place(file.place, file.signature) for file in files]
         self._unread: list[int] = []
         size = 0
         for index, file in enumerate(files):
@@ -95,13 +96,11 @@ class Reading:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folders.close()
 
     def __iter__(self) -> Iterator[KnownFile | bytes | Problem]:
-        """What each file holds: known, or the bytes of what isn't, or why there are none."""
+        """Yield each file's record if it is known, else its bytes, or the problem of reading it."""
         results = self._read_by_workers()
         pieces = {index: piece for piece in range(self._pieces) for index in self._indices(piece)}
         for index, file in enumerate(self._files):
@@ -110,53 +109,55 @@ class Reading:
                 piece = pieces.get(index)
                 if piece is not None and index not in results:
                     results |= zip(self._indices(piece), self._read(self._indices(piece)), strict=True)
-                known = self._remembered(file, results.pop(index, _UNREAD))
+                known = self._remember(file, results.pop(index, _UNREAD))
             yield self.bytes_of(file) if known is None else known
 
     def bytes_of(self, file: ManifestFile) -> bytes | Problem:
-        """The bytes of a file, whatever is known of it."""
+        """Return the bytes of a file, known or not."""
         found = self._folders.read(file)
         return found if isinstance(found, Problem) else found.data
 
-    def _remembered(self, file: ManifestFile, read: _Read) -> KnownFile | None:
-        known = read.known or self._memory.of(read.digest)
+    def _remember(self, file: ManifestFile, read: _Read) -> KnownFile | None:
+        known = read.known or self._memory.with_digest(read.digest)
         if known is not None:
             self._memory.remember(known, file.place, read.signature)
         return known
 
     def _read(self, indices: Sequence[int]) -> list[_Read]:
-        """Read some files, and find out what is in those whose content the memory doesn't know."""
+        """Read some files, and check those whose content the memory lacks."""
         contents: dict[bytes, bytes] = {}
         found: list[tuple[bytes, Signature | None]] = []
         for index in indices:
-            now = time.time_ns()
+            now = time.time_ns()  # before reading, so that a later write can't have an older time
             content = self._folders.read(self._files[index])
             if isinstance(content, Problem):
                 found.append((b"", None))
                 continue
             digest = digest_of(content.data)
-            if self._memory.of(digest) is None:
+            if self._memory.with_digest(digest) is None:
                 contents[digest] = content.data
             signature = content.signature
             is_sure = signature is not None and can_be_trusted(signature, now)
             found.append((digest, signature if is_sure else None))
-        known = _known_files(contents, self._memory.filled) if contents else {}
+        known: dict[bytes, KnownFile] = {}
+        if contents:
+            from reconciler.manifests.fast_validate import known_files  # PyYAML is slow to import
+
+            known = known_files(contents, self._memory.filled)
         return [_Read(digest, signature, known.get(digest)) for digest, signature in found]
 
-    # In other processes.
-
     def _workers(self) -> Workers | None:
-        """Return processes at work on the unread files; None where they would not help."""
+        """Return processes at work on the unread files; None if they would not help."""
         from reconciler.manifests.process_pool import MOST, Workers, can_fork, count_of_processors
 
         count = min(count_of_processors(), MOST)
         if count < 2 or not can_fork():
             return None
-        import reconciler.manifests.fast_validate  # noqa: F401  (once, and not in each process)
+        import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
 
-        return Workers(self._pieces, self._work, count)
+        return Workers(self._pieces, self._check_piece, count)
 
-    def _work(self, piece: int) -> bytes:
+    def _check_piece(self, piece: int) -> bytes:
         return msgpack.encode(self._read(self._indices(piece)))
 
     def _read_by_workers(self) -> dict[int, _Read]:
@@ -179,32 +180,19 @@ class Reading:
         return self._unread[piece * _PIECE : (piece + 1) * _PIECE]
 
 
-def _known_files(contents: Mapping[bytes, bytes], filled: frozenset[str]) -> dict[bytes, KnownFile]:
-    from reconciler.manifests.fast_validate import known_files  # PyYAML and jsonschema-rs are slow to import
-
-    return known_files(contents, filled)
-
-
-__all__ = ["PackageOf", "Validation", "check_document", "validate"]
-
-MAX_TOTAL_BYTES = 200 * 1024 * 1024
-MAX_TOTAL_ALIASED = 1_000_000
-"""How many values aliases may stand for in all: with them few bytes are many values, and much work."""
-
-
 _Entry = tuple[ManifestFile, "KnownFile | ExaminedFile"]
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What came of validating.
+    """Result of a validation.
 
     Attributes:
         manifests: The valid documents, sorted by file and line; their specs in canonical form.
-        problems: Sorted, without repeats, at most 100 a file and then how many more; none if all is valid.
-        files: How many files were looked at; those in packages don't count.
-        invalid: The base names of documents that aren't valid, as far as they can be read, '-' as '_'.
-        identities: Of each manifest; () where they aren't known yet.
+        problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
+        files: Number of files, without those in packages.
+        invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
+        identities: Of each manifest; () if they aren't computed yet.
     """
 
     manifests: tuple[Manifest, ...]
@@ -226,19 +214,18 @@ def validate(
     """Check all manifests below `paths`.
 
     Args:
-        root: The repository's root, which packages have to be inside.
+        root: The repository's root, which has to contain the packages.
         paths: Files and folders, relative to the working directory.
-        filled: The fields that an environment's defaults give where a manifest leaves them out.
-        package_of: Finds the packages' folders; called for each manifest, before anything in one is looked
-            at.
-        memory: What earlier passes found; it is brought up to date.
-        whole: Whether the memory is to forget what isn't below `paths`.
+        filled: The fields that an environment's defaults give, so that a manifest may omit them.
+        package_of: Finds the packages' folders; called for each manifest, before reading any package.
+        memory: Results of earlier passes; it is updated.
+        whole: If True, the memory forgets files that aren't below `paths`.
 
     Raises:
-        UsageError: A path isn't there.
+        UsageError: A path is missing.
     """
     memory = Memory() if memory is None else memory
-    memory.attune(filled)
+    memory.set_filled(filled)
     found = find_manifests(root, paths)
     files, _ = found
     with Reading(files, memory, MAX_TOTAL_BYTES) as reading:
@@ -248,7 +235,7 @@ def validate(
 def check_document(
     data: bytes, schema: Mapping[str, Any], path: str, rules: Rules = lambda value: ()
 ) -> tuple[Any, list[Problem]]:
-    """Return the value of a file that holds one document, such as `reconciler.yaml`, and its problems.
+    """Return the value of a file with one document, such as `reconciler.yaml`, and its problems.
 
     Args:
         data: The file's bytes.
@@ -257,8 +244,7 @@ def check_document(
         rules: Yields the mistakes that the schema cannot express; takes a document of any shape.
 
     Returns:
-        The document's value, None for an empty file and where there are problems; and the problems, as in
-        `Validation`.
+        The document's value, None for an empty file or with problems; and the problems, as in `Validation`.
     """
     if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []
@@ -269,7 +255,7 @@ def check_document(
 
 
 def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
-    """The value of a file's one document where it is surely valid, found quickly; else None."""
+    """Return the value of a file's only document if the fast check accepts it, else None."""
     from reconciler.manifests.schemas import is_valid
     from reconciler.manifests.secrets import may_hold_secrets
     from reconciler.manifests.yaml_load import clean_documents
@@ -281,7 +267,7 @@ def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
 
 
 class _Validator:
-    """The check of all files together; the arguments are those of `validate`."""
+    """Check of all files together; the arguments are those of `validate`."""
 
     def __init__(
         self, root: Path, found: Found, reading: Reading, memory: Memory, package_of: PackageOf
@@ -293,26 +279,28 @@ class _Validator:
         self._packages = Packages(self._root, package_of)
 
     def result(self, *, whole: bool) -> Validation:
-        """Return the result, and bring the memory up to date; call it once."""
+        """Return the result and update the memory; call it once."""
         entries = self._load_all()
         if whole:
             kept = {found.digest for _, found in entries if isinstance(found, KnownFile)}
             self._memory.keep_only({file.place for file in self._files}, kept)
+        # The slow check reads a file again, which may have changed: compute the hidden folders again, until
+        # all remaining known files fit together.
         while True:
             hidden = hidden_folders(self._package_folders(entries))
             below = Below(hidden)
-            seen = [entry for entry in entries if not below.holds(entry[0].place)] if hidden else entries
-            suspects = self._suspects(seen)
-            if not suspects:
+            visible = [entry for entry in entries if not below.holds(entry[0].place)] if hidden else entries
+            conflicting = self._conflicting(visible)
+            if not conflicting:
                 break
-            entries = [
-                (file, self._again(file) if file.place in suspects else found) for file, found in entries
-            ]
+            for index, (file, _) in enumerate(entries):
+                if file.place in conflicting:
+                    entries[index] = (file, self._examined(file, self._reading.bytes_of(file)))
         problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
-        return self._joined(seen, problems)
+        return self._combine(visible, problems)
 
     def _load_all(self) -> list[_Entry]:
-        """All files up to the one with which there is too much."""
+        """Return all files up to the first that exceeds a limit on the total."""
         loaded: list[_Entry] = []
         size = aliased = 0
         for file, content in zip(self._files, self._reading, strict=True):
@@ -332,10 +320,6 @@ class _Validator:
             return ExaminedFile(file.path, problems=[content])
         return examine(file, content, self._memory.filled, self._packages.folder)
 
-    def _again(self, file: ManifestFile) -> ExaminedFile:
-        """Look closely at a file that is known, as there is a problem that the file alone doesn't tell."""
-        return self._examined(file, self._reading.bytes_of(file))
-
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
         for file, found in entries:
             if isinstance(found, KnownFile):
@@ -345,11 +329,11 @@ class _Validator:
             else:
                 yield from (job.package for job in found.jobs if job.package is not None)
 
-    def _suspects(self, entries: Sequence[_Entry]) -> set[str]:
-        """The places of known files that have a problem together with others: a package, or a name."""
+    def _conflicting(self, entries: Sequence[_Entry]) -> set[str]:
+        """Return the places of known files with a mistaken package or a repeated name."""
         names = [name for _, found in entries for name in _base_names(found)]
         known = [(file.place, found) for file, found in entries if isinstance(found, KnownFile)]
-        suspects = {
+        conflicting = {
             place
             for place, found in known
             for document in found.documents
@@ -357,10 +341,10 @@ class _Validator:
         }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
-            suspects |= {place for place, found in known if not repeated.isdisjoint(_base_names(found))}
-        return suspects
+            conflicting |= {place for place, found in known if not repeated.isdisjoint(_base_names(found))}
+        return conflicting
 
-    def _joined(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
+    def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         examined = [found for _, found in entries if not isinstance(found, KnownFile)]
         for each in examined:
             each.check(self._root)
@@ -396,7 +380,7 @@ def _base_names(found: KnownFile | ExaminedFile) -> list[str]:
 
 
 def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: int) -> ExaminedFile:
-    """A file with which the limits are passed: nothing in it counts any more."""
+    """Return a file's result with the problem that it exceeds the limit, and without its documents."""
     from reconciler.manifests.examine import ExaminedFile
 
     limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"

@@ -1,4 +1,4 @@
-"""YAML's syntax errors in a user's words: where it is, what is wrong, what to write instead."""
+"""YAML's syntax errors in a user's words: place, mistake, correction."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from reconciler.manifests.yaml_text import Chunk, Flaw, comment_problem, tab_pro
 
 _SEPARATE = "begin a document with a line ---"
 _NO_BLANK = re.compile(r"\s*(?:- +)*(?P<key>[A-Za-z_][A-Za-z0-9_]*):(?P<value>[^\s/].*)")
-_CONFLICT = ("<<<<<<< ", ">>>>>>> ")  # what git writes around both sides
-_MOST_SHOWN = 60
+_CONFLICT = ("<<<<<<< ", ">>>>>>> ")  # git's marks around both sides
+_MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an error was noticed, and where what it is about began.
+    """Place of an error, and the beginning of the construct that it concerns.
 
     Attributes:
         lines: The document's lines.
-        line, column: Where it was noticed, from 0.
-        began_line, began_column: Where the list, mapping or text began that it is about.
+        line, column: Where the parser noticed it, from 0.
+        start_line, start_column: Beginning of the list, mapping or text, from 0.
         first_line: The document's first line in its file.
     """
 
     lines: list[str]
     line: int
     column: int
-    began_line: int
-    began_column: int
+    start_line: int
+    start_column: int
     first_line: int
 
     @property
@@ -41,21 +41,21 @@ class _Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether only blanks stand before it on its line."""
+        """True if only blanks precede it on its line."""
         return not self.lines[self.line][: self.column].strip()
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing stands behind it in the document."""
+        """True if only blanks follow it in the document."""
         rest = [self.lines[self.line][self.column :], *self.lines[self.line + 1 :]]
         return not any(line.strip() for line in rest)
 
     @property
-    def began(self) -> str:
-        return f"line {self.first_line + self.began_line}, column {self.began_column + 1}"
+    def start(self) -> str:
+        return f"line {self.first_line + self.start_line}, column {self.start_column + 1}"
 
-    def above(self) -> int | None:
-        """The nearest line above with anything but a comment."""
+    def line_above(self) -> int | None:
+        """Return the nearest line above that is neither blank nor a comment."""
         for number in range(self.line - 1, -1, -1):
             text = self.lines[number].strip()
             if text and not text.startswith("#"):
@@ -65,45 +65,46 @@ class _Place:
     def flaw(self, message: str, hint: str = "") -> Flaw:
         return self.at(self.line, self.column, message, hint)
 
-    def flaw_where_it_began(self, message: str, hint: str = "") -> Flaw:
-        return self.at(self.began_line, self.began_column, message, hint)
+    def flaw_at_start(self, message: str, hint: str = "") -> Flaw:
+        return self.at(self.start_line, self.start_column, message, hint)
 
     def at(self, line: int, column: int, message: str, hint: str) -> Flaw:
         return Flaw(self.first_line + line, column + 1, message, hint)
 
 
 def explain(error: YAMLError, chunk: Chunk) -> Flaw:
-    """The one problem that a parser's exception tells of."""
+    """Return the problem for a parser's exception."""
     noticed = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if not isinstance(error, MarkedYAMLError) or noticed is None:
         return Flaw(chunk.line, 1, "this is not YAML")
-    began: Any = error.context_mark or noticed
+    context: Any = error.context_mark or noticed
     lines = chunk.data.decode("utf-8").split("\n")
-    here, start = (_from_0(chunk, mark) for mark in (noticed, began))
+    here, start = (_from_0(chunk, mark) for mark in (noticed, context))
     place = _Place(lines, *here, *start, chunk.line)
+    # A merge conflict causes all kinds of syntax errors, so it comes first.
     conflict = next((number for number, line in enumerate(lines) if line.startswith(_CONFLICT)), None)
     if conflict is not None:
         return place.at(conflict, 0, "here begins a merge conflict that isn't resolved", "resolve it")
     if place.char == "\t":
         return place.flaw(*tab_problem(place.is_first))
-    said = f"{error.context or ''} {error.problem or ''}"
-    return next(tell for pattern, tell in _TOLD if re.search(pattern, said))(place)
+    text = f"{error.context or ''} {error.problem or ''}"
+    return next(explainer for pattern, explainer in _EXPLANATIONS if re.search(pattern, text))(place)
 
 
 def _colon(place: _Place) -> Flaw:
-    """A ":" where no key can be: often the line above lacks a blank, or text holds ": "."""
+    """Explain a misplaced ":"; often the line above lacks a blank, or text contains ": "."""
     line = place.lines[place.line]
     before = line[: place.column]
-    above = place.above()
+    line_above = place.line_above()
     if match := re.match(r"\s*(?:- +)*[^\s:][^:]*: +(?=\S)", before):
         key, text = match[0].strip(), line[match.end() :].rstrip()
         is_short = _is_showable(key) and _is_showable(text)
         hint = f"write {key} '{text}'" if is_short else "write the text in quotes"
         return place.at(place.line, match.end(), 'text that holds ": " needs quotes', hint)
-    if above is not None:
-        if match := _NO_BLANK.fullmatch(place.lines[above]):
-            return place.at(above, match.start("value"), *_blank_missing(match))
-        if _indentation(line) > _indentation(place.lines[above]):
+    if line_above is not None:
+        if match := _NO_BLANK.fullmatch(place.lines[line_above]):
+            return place.at(line_above, match.start("value"), *_blank_missing(match))
+        if _indentation(line) > _indentation(place.lines[line_above]):
             return place.at(
                 place.line,
                 _indentation(line),
@@ -113,12 +114,12 @@ def _colon(place: _Place) -> Flaw:
     return place.flaw('there can\'t be a ":" here', 'write one "key: value" a line; other text needs quotes')
 
 
-def _no_key(place: _Place) -> Flaw:
-    """A line in a mapping that is no "key: value"."""
-    line = place.lines[place.began_line]
+def _missing_key(place: _Place) -> Flaw:
+    """Explain a line in a mapping that is no "key: value"."""
+    line = place.lines[place.start_line]
     if match := _NO_BLANK.fullmatch(line):
-        return place.at(place.began_line, match.start("value"), *_blank_missing(match))
-    return place.flaw_where_it_began("this line is no key with a value", 'write "key: value"')
+        return place.at(place.start_line, match.start("value"), *_blank_missing(match))
+    return place.flaw_at_start("this line is no key with a value", 'write "key: value"')
 
 
 def _blank_missing(match: re.Match[str]) -> tuple[str, str]:
@@ -128,7 +129,7 @@ def _blank_missing(match: re.Match[str]) -> tuple[str, str]:
 
 
 def _misfit(place: _Place) -> Flaw:
-    """What can't continue the mapping that is open."""
+    """Explain a line that can't continue the open mapping."""
     if place.char in ("]", "}"):
         return place.flaw(f'this "{place.char}" closes nothing', "remove it, or quote the text it belongs to")
     if not place.is_first:
@@ -140,56 +141,54 @@ def _misfit(place: _Place) -> Flaw:
         )
     return place.flaw(
         "this line's indentation fits none of the lines above",
-        f"give it the indentation of the keys it belongs to; the outer ones begin at {place.began}",
+        f"give it the indentation of the keys it belongs to; the outer ones begin at {place.start}",
     )
 
 
-def _no_item(place: _Place) -> Flaw:
-    """What can't continue the list that is open."""
+def _missing_item(place: _Place) -> Flaw:
+    """Explain a line that can't continue the open list."""
     return place.flaw(
-        f"this is no item of the list that begins at {place.began}",
+        f"this is no item of the list that begins at {place.start}",
         'begin each item with "- ", and give what belongs to an item a deeper indentation',
     )
 
 
-def _open(opening: str, closing: str) -> Callable[[_Place], Flaw]:
-    """A list or a mapping in brackets that doesn't go on, or doesn't end."""
+def _unclosed(opening: str, closing: str) -> Callable[[_Place], Flaw]:
+    """Return the explanation of an unfinished list or mapping in brackets."""
 
-    def tell(place: _Place) -> Flaw:
-        hint = f'close the "{opening}" of {place.began}, and separate its items with ","'
+    def explainer(place: _Place) -> Flaw:
+        hint = f'close the "{opening}" of {place.start}, and separate its items with ","'
         message = f'a "," or a "{closing}" is missing'
-        return place.flaw_where_it_began(message, hint) if place.is_last else place.flaw(message, hint)
+        return place.flaw_at_start(message, hint) if place.is_last else place.flaw(message, hint)
 
-    return tell
+    return explainer
 
 
-def _no_value(place: _Place) -> Flaw:
+def _missing_value(place: _Place) -> Flaw:
     if place.is_last:
         return place.flaw("the document ends where a value is needed", 'close every "[", "{" and quote')
     return place.flaw("a value is missing here", "put text that begins with a sign in quotes")
 
 
-def _quote(place: _Place) -> Flaw:
-    return place.flaw_where_it_began("this quote is never closed", "close it at the end of the text")
+def _unclosed_quote(place: _Place) -> Flaw:
+    return place.flaw_at_start("this quote is never closed", "close it at the end of the text")
 
 
-def _sign(place: _Place) -> Flaw:
-    """A character that has a meaning of its own at the beginning of text."""
-    char = place.lines[place.began_line][place.began_column : place.began_column + 1]
-    return place.flaw_where_it_began(
-        f'without quotes, text can\'t begin with "{char}"', "put the text in quotes"
-    )
+def _indicator(place: _Place) -> Flaw:
+    """Explain an unquoted text that begins with an indicator."""
+    char = place.lines[place.start_line][place.start_column : place.start_column + 1]
+    return place.flaw_at_start(f'without quotes, text can\'t begin with "{char}"', "put the text in quotes")
 
 
 def _always(message: str, hint: str = "") -> Callable[[_Place], Flaw]:
     return lambda place: place.flaw(message, hint)
 
 
-# By what libyaml, or PyYAML's own parser, calls the context and the problem.
-_TOLD: tuple[tuple[str, Callable[[_Place], Flaw]], ...] = (
+# By the context and problem in the messages of libyaml and of PyYAML's own parser; the first match counts.
+_EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw]], ...] = (
     ("tab character", _always(*tab_problem(is_first=True))),
     ("block scalar.*indicators, but found '#'", _always(*comment_problem())),
-    ("quoted scalar.*(end of stream|document (indic|separ)ator)", _quote),
+    ("quoted scalar.*(end of stream|document (indic|separ)ator)", _unclosed_quote),
     (
         "unknown escape",
         _always("YAML knows no such escape", r"write \\ for a backslash, or use single quotes"),
@@ -198,24 +197,24 @@ _TOLD: tuple[tuple[str, Callable[[_Place], Flaw]], ...] = (
         "escape code|escape sequence|hexadecimal",
         _always("this escape stands for no character", "write the character itself"),
     ),
-    ("flow sequence.*expected ',' or '\\]'", _open("[", "]")),
-    ("flow mapping.*expected ',' or '}'", _open("{", "}")),
+    ("flow sequence.*expected ',' or '\\]'", _unclosed("[", "]")),
+    ("flow mapping.*expected ',' or '}'", _unclosed("{", "}")),
     ("mapping values are not allowed", _colon),
-    ("could not find expected ':'", _no_key),
+    ("could not find expected ':'", _missing_key),
     ("block mapping.*(did not find expected key|expected <block end>)", _misfit),
-    ("block (collection|sequence).*expected ('-'|<block end>)", _no_item),
+    ("block (collection|sequence).*expected ('-'|<block end>)", _missing_item),
     (
         "sequence entries are not allowed",
         _always('there can\'t be a "-" here', "begin the list on the line below its key, or quote the text"),
     ),
-    ("mapping keys are not allowed", _sign),
-    ("scanning an? (alias|anchor)|cannot start any token", _sign),
-    ("(scanning|parsing) a tag|tag handle", _sign),
+    ("mapping keys are not allowed", _indicator),
+    ("scanning an? (alias|anchor)|cannot start any token", _indicator),
+    ("(scanning|parsing) a tag|tag handle", _indicator),
     (
         "block scalar",
         _always("the text can't begin on the line of its | or >", "begin it on the next line, indented"),
     ),
-    ("node content", _no_value),
+    ("node content", _missing_value),
     ("expected '?<document start>", _always("this belongs to nothing above it", _SEPARATE)),
     ("directive|incompatible YAML", _always("this is no directive that YAML knows", "remove the line")),
     ("", _always("this is not YAML")),
@@ -232,4 +231,4 @@ def _indentation(line: str) -> int:
 
 
 def _is_showable(text: str) -> bool:
-    return len(text) <= _MOST_SHOWN and "'" not in text and text.isprintable()
+    return len(text) <= _MAX_SHOWN and "'" not in text and text.isprintable()

@@ -1,6 +1,6 @@
-"""The documents of a YAML file, with the problems of what can't be read or could be misread in it.
+"""Documents of a YAML file, with the problems of unreadable or ambiguous places.
 
-A value is built without its places; a document is read a second time for them once something is wrong.
+Values are built without their places. A document with a problem is read again for them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Document:
 
     Attributes:
         value: Mappings with text as keys, lists, text, numbers, booleans and None.
-        line: Where its content begins in the file, from 1.
-        aliased: How many values are in it only because aliases stand for them.
-        unreadable: The ways to what was already told as a problem; `value` has a stand-in there.
-        is_flawed: Whether reading it gave any problem.
+        line: The first line of its content in the file, from 1.
+        aliased: Number of values that exist only through aliases.
+        unreadable: The paths of values already reported as problems; `value` has a placeholder there.
+        is_flawed: True if reading it gave any problem.
     """
 
     __slots__ = ("_places", "aliased", "is_flawed", "line", "unreadable", "value")
@@ -44,16 +44,16 @@ class Document:
         self._places = places
 
     def position(self, keys: Sequence[str | int], *, of_key: bool = False) -> Position:
-        """Where the value is that `keys` lead to, or its key; the nearest parent's key if it isn't there."""
+        """Return the place of the value at `keys`, or of its key; of its nearest parent if it is missing."""
         return self._places.position(keys, of_key=of_key)
 
     def source_text(self, keys: Sequence[str | int]) -> str:
-        """The scalar that `keys` lead to as the file writes it, without quotes; "" for what is no scalar."""
+        """Return the scalar at `keys` as written in the file, without quotes; "" for other values."""
         return self._places.source_text(keys)
 
 
 class CleanDocument(Struct, frozen=True, gc=False):
-    """A document of a file with which nothing is wrong; its attributes are as those of `Document`."""
+    """Document of a file without problems; the attributes are those of `Document`."""
 
     value: Any
     line: int
@@ -61,9 +61,9 @@ class CleanDocument(Struct, frozen=True, gc=False):
 
 
 def clean_documents(data: bytes) -> list[CleanDocument] | None:
-    """The documents of a file that holds some, and in which nothing is wrong: the quick way to read most.
+    """Return the documents of a file without problems, without their places: the fast way.
 
-    None where `load_documents` has a problem or no document; else the same documents, without their places.
+    None if `load_documents` would find a problem or no document; else the same documents.
     """
     from reconciler.manifests.plain_reader import read_clean  # with YAML's parser, which is slow to import
 
@@ -85,10 +85,10 @@ def clean_documents(data: bytes) -> list[CleanDocument] | None:
 
 
 def load_documents(data: bytes, path: str) -> tuple[list[Document], list[Problem]]:
-    """The documents of a file, and a problem for each place that can't be read or could be misread.
+    """Return the documents of a file, and a problem for each unreadable or ambiguous place.
 
-    A document that isn't whole, because of its syntax or a limit, is not among them. A file without any gives
-    neither. `path` is what the problems call the file.
+    Documents cut off by a syntax error or a limit are omitted. An empty file has neither documents nor
+    problems. `path` is the file's name in the problems.
     """
     if len(data) > MAX_FILE_BYTES:
         return [], [too_large(path)]

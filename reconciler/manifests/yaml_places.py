@@ -1,4 +1,4 @@
-"""Where the values of a document stand in its file."""
+"""Places of a document's values in its file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Loader: type[yaml.CSafeLoader | yaml.SafeLoader] = getattr(yaml, "CSafeLoader",
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
-    """A place in a file; line and column from 1, the column in characters."""
+    """Place in a file; line and column from 1, the column in characters."""
 
     line: int
     column: int
@@ -25,21 +25,21 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A value in a mapping or a list; `key` is None in a list."""
+    """Value in a mapping or a list; `key` is None in a list."""
 
     key: Node | None
     value: Node
 
 
 class Places:
-    """The places of one document's values; the document is read again when the first place is asked for."""
+    """Places of one document's values; the first request parses the document again."""
 
     def __init__(self, chunk: Chunk) -> None:
         self._chunk = chunk
         self._entries: dict[int, dict[str | int, _Entry]] = {}
 
     def position(self, keys: Sequence[str | int], *, of_key: bool = False) -> Position:
-        """Where the value is that `keys` lead to, or its key; its nearest parent where it isn't there."""
+        """Return the place of the value at `keys`, or of its key; of its nearest parent if it is missing."""
         entry = _Entry(None, self._root)
         for key in keys:
             child = self._children(entry.value).get(key)
@@ -49,7 +49,7 @@ class Places:
         return self._at(entry.key if of_key and entry.key else entry.value)
 
     def source_text(self, keys: Sequence[str | int]) -> str:
-        """The scalar that `keys` lead to as the file writes it, without quotes; "" for what is no scalar."""
+        """Return the scalar at `keys` as written in the file, without quotes; "" for other values."""
         node = self._root
         for key in keys:
             child = self._children(node).get(key)
@@ -65,6 +65,7 @@ class Places:
             node = loader.get_single_node()
         finally:
             loader.dispose()
+        # Only documents with content have places.
         if node is None:
             raise ValueError("an empty document has no places")
         return node
@@ -73,6 +74,7 @@ class Places:
         return Position(*self._chunk.place(node.start_mark))
 
     def _children(self, node: Node) -> dict[str | int, _Entry]:
+        # Kept, as many findings share their parents.
         if id(node) not in self._entries:
             self._entries[id(node)] = self._find_children(node)
         return self._entries[id(node)]
@@ -88,6 +90,7 @@ class Places:
                     merged += value.value if isinstance(value, SequenceNode) else [value]
                 elif isinstance(key, ScalarNode):
                     entries.setdefault(key.value, _Entry(key, value))
+            # The mapping's own keys win over merged ones.
             for source in merged:
                 entries = {**self._children(source), **entries}
         return entries

@@ -1,15 +1,15 @@
-"""One YAML document from a parser's events to its value, with every place in it that can't be taken.
+"""Reader of one YAML document: from a parser's events to its value, with each refused place.
 
-Refused, beyond what `scalars` and `yamltext` refuse: duplicate keys, keys that aren't text, tags, and what is
-beyond the limits on depth, length and number of values, where aliases and merge keys (`<<`) count as what
-they stand for. Most of it is noted, and the rest of the document read all the same.
+Besides the refusals of `yaml_scalars` and `yaml_text` it refuses duplicate keys, keys that aren't text, tags,
+and documents beyond the limits on depth, length and number of values, with aliases and merge keys (`<<`)
+counted as their values. Most refusals are noted, and the rest of the document is read all the same.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +42,9 @@ _MERGE_VALUE = 'write "<<: *anchor", or "<<: [*one, *other]"'
 
 
 class PurePythonParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
-    """PyYAML's own parser, for a PyYAML that was built without libyaml: the same values, slower.
+    """PyYAML's own parser, for a PyYAML built without libyaml: the same values, slower.
 
-    libyaml accepts more than this parser; `separators` refuses those places.
+    libyaml accepts more than this parser; `yaml_text.separator_flaws` refuses the difference.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -63,14 +63,14 @@ else:
 
 @dataclass(slots=True)
 class Reading:
-    """What came of reading one document.
+    """Result of reading one document.
 
     Attributes:
         value: Mappings with text as keys, lists, text, numbers, booleans and None.
-        line: Where its content begins in the file, from 1; 0 where there is none, or none that is whole.
-        aliased: How many values are in it only because aliases stand for them.
-        flaws: What can't be taken; `value` has a stand-in there.
-        repeated: Keys that are in their mapping a second time, which is left out; line and column from 1.
+        line: The first line of its content in the file, from 1; 0 without content or if it is incomplete.
+        aliased: Number of values that exist only through aliases.
+        flaws: The refused places; `value` has a placeholder there.
+        repeated: Repeated keys, which `value` omits; line and column from 1.
     """
 
     value: Any = None
@@ -81,14 +81,14 @@ class Reading:
 
 
 def read(chunk: Chunk) -> Reading:
-    """Read the document in `chunk`; a syntax error is one of its flaws."""
+    """Read the document in `chunk`; a syntax error becomes one of its flaws."""
     reader = _Reader(chunk)
     flaws = reader.reading.flaws
     try:
         reader.read()
         if may_be_lenient(chunk.data):
-            lenient = separator_flaws(chunk, _tokens(Parser(chunk.data)))
-            if lenient:  # a syntax error for the other parser
+            lenient = separator_flaws(chunk, _read_tokens(Parser(chunk.data)))
+            if lenient:  # syntax errors for PyYAML's own parser
                 return Reading(flaws=[*flaws, *lenient])
     except YAMLError as error:
         flaws.append(explain(error, chunk))
@@ -97,13 +97,13 @@ def read(chunk: Chunk) -> Reading:
     return reader.reading
 
 
-def _tokens(parser: Any) -> Iterator[Any]:
+def _read_tokens(parser: Any) -> Iterator[Any]:
     while parser.check_token():
         yield parser.get_token()
 
 
 class _UnreadableError(Exception):
-    """The document can't be read any further."""
+    """Reading can't continue."""
 
     def __init__(self, flaw: Flaw) -> None:
         super().__init__(flaw.message)
@@ -111,11 +111,11 @@ class _UnreadableError(Exception):
 
 
 class _OddKey:
-    """What stands in a mapping, until it ends, for a key that isn't one of its own.
+    """Temporary substitute in a mapping for a merge key or a refused key, until the mapping ends.
 
     Attributes:
         text: The key as written.
-        mark: For a merge key, where it is.
+        mark: The place of a merge key; None for others.
     """
 
     __slots__ = ("mark", "text")
@@ -137,7 +137,7 @@ class _Reader:
         self._stack: list[tuple[Any, Any]] = []
         self._anchors: dict[str, Any] = {}
         self._has_odd_keys = False
-        # Events don't tell of a tag "!": it is looked for in the text, where there is any.
+        # libyaml's events omit a tag "!": only the text shows it.
         self._text = chunk.data.decode("utf-8") if b"!" in chunk.data else ""
 
     def read(self) -> None:
@@ -156,11 +156,9 @@ class _Reader:
         self.reading.line = self._chunk.line + first.start_mark.line
 
     def _read_value(self, next_event: Callable[[], Any]) -> tuple[Any, Any]:
-        """The document's value, and its first event.
-
-        The loop that every value of every manifest goes through: what is rare is in a method of its own.
-        """
+        """Return the document's value and its first event."""
         stack = self._stack
+        # The loop for every value of every manifest: methods handle all rare cases.
         root: list[Any] = []
         container: Any = root
         in_mapping = False
@@ -170,6 +168,7 @@ class _Reader:
         look_for_tags = bool(self._text)
         while True:
             event = next_event()
+            first = first or event
             kind = event.__class__
             if kind is ScalarEvent:
                 text = value = event.value
@@ -183,23 +182,9 @@ class _Reader:
                 if event.anchor or event.tag or look_for_tags or len(text) > MAX_TEXT:
                     self._check_scalar(event, value, container, key)
             elif kind is MappingStartEvent or kind is SequenceStartEvent:
-                opened: Any = {} if kind is MappingStartEvent else []
-                if event.anchor or event.tag or look_for_tags:
-                    self._check_start(event, opened, container, key)
-                if not in_mapping:
-                    container.append(opened)
-                elif key is not _NO_KEY:
-                    container[key] = opened
-                else:
-                    raise self._collection_as_key(event)
-                if len(stack) == MAX_DEPTH:
-                    raise self._unreadable(
-                        event, f"the nesting is deeper than {MAX_DEPTH} levels", "flatten it"
-                    )
-                stack.append((container, key))
-                container, in_mapping, key = opened, kind is MappingStartEvent, _NO_KEY
+                container = self._open(event, container, key)
+                in_mapping, key = kind is MappingStartEvent, _NO_KEY
                 values += 1
-                first = first or event
                 continue
             elif kind is AliasEvent:
                 value, below = self._alias(event, container)
@@ -209,15 +194,13 @@ class _Reader:
                 break
             else:
                 if in_mapping and self._has_odd_keys:
-                    self._settle(container)
+                    self._finish_mapping(container)
                 container = stack.pop()[0]
                 in_mapping, key = container.__class__ is dict, _NO_KEY
                 continue
             values += 1
             if values > MAX_VALUES:
-                message = f"the document holds more than {MAX_VALUES:,} values, with what aliases stand for"
-                raise self._unreadable(event, message, "split it, or use fewer aliases")
-            first = first or event
+                raise self._too_many_values(event)
             if not in_mapping:
                 container.append(value)
             elif key is not _NO_KEY:
@@ -234,35 +217,50 @@ class _Reader:
                 key = self._odd_key(event, value, container)
         return root[0], first
 
-    # What is rare.
+    def _open(self, event: Any, container: Any, key: Any) -> Any:
+        """Add an empty collection to the container, and return it."""
+        opened: Any = {} if event.__class__ is MappingStartEvent else []
+        if event.anchor or event.tag or self._text:
+            self._check_tag(event, container, key, "")
+            self._anchor(event, opened)
+        if container.__class__ is list:
+            container.append(opened)
+        elif key is not _NO_KEY:
+            container[key] = opened
+        else:
+            raise self._collection_as_key(event)
+        if len(self._stack) == MAX_DEPTH:
+            raise self._unreadable(event, f"the nesting is deeper than {MAX_DEPTH} levels", "flatten it")
+        self._stack.append((container, key))
+        return opened
+
+    # Rare cases.
 
     def _unclear(self, event: Any, error: UnclearScalarError, container: Any, key: Any) -> Any:
         if event.value == "<<" and key is _NO_KEY and container.__class__ is dict:
             return _MERGE
-        self._note(event, self._way(container, key, event.value), error.message, error.hint)
+        self._add_flaw(event, self._path(container, key, event.value), error.message, error.hint)
         return event.value
 
     def _check_escapes(self, event: Any, container: Any, key: Any) -> None:
         if match := UNSAFE.search(event.value):
             message, hint = explain_character(match[0])
-            self._note(event, self._way(container, key, event.value), f"in this text, {message}", hint)
+            self._add_flaw(event, self._path(container, key, event.value), f"in this text, {message}", hint)
 
     def _check_scalar(self, event: Any, value: Any, container: Any, key: Any) -> None:
         if len(event.value) > MAX_TEXT:
             message = f"this text is longer than {MAX_TEXT:,} characters"
-            self._note(event, self._way(container, key, event.value), message, "keep it in a file of its own")
+            self._add_flaw(
+                event, self._path(container, key, event.value), message, "keep it in a file of its own"
+            )
         self._check_tag(event, container, key, event.value)
         self._anchor(event, event.value if value is _MERGE else value)
-
-    def _check_start(self, event: Any, opened: Any, container: Any, key: Any) -> None:
-        self._check_tag(event, container, key, "")
-        self._anchor(event, opened)
 
     def _check_tag(self, event: Any, container: Any, key: Any, text: str) -> None:
         if event.tag or (self._text and _BARE_TAG.match(self._text, event.start_mark.index)):
             message = "there is a tag, or text without quotes that begins with !"
             hint = 'remove the tag, and put text in quotes: "3.10"'
-            self._note(event, self._way(container, key, text), message, hint)
+            self._add_flaw(event, self._path(container, key, text), message, hint)
 
     def _anchor(self, event: Any, value: Any) -> None:
         if event.anchor in self._anchors:
@@ -272,7 +270,7 @@ class _Reader:
             self._anchors[event.anchor] = value
 
     def _alias(self, event: Any, container: Any) -> tuple[Any, int]:
-        """What an alias stands for, and how many values are below that."""
+        """Return the value of an alias, and the number of values below it."""
         name = quote("*" + event.anchor)
         if event.anchor not in self._anchors:
             message = f"the alias {name} has no anchor above it"
@@ -287,6 +285,10 @@ class _Reader:
             raise self._unreadable(event, message, "flatten it")
         return value, below
 
+    def _too_many_values(self, event: Any) -> _UnreadableError:
+        message = f"the document holds more than {MAX_VALUES:,} values, with what aliases stand for"
+        return self._unreadable(event, message, "split it, or use fewer aliases")
+
     def _collection_as_key(self, event: Any) -> _UnreadableError:
         is_text = 'put text that begins with "{" or "[" in quotes, such as "{{ name }}"'
         return self._unreadable(
@@ -296,7 +298,7 @@ class _Reader:
         )
 
     def _odd_key(self, event: Any, value: Any, container: dict[Any, Any]) -> Any:
-        """The key for what isn't simply a new one of plain letters; tells what is wrong with it."""
+        """Return the key to use for a repeated, long, non-ASCII or non-text key; note its flaw."""
         if value is _MERGE:
             return self._merge_key(event, container)
         if not isinstance(value, str):
@@ -304,35 +306,37 @@ class _Reader:
         if len(value) > MAX_KEY:
             message = f"this key is longer than {MAX_KEY:,} characters"
             raise self._unreadable(event, message, "write a short key, and long text as its value")
-        way = self._way(container, _NO_KEY, value)
+        path = self._path(container, _NO_KEY, value)
         if value in container:
             if len(self.reading.repeated) < MAX_COUNTED_PER_FILE:
-                self.reading.repeated.append((way, *self._chunk.place(event.start_mark)))
+                self.reading.repeated.append((path, *self._chunk.place(event.start_mark)))
             return self._odd(value)
         if not unicodedata.is_normalized("NFC", value):
             message = "this key is written with combining characters (Unicode's form NFD)"
             composed = quote(unicodedata.normalize("NFC", value))
-            self._note(event, way, message, f"write {composed} with composed ones (form NFC)")
+            self._add_flaw(event, path, message, f"write {composed} with composed ones (form NFC)")
         return value
 
     def _merge_key(self, event: Any, container: dict[Any, Any]) -> _OddKey:
         if any(key.__class__ is _OddKey and key.mark for key in container):
-            self._note(event, self._way(container, _NO_KEY, "<<"), "the key << is there twice", _MERGE_VALUE)
+            self._add_flaw(
+                event, self._path(container, _NO_KEY, "<<"), "the key << is there twice", _MERGE_VALUE
+            )
             return self._odd("<<")
         return self._odd("<<", event.start_mark)
 
     def _key_of_no_text(self, event: Any, container: dict[Any, Any]) -> _OddKey:
         text = getattr(event, "value", "")
         hint = f"write {quote(text)} with quotes" if text else "write text as the key"
-        self._note(event, self._way(container, _NO_KEY, text), "this key is not text", hint)
+        self._add_flaw(event, self._path(container, _NO_KEY, text), "this key is not text", hint)
         return self._odd(text)
 
     def _odd(self, text: str, mark: Any = None) -> _OddKey:
         self._has_odd_keys = True
         return _OddKey(text, mark)
 
-    def _settle(self, mapping: dict[Any, Any]) -> None:
-        """Take out what isn't the mapping's own, and put in what its merge key brings."""
+    def _finish_mapping(self, mapping: dict[Any, Any]) -> None:
+        """Remove the temporary keys, and add the entries of merge keys."""
         for key in [key for key in mapping if key.__class__ is _OddKey]:
             merged = mapping.pop(key)
             if key.mark:
@@ -346,48 +350,42 @@ class _Reader:
         for name, value in source.items():
             mapping.setdefault(name, value)
 
-    # Telling.
-
-    def _way(self, container: Any, key: Any, text: str) -> Keys:
-        """The way to what is being read; `text` is the key, where it is a key."""
+    def _path(self, container: Any, key: Any, text: str) -> Keys:
+        """Return the path to the current value; `text` is the current key, if a key is read."""
         if not self._stack:
             return ()
         above = [_step(around, there) for around, there in self._stack[1:]]
         if isinstance(container, list):
             return (*above, len(container))
-        return (*above, text if key is _NO_KEY else _name(key))
+        return (*above, text if key is _NO_KEY else _key_text(key))
 
-    def _note(self, event: Any, way: Keys, message: str, hint: str) -> None:
-        # Locating every flaw would take quadratic time.
+    def _add_flaw(self, event: Any, path: Keys, message: str, hint: str) -> None:
+        # Locating a flaw takes linear time: locating all of them could take quadratic time.
         if len(self.reading.flaws) < MAX_COUNTED_PER_FILE:
-            self.reading.flaws.append(self._flaw(event.start_mark, message, hint, way))
+            self.reading.flaws.append(self._flaw(event.start_mark, message, hint, path))
 
     def _unreadable(self, event: Any, message: str, hint: str = "") -> _UnreadableError:
         return _UnreadableError(self._flaw(event.start_mark, message, hint))
 
-    def _flaw(self, mark: Any, message: str, hint: str, way: Keys = ()) -> Flaw:
-        return Flaw(*self._chunk.place(mark), message, hint, way)
+    def _flaw(self, mark: Any, message: str, hint: str, path: Keys = ()) -> Flaw:
+        return Flaw(*self._chunk.place(mark), message, hint, path)
 
 
 def _step(around: Any, key: Any) -> str | int:
-    """From an open collection to the one in it that is open too."""
-    return len(around) - 1 if isinstance(around, list) else _name(key)
+    """Return the step from an open collection to the open collection in it."""
+    return len(around) - 1 if isinstance(around, list) else _key_text(key)
 
 
-def _name(key: Any) -> str:
+def _key_text(key: Any) -> str:
     return str(key.text if isinstance(key, _OddKey) else key)
 
 
 def _measure(value: Any) -> tuple[int, int]:
-    """How many values are below one, and how many levels of collections it has."""
+    """Return the number of values below a value, and its number of nested levels."""
     count, depth = 0, 0
     parts = [value]
     while parts := [part for part in parts if isinstance(part, dict | list)]:
-        parts = [child for part in parts for child in _children(part)]
+        parts = [child for part in parts for child in (part.values() if isinstance(part, dict) else part)]
         count += len(parts)
         depth += 1
     return count, depth
-
-
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value

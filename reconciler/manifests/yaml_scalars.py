@@ -1,8 +1,8 @@
-"""What an unquoted YAML scalar means: the reading that YAML 1.1 and 1.2 share; where they differ, an error.
+"""Meaning of unquoted YAML scalars: the common subset of YAML 1.1 and 1.2; where they differ, an error.
 
 The tables are those of YAML 1.1 (https://yaml.org/type/) as PyYAML applies them, and of YAML 1.2's core
-schema (https://yaml.org/spec/1.2.2/#103-core-schema). One form is read as YAML 1.2 alone does: a number with
-an exponent, such as 1e-4, which PyYAML takes for text and every reader of JSON for a number.
+schema (https://yaml.org/spec/1.2.2/#103-core-schema). One form is read as in YAML 1.2: a number with an
+exponent, such as 1e-4, is text for PyYAML and a number for every JSON reader.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 MAX_INTEGER = 2**53
-"""Beyond it, readers of JSON that keep numbers as doubles lose digits (RFC 8259, section 6)."""
+"""Limit beyond which JSON readers with double-precision numbers lose digits (RFC 8259, section 6)."""
 
 Scalar = str | int | float | bool | None
 
@@ -33,9 +33,9 @@ _MAX_DIGITS = len(str(MAX_INTEGER))
 _SHORT = 64
 _MOST_KEPT = 1 << 14
 
-# What every number and time begins with; most text with these signs, such as "--epochs", doesn't.
+# The beginning of every number and time, but not of most text with these signs, such as "--epochs".
 _MAY_BE_NUMBER = re.compile(r"[-+]?\.?[0-9]|[-+]?\.[iInN]")
-# One digit from 0 to 7 behind zeros is the same octal and decimal.
+# A digit from 0 to 7 behind zeros has the same octal and decimal value.
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0+[0-7])")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"(?:[-+]?[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -58,11 +58,11 @@ _TIME = re.compile(
 
 
 class UnclearScalarError(ValueError):
-    """An unquoted scalar that YAML's versions read differently, or that JSON can't hold.
+    """Unquoted scalar that YAML's versions read differently, or that has no JSON form.
 
     Attributes:
-        message: What is unclear about it.
-        hint: What to write instead.
+        message: The mistake.
+        hint: The correction.
     """
 
     def __init__(self, message: str, hint: str) -> None:
@@ -72,15 +72,12 @@ class UnclearScalarError(ValueError):
 
 
 def read_plain(text: str) -> Scalar:
-    """The value of the unquoted scalar `text`; raises UnclearScalarError."""
+    """Return the value of the unquoted scalar `text`; raises UnclearScalarError."""
     return plain_values[text]
 
 
 class _PlainValues(dict[str, Scalar]):
-    """The values of unquoted scalars, worked out when they are asked for; the short ones are kept a while.
-
-    Most files hold the same words. A dictionary's own lookup is quicker than any function's call.
-    """
+    """Cache of the values of unquoted scalars; keeps short ones, because most files share their words."""
 
     def __missing__(self, text: str) -> Scalar:
         value = _read(text)
@@ -92,7 +89,7 @@ class _PlainValues(dict[str, Scalar]):
 
 
 plain_values = _PlainValues()
-"""`plain_values[text]` is `read_plain(text)`, and quicker."""
+"""`plain_values[text]` equals `read_plain(text)`, but saves a function call for each scalar."""
 
 
 def _read(text: str) -> Scalar:
@@ -119,7 +116,7 @@ def _read_number(text: str) -> Scalar:
 
 
 def _integer(text: str, base: int) -> int:
-    # int() takes time by the square of the digits, so they are counted first.
+    # int() takes quadratic time, so the digits are counted first.
     value = int(text, base) if len(text) <= _MAX_DIGITS + 2 else MAX_INTEGER + 1
     if abs(value) > MAX_INTEGER:
         raise UnclearScalarError(
@@ -139,7 +136,7 @@ def _float(text: str) -> float:
 
 
 def _refuse_unclear(text: str) -> None:
-    """Raise where one version of YAML reads a number or a time, and the other one something else."""
+    """Raise UnclearScalarError for a number or time in one version of YAML that differs in the other."""
     if match := _ZERO_LED.fullmatch(text):
         octal = set(match[2]) <= set("01234567")
         decimal = match[1] + match[2]

@@ -1,8 +1,8 @@
-"""The text of a YAML file before any parsing: its encoding, its characters, and where its documents begin.
+"""Text of a YAML file before parsing: encoding, characters, and boundaries of documents.
 
-UTF-8 only, with or without a byte order mark. Refused wherever they stand, comments included: characters that
-a reviewer doesn't see, or sees elsewhere than they are (control characters; U+202A to U+202E and U+2066 to
-U+2069, which reorder text on the screen), and line ends that only YAML 1.1 knows (U+0085, U+2028, U+2029).
+UTF-8 only, with or without a byte order mark. Refused everywhere, comments included: characters that a
+reviewer doesn't see, or sees in another place (control characters; U+202A to U+202E and U+2066 to U+2069,
+which reorder text on the screen), and line ends that only YAML 1.1 knows (U+0085, U+2028, U+2029).
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ _CLEAN_ASCII = bytes([*b"\t\n\r", *range(0x20, 0x7F)])
 _UNSAFE = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 _REFUSED = re.compile(f"[{_UNSAFE}\u2028\u2029\ufeff\ufffe\uffff]")
 UNSAFE = re.compile(f"[{_UNSAFE}\ud800-\udfff]")
-"""What no text in a manifest may hold, however it is written."""
+"""Characters refused in every text of a manifest, escaped or not."""
 
-# "---" at the start of a line begins a document and "..." ends one wherever they stand, even in a block
-# scalar (https://yaml.org/spec/1.2.2/#912-document-markers). Directives belong to the document that follows.
-# A run of directives that no document follows is matched as well, so that each line of it is looked at once.
+_TAB_HINT = "write a space, or put text that contains a tab in quotes"
+_MAY_BE_LENIENT = re.compile(rb"\t|[|>][-+0-9]*#")
+_BETWEEN = re.compile(r"#[^\n]*|(\t)")
+_TAB = re.compile(r"(\t)")
+_BLOCK_HEADER = re.compile(r"[|>][-+0-9]*(?: +#[^\n]*| *(?P<wrong>[#\t])?)")
+
+# "---" at the start of a line begins a document and "..." ends one, even in a block scalar
+# (https://yaml.org/spec/1.2.2/#912-document-markers). Directives belong to the document that follows. A run
+# of directives without a document is matched as well, so that the search visits each of its lines once.
 _BOUNDARY = re.compile(rb"^(?:((?:%[^\n]*+\n)*+---|\.\.\.)(?=[ \t\n]|\Z)|(?:%[^\n]*+\n)++)", re.MULTILINE)
 
 _OTHER_ENCODINGS = (
@@ -39,7 +45,7 @@ _SAVE_AS_UTF8 = "save the file as UTF-8"
 
 
 class Flaw(Struct, frozen=True):
-    """A place in a file that can't be read: line and column from 1, and the way to it where there is one."""
+    """Unreadable place in a file: line and column from 1, and the path to the value, if it has one."""
 
     line: int
     column: int
@@ -49,24 +55,23 @@ class Flaw(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True):
-    """The bytes of at most one document, with markers and comments around it; `line` is its first, from 1."""
+    """Bytes of at most one document, with markers and comments around it; `line` is its first, from 1."""
 
     data: bytes
     line: int
 
     def place(self, mark: Any) -> tuple[int, int]:
-        """A parser's mark as line and column in the file, from 1.
-
-        libyaml puts the end of a text without a last line end on a line of its own.
-        """
+        """Return a parser's mark as line and column in the file, from 1."""
         last = self.data.count(b"\n")
+        # libyaml puts the end of a text without a final line end on a line of its own.
         if mark.line <= last:
             return self.line + mark.line, mark.column + 1
         return self.line + last, len(self.data[self.data.rfind(b"\n") + 1 :].decode("utf-8")) + 1
 
 
 def check_text(data: bytes) -> tuple[bytes, list[Flaw]]:
-    """A file's text as UTF-8 without byte order mark and with LF line ends, or what is wrong with it."""
+    """Return a file's text as UTF-8 without byte order mark and with LF line ends, and its flaws."""
+    # Most files are plain ASCII, which needs no decoding.
     if not data.translate(None, _CLEAN_ASCII):
         return _with_line_feeds(data), []
     if flaw := _other_encoding(data):
@@ -80,9 +85,9 @@ def check_text(data: bytes) -> tuple[bytes, list[Flaw]]:
 
 
 def split(data: bytes) -> Iterator[Chunk]:
-    """The documents of a file, each for itself, so that a mistake in one leaves the others readable.
+    """Yield the documents of a file, so that a mistake in one leaves the others readable.
 
-    `data` is as `check_text` gives it.
+    `data` is a result of `check_text`.
     """
     start, line = 0, 1
     if b"\n---" in data or b"\n..." in data:
@@ -98,7 +103,7 @@ def split(data: bytes) -> Iterator[Chunk]:
 
 
 def explain_character(char: str) -> tuple[str, str]:
-    """Why a character is refused, and what to do about it."""
+    """Return message and hint for a refused character."""
     name = f"U+{ord(char):04X}"
     if char in "\u2028\u2029\x85":
         return f"{name} ends a line for YAML 1.1, but not for YAML 1.2", "remove it, or end the line"
@@ -142,20 +147,11 @@ def _refused(text: str) -> Iterator[Flaw]:
         yield Flaw(line, place - text.rfind("\n", 0, place), *explain_character(match[0]))
 
 
-_TAB_HINT = "write a space, or put text that contains a tab in quotes"
-_COMMENT_HINT = 'write a space before the "#"'
-
-_MAY_BE_LENIENT = re.compile(rb"\t|[|>][-+0-9]*#")
-_BETWEEN = re.compile(r"#[^\n]*|(\t)")
-_TAB = re.compile(r"(\t)")
-_BLOCK_HEADER = re.compile(r"[|>][-+0-9]*(?: +#[^\n]*| *(?P<wrong>[#\t])?)")
-
-
 def tab_problem(is_first: bool) -> tuple[str, str]:
     """Return message and hint for a tab outside of quotes, block scalars and comments.
 
     Args:
-        is_first: Whether only blanks stand before it on its line.
+        is_first: True if only blanks precede it on its line.
     """
     if is_first:
         return "a tab can't indent", "indent with spaces"
@@ -164,11 +160,11 @@ def tab_problem(is_first: bool) -> tuple[str, str]:
 
 def comment_problem() -> tuple[str, str]:
     """Return message and hint for a comment right behind the indicator of a block scalar."""
-    return 'a comment begins with a space and "#"', _COMMENT_HINT
+    return 'a comment begins with a space and "#"', 'write a space before the "#"'
 
 
 def may_be_lenient(data: bytes) -> bool:
-    """Return whether a document contains a character that `separator_flaws` could refuse."""
+    """Return True if a document contains a character that `separator_flaws` could refuse."""
     return bool(_MAY_BE_LENIENT.search(data))
 
 
@@ -209,6 +205,6 @@ def _refused_separator(text: str, tokens: Iterable[Any]) -> Iterator[int]:
 
 
 def _marked(pattern: re.Pattern[str], text: str, start: int, end: int) -> Iterator[int]:
-    """Yield where the pattern's first group matches between two places of a text."""
+    """Yield the places between `start` and `end` that the pattern's first group matches."""
     if start < end:
         yield from (match.start(1) for match in pattern.finditer(text, start, end) if match[1])

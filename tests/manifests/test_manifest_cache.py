@@ -446,13 +446,13 @@ def test_a_full_disk_fails_nothing_and_leaves_nothing(
 
 
 def test_a_cache_has_bounds(root: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST_BYTES", 1000)
+    monkeypatch.setattr(cache, "MAX_BYTES", 1000)
     check(root, environ)
     assert not [*root.rglob("*.bin")]
     monkeypatch.undo()
     check(root, environ)
     assert loaded(root, environ).files
-    monkeypatch.setattr(cache, "MOST_BYTES", 1000)
+    monkeypatch.setattr(cache, "MAX_BYTES", 1000)
     assert not loaded(root, environ).files
 
 
