@@ -1,7 +1,7 @@
 """Rules for tokens: the destinations that the token of an owner may be sent to.
 
 Google's and GitHub's tokens go to their owners' hosts and to hosts that the user allowed, by https alone. The
-transport asks a rule before it connects, so that no caller can forget it.
+transport checks the rule before it connects, so that no caller can forget the check.
 """
 
 from __future__ import annotations
