@@ -17,6 +17,7 @@ from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import Git, GitError
+from reconciler.base.safe_files import new_file, open_folder
 from reconciler.git.objects import Entry, Objects, entries, objects_of, too_much
 
 MAX_ENTRIES = 100_000
@@ -31,8 +32,6 @@ _IGNORE_FILE = ".gitignore"
 _MAX_DEPTH = 256
 _MAX_LINKS = 40  # as many as Linux follows
 _MAX_LINK_BYTES = 4096
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ENTRIES: Mapping[str, Entry] = {}
 
 
@@ -264,27 +263,25 @@ class Revision:
         self._make(place)
         # git keeps a single bit of the mode: executable by the owner.
         mode = stat.S_IRWXU if entry.mode & stat.S_IXUSR else stat.S_IRUSR | stat.S_IWUSR
-        with self._opened(place[:-1]) as above:
-            fd = os.open(place[-1], _NEW_FILE, mode, dir_fd=above)
-            with os.fdopen(fd, "wb") as file:
-                for piece in self._objects.chunks(entry.id, "blob"):
-                    file.write(piece)
+        with self._opened(place[:-1]) as above, new_file(place[-1], above, mode) as file:
+            for piece in self._objects.chunks(entry.id, "blob"):
+                file.write(piece)
 
     @contextmanager
     def _opened(self, place: Names) -> Iterator[int]:
         """Open the folder at `place`; create missing folders on the way."""
-        fd = os.open(self.root, _OPEN_FOLDER)
+        folder = open_folder(self.root)
         try:
             for depth, name in enumerate(place, 1):
                 if place[:depth] not in self._made:
                     self._make(place[:depth])
-                    os.mkdir(name, stat.S_IRWXU, dir_fd=fd)
-                below = os.open(name, _OPEN_FOLDER, dir_fd=fd)
-                os.close(fd)
-                fd = below
-            yield fd
+                    os.mkdir(name, stat.S_IRWXU, dir_fd=folder)
+                below = open_folder(name, folder=folder)
+                os.close(folder)
+                folder = below
+            yield folder
         finally:
-            os.close(fd)
+            os.close(folder)
 
     def _make(self, place: Names) -> None:
         self._made.add(place)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
+from reconciler.base.safe_files import IrregularFileError, opened_folder, read_file
 from reconciler.packaging import gitignore
 
 Names = tuple[str, ...]
@@ -36,9 +37,6 @@ MAX_IGNORE_BYTES = 64 * 1024
 
 _IGNORE_FILE = ".gitignore"
 _MAX_LINKS = 40  # as many as Linux follows
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a fifo would wait for a writer.
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS = {
     stat.S_IFIFO: "a fifo",
     stat.S_IFSOCK: "a socket",
@@ -103,11 +101,11 @@ class Folder:
 
     def read(self, name: str, limit: int) -> tuple[bytes, bool]:
         """Return the first `limit` bytes of the file `name`, and True if its owner may execute it."""
-        with os.fdopen(os.open(name, _OPEN_FILE, dir_fd=self.fd), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise not_a_file(mode)
-            return file.read(limit), bool(mode & stat.S_IXUSR)
+        try:
+            content, status = read_file(name, limit, folder=self.fd)
+        except IrregularFileError as error:
+            raise not_a_file(error.mode) from None
+        return content, bool(status.st_mode & stat.S_IXUSR)
 
     def link_target(self, name: str) -> str | None:
         """Return the target of the link `name`; None if the entry is no link."""
@@ -132,8 +130,7 @@ class WorkTree:
     def opened(self, names: Names) -> Iterator[Folder]:
         """Open the folder at `names`; raises UnfitError if a folder on the way is excluded."""
         with ExitStack() as stack:
-            fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, fd)
+            fd = stack.enter_context(opened_folder(self._root, follow=True))
             folder = self._folder(fd, (), ())
             for name in names:
                 refuse_excluded(folder, name, folder=True)
@@ -143,11 +140,8 @@ class WorkTree:
     @contextmanager
     def child(self, parent: Folder, name: str) -> Iterator[Folder]:
         """Open the folder `name` in an open folder."""
-        fd = os.open(name, _OPEN_FOLDER, dir_fd=parent.fd)
-        try:
+        with opened_folder(name, folder=parent.fd) as fd:
             yield self._folder(fd, (*parent.names, name), parent.rules)
-        finally:
-            os.close(fd)
 
     def resolve(self, start: Names, path: str) -> Names:
         """Resolve `path`, relative to the folder at `start`, through links."""
