@@ -1,1 +1,1 @@
-"""What every package uses: errors, HTTP, sanitizing, logging, the state directory."""
+"""Foundations of every package: errors, HTTP, sanitizing, logging, the state directory."""

@@ -1,4 +1,4 @@
-"""Functions that run tasks one after the other or in threads."""
+"""Sequential and threaded execution of tasks."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from typing import Protocol, TypeVar
 Answer = TypeVar("Answer")
 
 MOST = 8
-"""Submissions under way at once.
+"""The maximum number of concurrent submissions.
 
-One takes half a dozen requests, each of them less than half a second: three of them under way send the one
-create a second that Vertex AI takes, and eight do where answers are slow. The embedded service writes one
-thing at a time, so that more would wait there; and what is under way when a process is killed is what the
-next one has to look for.
+A submission takes about six requests of less than half a second each. Three concurrent submissions reach the
+limit of Vertex AI, one create per second; eight reach it when responses are slow. The embedded service writes
+sequentially, so more submissions would only wait there, and every submission that a killed process leaves
+unfinished is one that the next process has to look for.
 """
 
 
 class RunTasks(Protocol):
-    """Runs tasks, each once."""
+    """Function that runs each task once."""
 
     def __call__(self, tasks: Sequence[Callable[[], Answer]]) -> Iterator[Answer]:
-        """Yield each task's result as it comes; raise a task's error and begin no task after it."""
+        """Yield each task's result on completion; raise a task's error and start no task after it."""
 
 
 def run_in_order(tasks: Sequence[Callable[[], Answer]]) -> Iterator[Answer]:
-    """Run the tasks one after the other in the caller's thread."""
+    """Run the tasks sequentially in the caller's thread."""
     for task in tasks:
         yield task()
 
 
 def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST) -> Iterator[Answer]:
-    """Run the tasks in threads, begun in the given order, at most `most` at once; yield results as they come.
+    """Run the tasks in threads, at most `most` at once; yield the results in order of completion.
 
-    Once a task raises, or the caller stops, no other task begins. The tasks that run by then end before the
-    error is raised. An interrupted caller waits for none of them, and neither does the end of the process.
+    Tasks start in the given order. After a task raises, or the caller stops, no other task starts. The error
+    is raised after the running tasks have ended. An interrupted caller and the end of the process wait for
+    none.
     """
     if not tasks:
         return
-    # Clients, connections and tokens are made on first use: the first task makes them for all others. A
-    # single task needs no thread.
+    # Clients, connections and tokens are created on first use: the first task creates them for all others,
+    # and a single task needs no thread.
     yield tasks[0]()
     waiting = iter(tasks[1:])
     running = {_start(task) for task in islice(waiting, most)}
@@ -51,7 +52,7 @@ def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST) ->
         ended, running = wait(running, return_when=FIRST_COMPLETED)
         error = error or next(filter(None, (each.exception() for each in ended)), None)
         if error is None:
-            # Before the results go out: the caller may take its time with them.
+            # Start tasks before yielding results: the caller may process each result slowly.
             running |= {_start(task) for task in islice(waiting, len(ended))}
         for each in ended:
             if each.exception() is None:
@@ -64,8 +65,9 @@ def call_all(calls: Sequence[Callable[[], Answer]], *, threads: bool) -> list[An
     """Return each call's result, in order.
 
     Args:
-        calls: Made one after the other without `threads`; with them, each in its own thread. Then all end
-            before an error is raised, and it is that of the first call that failed in their order.
+        calls: The functions to call.
+        threads: True runs each call in its own thread. All calls then end before an error is raised: the
+            error of the first failed call in the given order. False runs the calls sequentially.
     """
     if not threads:
         return [call() for call in calls]
@@ -75,7 +77,7 @@ def call_all(calls: Sequence[Callable[[], Answer]], *, threads: bool) -> list[An
 
 
 def _start(task: Callable[[], Answer]) -> Future[Answer]:
-    # An executor's threads are joined when the process ends; daemon threads are not.
+    # Not an executor: the process would wait for its threads at exit. It does not wait for daemon threads.
     future: Future[Answer] = Future()
     threading.Thread(target=_run, args=(task, future), daemon=True).start()
     return future
@@ -84,5 +86,5 @@ def _start(task: Callable[[], Answer]) -> Future[Answer]:
 def _run(task: Callable[[], Answer], future: Future[Answer]) -> None:
     try:
         future.set_result(task())
-    except BaseException as error:  # the caller raises it
+    except BaseException as error:  # raised in the caller's thread
         future.set_exception(error)

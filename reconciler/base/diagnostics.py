@@ -1,4 +1,4 @@
-"""A user's mistakes as data: where, what is wrong, what to write instead."""
+"""Mistakes in a user's files as data: place, message and hint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MAX_PROBLEMS_PER_FILE = 100
 MAX_COUNTED_PER_FILE = 1_000
-"""Where looking for more problems in a file ends."""
+"""The number of problems in a file after which checks stop."""
 
 MAX_QUOTED = 200
 
@@ -17,12 +17,12 @@ class Problem:
     """One mistake in one file.
 
     Attributes:
-        path: The file, relative to the repository's root where it lies below it, with "/".
-        line: From 1; 1 where nothing better is known.
+        path: The file with "/" separators, relative to the repository's root if it lies below the root.
+        line: From 1; 1 if the line is unknown.
         column: From 1, in characters.
         pointer: JSON pointer (RFC 6901) into the document; "" is the whole document.
-        message: One sentence that says what is wrong.
-        hint: What to write instead; "" where that can't be known.
+        message: The description of the mistake, one sentence.
+        hint: The correction; "" if unknown.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Problem:
 
 
 def quote(text: str) -> str:
-    """`text` as it may stand in a message: cut at 200 characters, controls escaped, in double quotes."""
+    """Return `text` for a message: cut at 200 characters, controls escaped, in double quotes."""
     cut = text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…"
     return '"' + "".join(c if c.isprintable() and c != '"' else _escape(c) for c in cut) + '"'
 
@@ -44,21 +44,22 @@ def _escape(char: str) -> str:
 
 
 def pointer_of(keys: Iterable[str | int]) -> str:
-    """The JSON pointer of a path of mapping keys and list indices (RFC 6901, section 3)."""
+    """Return the JSON pointer of a path of mapping keys and list indices (RFC 6901, section 3)."""
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
 def capped(problems: Iterable[Problem]) -> list[Problem]:
-    """Sorted, without repeats, at most 100 a file; one more line tells how many were left out."""
+    """Return the problems sorted, without repeats, at most 100 per file and a count of the omitted."""
     by_path: dict[str, list[Problem]] = {}
     for problem in sorted(set(problems)):
         by_path.setdefault(problem.path, []).append(problem)
-    told: list[Problem] = []
+    shown: list[Problem] = []
     for path, found in by_path.items():
-        told += found[:MAX_PROBLEMS_PER_FILE]
+        shown += found[:MAX_PROBLEMS_PER_FILE]
         if len(found) > MAX_PROBLEMS_PER_FILE:
             last = found[MAX_PROBLEMS_PER_FILE - 1]
             left = len(found) - MAX_PROBLEMS_PER_FILE
+            # Checks stop at MAX_COUNTED_PER_FILE problems, so a larger count is a lower bound.
             number = f"at least {left}" if len(found) >= MAX_COUNTED_PER_FILE else str(left)
-            told.append(Problem(path, last.line, last.column, "", f"{number} more problems in this file"))
-    return told
+            shown.append(Problem(path, last.line, last.column, "", f"{number} more problems in this file"))
+    return shown

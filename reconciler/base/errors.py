@@ -1,6 +1,7 @@
-"""The exceptions that end a command, each with the exit code it stands for.
+"""Exceptions that end a command, with their exit codes.
 
-Mistakes in manifests are not exceptions: they are `diagnostics.Problem` values, collected and shown together.
+Mistakes in manifests are `diagnostics.Problem` values instead, so that a command reports all of them
+together.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; fixed, because scripts and workflows branch on it."""
+    """Exit codes of the process; fixed, because scripts and workflows branch on them."""
 
     DONE = 0
     FAILED = 1
@@ -25,7 +26,7 @@ class ExitCode(IntEnum):
 
 
 class ReconcilerError(Exception):
-    """Something that ends the command: one sentence for the user, and where known what to do about it."""
+    """Error that ends the command, with a sentence for the user and, if known, a hint to the remedy."""
 
     exit_code: ExitCode = ExitCode.FAILED
 
@@ -36,18 +37,18 @@ class ReconcilerError(Exception):
 
 
 class ServiceError(ReconcilerError):
-    """A service refused a request, or could not be reached."""
+    """Error for a service that refused a request or could not be reached."""
 
 
 class NotFoundError(ReconcilerError):
-    """What the user named isn't there."""
+    """Error for a missing object that the user named."""
 
 
 class InvalidError(ReconcilerError):
-    """Manifests or configuration that can't be used: nothing was asked of a service.
+    """Error for unusable manifests or configuration; no request was sent to a service.
 
     Attributes:
-        problems: The mistakes with their places; empty where the message alone says it.
+        problems: The mistakes with their places; empty if the message alone describes the mistake.
     """
 
     exit_code = ExitCode.INVALID
@@ -58,12 +59,12 @@ class InvalidError(ReconcilerError):
 
 
 class RefusedError(ReconcilerError):
-    """A brake stopped the command before its first write: a limit, or a plan that isn't the reviewed one."""
+    """Error for a command stopped before its first write, by a limit or a change since the plan's review."""
 
     exit_code = ExitCode.REFUSED
 
 
 class UsageError(ReconcilerError):
-    """The command line is wrong."""
+    """Error for an invalid command line."""
 
     exit_code = ExitCode.USAGE

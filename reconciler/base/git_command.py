@@ -1,7 +1,7 @@
-"""git, run so that nothing that a repository says can run anything else.
+"""Safe execution of git: a repository's settings can't make it run other programs.
 
-Hooks, file monitors, filters, helpers of remotes and lazy fetches are the ways in which a repository's own
-settings run programs; none of them does here.
+Repositories can configure hooks, file monitors, filters, remote helpers and lazy fetches, which all run
+programs. Every command here disables them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from reconciler.base.sanitize import one_line
 TIMEOUT = 60.0
 
 SHA = re.compile(r"[0-9a-f]{40}")
-"""A commit's full name."""
+"""The full hash of a commit."""
 
 _FILTER = re.compile(r"filter\..+(?=\.[^.]+\Z)", re.DOTALL)
 _FILTER_OFF = ("clean=", "process=", "smudge=", "required=false")
-# Whose filters don't run: the repository's. Those of the user and of the machine are as trusted as git.
+# Only the repository's filters are disabled: those of the user and the machine are as trusted as git itself.
 _OWN_SCOPES = ("local", "worktree")
-# These would point git at another repository than the folder's: a hook that called us leaves them behind.
+# git sets these for its hooks. Inherited by a command that a hook runs, they select another repository.
 _ELSEWHERE = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -35,9 +35,12 @@ _ELSEWHERE = (
     "GIT_PREFIX",
     "GIT_WORK_TREE",
 )
-# No hook, no file monitor, and no helper of a remote to fetch what a partial clone lacks.
+# Disables hooks and file monitors.
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+# A commit can contain a folder that looks like a bare repository and brings settings of its own.
 _NOT_BARE = ("-c", "safe.bareRepository=explicit")
+# Disables remote helpers, fetches of the objects that a partial clone lacks, prompts, and translated
+# messages.
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -49,18 +52,18 @@ _ENVIRONMENT = {
 
 
 class GitError(ReconcilerError):
-    """git isn't there, or couldn't do it; the message is the line in which git says why."""
+    """Error for a missing or failed git; the message is the line in which git reports the reason."""
 
 
 class Git:
-    """git in one folder, unable to run anything else.
+    """Runner of git in one folder that prevents git from running other programs.
 
     Args:
         root: A folder of the work tree.
         environ: The environment variables, by default the process's.
-        protocols: What remotes may be reached by, as GIT_ALLOW_PROTOCOL has it; by default none may.
-        bare: Whether `root` is a repository without a work tree. Else a folder that only looks like one, as a
-            commit can hold it, is none.
+        protocols: The permitted protocols of remotes, as in GIT_ALLOW_PROTOCOL; none by default.
+        bare: True if `root` is a repository without a work tree. False makes git ignore bare repositories, as
+            a commit can contain a folder that looks like one.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class Git:
         }
 
     def run(self, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
-        """What git prints; raises GitError."""
+        """Return the output of git; raises GitError."""
         try:
             done = subprocess.run(
                 [*self._git, *arguments],
@@ -101,7 +104,7 @@ class Git:
         return done.stdout
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """git as a process that answers what is written to it; what it complains of is dropped."""
+        """Start git with pipes for its input and output; its error output is dropped."""
         try:
             return subprocess.Popen(
                 [*self._git, *arguments],
@@ -115,20 +118,20 @@ class Git:
             raise _cant_be_run(error) from None
 
     def ask(self, *arguments: str) -> str | None:
-        """What git prints; None where there is no git, or it fails."""
+        """Return the output of git; None if git is missing or fails."""
         try:
             return self.run(*arguments).decode("utf-8", "surrogateescape")
         except GitError:
             return None
 
     def commit(self, name: str) -> str | None:
-        """The full name of the commit that `name` means here; None where it means none."""
+        """Return the full hash of the commit that `name` refers to; None if no such commit exists."""
         found = self.ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         sha = (found or "").strip()
         return sha if SHA.fullmatch(sha) else None
 
     def is_clean(self) -> bool:
-        """Whether the work tree is exactly its commit, whatever the settings would leave out."""
+        """Return True if the work tree equals its commit, whatever the settings would omit."""
         switched_off = self.filters_off()
         if switched_off is None:
             return False
@@ -136,13 +139,14 @@ class Git:
         return self.ask(*switched_off, *status) == ""
 
     def filters_off(self) -> list[str] | None:
-        """Options against the filters that the repository's settings name; None where that can't be done."""
+        """Return options that disable the filters of the repository's settings; None if impossible."""
         listed = self.ask("config", "--list", "--show-scope", "--includes", "--name-only", "-z")
         if listed is None:
             return None
         fields = listed.split("\0")
         own = {name for scope, name in zip(fields[::2], fields[1::2], strict=False) if scope in _OWN_SCOPES}
         sections = {match[0] for name in own if (match := _FILTER.match(name))}
+        # `-c` ends a name at its first "=", so no option can disable such a filter.
         if any("=" in section for section in sections):
             return None
         settings = [f"{section}.{off}" for section in sorted(sections) for off in _FILTER_OFF]
@@ -154,7 +158,7 @@ def _cant_be_run(error: OSError) -> GitError:
 
 
 def _reason(stderr: bytes) -> str:
-    """The first line that says what went wrong: advice may follow it. Else the last one."""
+    # The first error line: advice may follow it.
     lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("fatal:", "error:"))]
-    return one_line((said or lines[-1:])[0]) if lines else ""
+    errors = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    return one_line((errors or lines[-1:])[0]) if lines else ""

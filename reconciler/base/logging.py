@@ -1,6 +1,6 @@
-"""What the program tells while it works: to stderr, as text for people or as JSON for machines.
+"""Log of a running command on stderr, one line per event, as text or as JSON.
 
-One line for one event. Values may be anybody's text: in both forms they are inert.
+Values may contain untrusted text; both formats sanitize them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from reconciler.base.sanitize import one_line
 
 
 def events(log_format: str, level: int = logging.INFO, stream: TextIO | None = None) -> Any:
-    """A structlog logger.
+    """Return a structlog logger.
 
     Args:
         log_format: `text` or `json`.
-        level: The least that is told, a level of `logging`.
-        stream: Where to, by default stderr.
+        level: The minimum level of printed events, a level of `logging`.
+        stream: The output, stderr by default.
     """
     import structlog
 
@@ -28,7 +28,7 @@ def events(log_format: str, level: int = logging.INFO, stream: TextIO | None = N
         structlog.PrintLogger(stream or sys.stderr),
         processors=[
             structlog.processors.add_log_level,
-            _inert,
+            _sanitize_values,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
@@ -36,14 +36,14 @@ def events(log_format: str, level: int = logging.INFO, stream: TextIO | None = N
     )
 
 
-def _inert(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _sanitize_values(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     return {key: one_line(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def _as_text(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """`TIME EVENT JOB key=value …`, one line; a job and a message need no key."""
-    time, what = event.pop("timestamp"), event.pop("event")
+    """Return `TIME EVENT JOB key=value …` on one line; a job and a message have no key."""
+    time, name = event.pop("timestamp"), event.pop("event")
     event.pop("level")
     bare = ("job", "message")
     rest = "".join(f"  {value}" if key in bare else f"  {key}={value}" for key, value in event.items())
-    return f"{time[11:19]}  {what:10}{rest}".rstrip()
+    return f"{time[11:19]}  {name:10}{rest}".rstrip()

@@ -1,9 +1,8 @@
-"""Text that others wrote, made so that it does nothing where it is shown.
+"""Sanitizing of untrusted text before a terminal, a log or a commit status shows it.
 
-A name, a service's error or a line of a job's log may hold what a terminal obeys (escape sequences, a
-carriage return), what hides or reorders text (zero-width and bidirectional characters), or what GitHub's
-runner takes for a command (`::error::`, `##[group]`). Whatever comes from outside passes through here on its
-way to a terminal, a log or a commit status.
+A name, a service's error or a line of a job's log may contain terminal controls (escape sequences, a carriage
+return), characters that hide or reorder text (zero-width and bidirectional characters), or commands of
+GitHub's runner (`::error::`, `##[group]`). All text from outside passes through this module.
 """
 
 from __future__ import annotations
@@ -17,44 +16,41 @@ MAX_DESCRIPTION = 140
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _LINE_END = re.compile("\r\n|\r|\n")
-# Letters and marks by their category, but nothing is seen of them.
-_UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+# Letters and marks by their Unicode category, but invisible.
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _REPLACEMENT = "\ufffd"
 
 
 def one_line(text: str) -> str:
-    """`text` as one line, with escapes such as `\\x1b` for what isn't seen; colours dropped, tabs expanded.
+    """Return `text` as one line: invisible characters escaped (`\\x1b`), colours removed, tabs expanded.
 
-    GitHub's runner finds no command in the line. Applied again, it changes nothing.
+    GitHub's runner finds no command in the line. The function is idempotent.
     """
     plain = _COLOUR.sub("", text).expandtabs()
     if not (plain.isascii() and plain.isprintable()):
-        plain = "".join(char if _is_seen(char) else _escape(char) for char in plain)
+        plain = "".join(char if _is_visible(char) else _escape(char) for char in plain)
     return _without_command(plain)
 
 
 def lines(text: str) -> list[str]:
-    """The lines of `text`, each as `one_line` makes it; a carriage return ends a line too."""
+    """Return the lines of `text`, each sanitized by `one_line`; a carriage return also ends a line."""
     return [one_line(line) for line in _LINE_END.split(text.removesuffix("\n").removesuffix("\r"))]
 
 
 def status_description(text: str, limit: int = MAX_DESCRIPTION) -> str:
-    """`text` as the description of a commit status: one line of at most `limit` characters.
+    """Return `text` as the description of a commit status: one line of at most `limit` characters.
 
-    GitHub refuses a status whose description is longer than 140 characters, or holds a character beyond
-    U+FFFF ("description doesn't accept 4-byte Unicode"): such a character, and all that isn't seen, becomes
-    U+FFFD.
+    GitHub rejects descriptions of more than 140 characters, and characters beyond U+FFFF ("description
+    doesn't accept 4-byte Unicode"): U+FFFD replaces these and invisible characters.
     """
     words = " ".join(_COLOUR.sub("", text).split())
-    plain = "".join(char if _is_seen(char) and char <= "\uffff" else _REPLACEMENT for char in words)
+    plain = "".join(char if _is_visible(char) and char <= "\uffff" else _REPLACEMENT for char in words)
     return plain if len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
 
 
 def workflow_command(command: str, message: str, **properties: str | int) -> str:
-    """A command to GitHub's runner; `error` shows `message` at the properties `file` and `line`.
-
-    The runner undoes exactly these escapes (`ActionCommand.cs` of actions/runner).
-    """
+    """Return a command to GitHub's runner; `error` shows `message` at the properties `file` and `line`."""
+    # The runner undoes exactly the escapes below (`ActionCommand.cs` of actions/runner).
     named = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
     return f"::{command}{' ' if named else ''}{named}::{_data(message)}"
 
@@ -67,9 +63,10 @@ def _property(text: str) -> str:
     return one_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
 
 
-def _is_seen(char: str) -> bool:
-    # Blanks of other widths count as not printable in Python, but are seen for what they are.
-    return (char.isprintable() or unicodedata.category(char) == "Zs") and char not in _UNSEEN
+def _is_visible(char: str) -> bool:
+    # Python classifies spaces of other widths (Zs) as not printable, but they can't be mistaken for other
+    # text.
+    return (char.isprintable() or unicodedata.category(char) == "Zs") and char not in _INVISIBLE
 
 
 def _escape(char: str) -> str:
@@ -77,13 +74,10 @@ def _escape(char: str) -> str:
 
 
 def _without_command(line: str) -> str:
-    """A line without `::` at its start and `##[` anywhere, which is where the runner looks for them.
-
-    It compares as its language does, passing over combining characters: `:` with a variation selector still
-    counts as `:`.
-    """
+    """Return a line with `::` at its start and each `##[` escaped, which begin the runner's commands."""
     if ":" not in line and "#" not in line:
         return line
+    # The runner's comparison (.NET) skips combining characters: `:` with a variation selector counts as `:`.
     compared = "".join(char for char in line if not unicodedata.category(char).startswith("M")).lstrip()
     if "##[" in compared:
         line = line.replace("#", r"\x23")
@@ -94,7 +88,7 @@ def _without_command(line: str) -> str:
 
 _HIDDEN = "***"
 _SHORT = 8
-# Signed tokens (JWT), Google's access and refresh tokens, a client's secret, and what follows "Bearer".
+# Signed tokens (JWT), Google's access and refresh tokens, a client's secret, and the word after "Bearer".
 _CREDENTIAL = re.compile(
     r"\beyJ[\w-]{8,}(?:\.[\w-]+){1,4}|\bya29\.[\w.-]+|\b1//[\w-]{16,}|\bGOCSPX-[\w-]+"
     r"|(?<=Bearer )[\w.~+/-]{8,}=*",
@@ -103,29 +97,27 @@ _CREDENTIAL = re.compile(
 
 
 def redacted(text: str, body: Mapping[str, Any]) -> str:
-    """`text` with `***` for every value of an environment variable in a request's body.
-
-    An API's error may quote what it didn't like. A value of fewer than 8 characters is only hidden where it
-    stands alone: "1" is no secret within "100".
+    """Return `text` with `***` for every value of an environment variable in a request's body.
 
     Args:
-        text: What the service said.
-        body: What it was sent.
+        text: The service's error, which may quote parts of the request.
+        body: The request's body.
     """
     forms = {form for value in _values(body) for form in _forms(value) if form.strip()}
     for form in sorted(forms, key=len, reverse=True):
         exact = re.escape(form)
+        # A short value is hidden only as a separate word: "1" is no secret within "100".
         text = re.sub(exact if len(form) >= _SHORT else rf"(?<!\w){exact}(?!\w)", _HIDDEN, text)
     return text
 
 
 def without_credentials(text: str) -> str:
-    """`text` with `***` for what looks like a token: who gives tokens may quote what it was asked with."""
+    """Return `text` with `***` for strings that look like tokens: a token service may quote the request's."""
     return _CREDENTIAL.sub(_HIDDEN, text)
 
 
 def _values(node: Any) -> Iterator[str]:
-    """The values in every list called `env`, wherever it is."""
+    """Yield the values in every list called `env`, at any depth."""
     if isinstance(node, Mapping):
         yield from _values_of(node.get("env"))
         node = list(node.values())
@@ -141,7 +133,7 @@ def _values_of(env: Any) -> Iterator[str]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """How a value may be written in an error: as it is, in JSON, a line alone, made inert."""
+    """Yield the forms in which an error may quote a value: verbatim, as JSON, as a single line, sanitized."""
     import json  # only for texts with secrets: `--help` loads this module
 
     quoted = json.dumps(value)[1:-1]

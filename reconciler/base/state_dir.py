@@ -1,7 +1,7 @@
-"""The home: the folder of the embedded service's state and of caches, and the proof that this user made it.
+"""The home: the folder of the embedded service's state and of caches, with the proof that this user made it.
 
-A home inside a checkout, this one or another, may have come with it, so it counts only with this user's mark.
-A home elsewhere was named in `RECONCILER_HOME` by the user, and needs no mark; nobody else may exchange it.
+A home inside any checkout may have come with it, and is used only with this user's mark. A home elsewhere was
+named in `RECONCILER_HOME` by the user, and needs no mark, but no other user must be able to replace it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError
+from reconciler.base.safe_files import new_file, open_folder, read_file, write_temporary
 from reconciler.base.user_key import key_folder, user_key
 
 MARK = "mark"
@@ -31,9 +32,6 @@ _IGNORE = ".gitignore"
 _MARK_FORMAT = b"reconciler home 1\n"
 _MARK_BYTES = len(_MARK_FORMAT) + 64
 _MOST_LINKS = 40  # as in the kernel
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HomeError(ReconcilerError):
@@ -46,9 +44,8 @@ class Home(NamedTuple):
     """The home of one repository.
 
     Attributes:
-        path: The folder, which need not exist.
-        checkout: The checkout that the folder lies in and may have come with, resolved; None where it lies
-            outside.
+        path: The folder, which may be missing.
+        checkout: The resolved checkout around the folder, which may have brought it; None if it lies outside.
     """
 
     path: Path
@@ -56,33 +53,33 @@ class Home(NamedTuple):
 
 
 def locate(root: Path, environ: Mapping[str, str]) -> Home:
-    """Return the home of a repository, unchecked: `RECONCILER_HOME`, else `.reconciler/` at the root.
+    """Return the unchecked home of a repository: `RECONCILER_HOME`, else `.reconciler/` at the root.
 
     Raises:
         HomeError: `RECONCILER_HOME` leads out of a checkout by a link that may have come with it.
     """
-    worked_in = checkout_of(root)
+    current = checkout_of(root)
     named = environ.get("RECONCILER_HOME")
     if not named:
-        return Home(root / _DEFAULT, worked_in or Path(os.path.realpath(root)))
+        return Home(root / _DEFAULT, current or Path(os.path.realpath(root)))
     path = Path(named).absolute()
     real = Path(os.path.realpath(path))
-    checkout = _checkout_around(real, worked_in, environ)
+    checkout = _checkout_around(real, current, environ)
     if real == checkout:
         raise HomeError(f"RECONCILER_HOME names the checkout itself, {path}", hint=OUTSIDE)
     if checkout is not None:
         return Home(real, checkout)
     for link in _links_to(path):
-        if _checkout_around(link.parent, worked_in, environ) is not None:
+        if _checkout_around(link.parent, current, environ) is not None:
             message = f"RECONCILER_HOME goes through {link}, a link inside the checkout"
             raise HomeError(message, hint=f"if the link is yours, name the folder: RECONCILER_HOME={real}")
     return Home(path, None)
 
 
 def checkout_of(folder: Path) -> Path | None:
-    """Return the top of the checkout around a folder, resolved: a repository, else a folder with settings.
+    """Return the resolved top of the checkout around a folder: a repository, else a folder with settings.
 
-    None without either: a working directory alone, such as a daemon's, is no checkout.
+    Return None without either: a working directory alone, such as a daemon's, is no checkout.
     """
     folder = Path(os.path.realpath(folder))
     around = (folder, *folder.parents)
@@ -90,14 +87,12 @@ def checkout_of(folder: Path) -> Path | None:
     return top or next((place for place in around if os.path.lexists(place / _SETTINGS)), None)
 
 
-def _checkout_around(folder: Path, worked_in: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the checkout that may have brought a resolved folder: the one worked in, else another one.
-
-    Another one around the user's key doesn't count. It is the user's home directory with its dotfiles:
-    whoever writes these decides what the user's shell runs, and no mark could be made in it.
-    """
-    if worked_in is not None and folder.is_relative_to(worked_in):
-        return worked_in
+def _checkout_around(folder: Path, current: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the checkout that may have brought a resolved folder: the current one, or another."""
+    if current is not None and folder.is_relative_to(current):
+        return current
+    # Ignore another checkout around the user's key. It is the user's home directory with its dotfiles: their
+    # author controls the commands of the user's shell anyway, and no mark could be made in it.
     other = checkout_of(folder)
     key = key_folder(environ)
     if other is None or (key is not None and Path(os.path.realpath(key)).is_relative_to(other)):
@@ -106,7 +101,7 @@ def _checkout_around(folder: Path, worked_in: Path | None, environ: Mapping[str,
 
 
 def _links_to(path: Path) -> Iterator[Path]:
-    """Yield each symbolic link on the way to where a path leads, in its resolved folder."""
+    """Yield each symbolic link on the way to a path's target, in its resolved folder."""
     at = Path("/")
     ahead = [*reversed(path.parts[1:])]
     left = _MOST_LINKS
@@ -127,57 +122,42 @@ def _links_to(path: Path) -> Iterator[Path]:
 
 
 def check_mark(home: Home, environ: Mapping[str, str]) -> None:
-    """Raise HomeError where this user may not have made a home; a missing home and an empty one are fine."""
+    """Raise HomeError if another person may have made a home; a missing or empty home passes."""
     if home.checkout is None:
         _refuse_exchangeable(home)
-    descriptor = opened(home)
-    if descriptor is None:
-        return
-    try:
-        # First of all: the owner of an empty folder can exchange what is written into it later.
+    with opened(home) as descriptor:
+        if descriptor is None:
+            return
+        # Check the owner of an empty folder too: the owner can replace files that are written into it later.
         _refuse_others(home, os.fstat(descriptor))
         if home.checkout is not None and _is_fresh(descriptor):
             return
         if home.checkout is not None and not _is_marked(home, descriptor, environ):
             raise _not_marked(home, home.checkout, environ)
-    finally:
-        os.close(descriptor)
 
 
 def is_empty(home: Home) -> bool:
     """Return True if a home is missing or contains only the files that `prepare_home` writes first."""
-    descriptor = opened(home)
-    if descriptor is None:
-        return True
-    try:
-        return _is_fresh(descriptor)
-    finally:
-        os.close(descriptor)
+    with opened(home) as descriptor:
+        return descriptor is None or _is_fresh(descriptor)
 
 
 def prepare_home(home: Home, environ: Mapping[str, str]) -> None:
-    """Make a home with its mark, and have git ignore it: its files must not make a work tree count as dirty.
-
-    Args:
-        home: The home.
-        environ: The environment variables.
+    """Create a home with its mark, and make git ignore it, so that its files don't make a work tree dirty.
 
     Raises:
-        HomeError: The home exists without a mark, or no key can be kept to mark it.
-        ServiceError: The folder can't be made or written to.
+        HomeError: The home exists without a mark, or no key can be stored to mark it.
+        ServiceError: The folder can't be created or written to.
     """
     path = home.path
     if home.checkout is not None and not os.path.lexists(path):
         _own_key(home, home.checkout, environ)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = opened(home)
-        if descriptor is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        try:
+        with opened(home) as descriptor:
+            if descriptor is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             _prepare(home, descriptor, environ)
-        finally:
-            os.close(descriptor)
     except OSError as error:
         hint = "name another folder in RECONCILER_HOME"
         raise ServiceError(f"{path} can't be used: {error.strerror}", hint=hint) from None
@@ -187,34 +167,29 @@ def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
     refuse_other_owner(home, os.fstat(folder))
     is_fresh = _is_fresh(folder)
     if is_fresh:
-        # Before anything is written, as nothing of it would be of use without the mark.
+        # Before any write: without a key for the mark, written files would be useless.
         if home.checkout is not None:
             _own_key(home, home.checkout, environ)
         _close_to_others(home, folder)
     check_mark(home, environ)
     _close_to_others(home, folder)
-    # Before the mark: git must not see it, not even for a moment, as a commit would count as changed.
-    with (
-        suppress(FileExistsError),
-        os.fdopen(os.open(_IGNORE, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file,
-    ):
+    # Before the mark: if git saw it even for a moment, the work tree would be dirty.
+    with suppress(FileExistsError), new_file(_IGNORE, folder) as file:
         file.write(b"*\n")
     if is_fresh and home.checkout is not None:
         set_mark(home, home.checkout, folder, environ)
 
 
 def _close_to_others(home: Home, folder: int) -> None:
-    """Take other users' access from the home's folder, which earlier versions left open to readers.
-
-    The target of a link keeps its mode: it may be a folder that this user shares on purpose.
-    """
     status = os.fstat(folder)
+    # Earlier versions left the folder readable. The target of a link keeps its mode, as this user may share
+    # it on purpose.
     if not home.path.is_symlink() and status.st_uid == os.geteuid() and status.st_mode & 0o077:
         os.fchmod(folder, 0o700)
 
 
 def repository_in(folder: Path) -> Path | None:
-    """Return the folder's `.git`, None without one; git also overlooks an empty folder of that name."""
+    """Return the folder's `.git`, or None; like git, ignore an empty folder of that name."""
     git = folder / ".git"
     try:
         status = git.lstat()
@@ -223,8 +198,18 @@ def repository_in(folder: Path) -> Path | None:
     return git if not stat.S_ISDIR(status.st_mode) or os.path.lexists(git / "HEAD") else None
 
 
-def opened(home: Home) -> int | None:
-    """Open the home's folder; None where there is no folder. Raises HomeError for a link in the checkout."""
+@contextmanager
+def opened(home: Home) -> Iterator[int | None]:
+    """Open the home's folder; yield None if it is missing. Raises HomeError for a link in the checkout."""
+    descriptor = _open(home)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open(home: Home) -> int | None:
     try:
         if home.checkout is not None and home.path.is_symlink():
             raise HomeError(
@@ -232,7 +217,7 @@ def opened(home: Home) -> int | None:
                 hint="if the link is yours, remove it and name the folder that it leads to: "
                 f"RECONCILER_HOME={os.path.realpath(home.path)}",
             )
-        return os.open(home.path, _OPEN_FOLDER)
+        return open_folder(home.path, follow=True)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -242,7 +227,7 @@ def opened(home: Home) -> int | None:
 
 
 def _is_fresh(folder: int) -> bool:
-    """Return whether a folder has nothing but what `prepare_home` writes before the mark."""
+    """Return True if a folder contains only files that `prepare_home` writes before the mark."""
     with os.scandir(folder) as entries:
         return all(
             entry.is_file(follow_symlinks=False)
@@ -252,7 +237,7 @@ def _is_fresh(folder: int) -> bool:
 
 
 def _refuse_exchangeable(home: Home) -> None:
-    """Raise HomeError where another user can put another folder, or another link, in the home's place."""
+    """Raise HomeError if another user can replace the home, or a link on the way to it."""
     ways = (*_links_to(home.path), Path(os.path.realpath(home.path)))
     for folder in sorted({above for way in ways for above in way.parents}):
         try:
@@ -268,14 +253,14 @@ def _refuse_exchangeable(home: Home) -> None:
 
 
 def _exchange(status: os.stat_result) -> str:
-    """Return the reason why another user can exchange what lies in a folder; "" where none can."""
+    """Return the reason why another user can replace entries of a folder; "" if none can."""
     user = os.geteuid()
     # Root in a container often works in folders of the user who started it, as in GitHub's container jobs.
-    # That user stays able to exchange them, and so does that user's group, which umask 002 lets write.
+    # That user is accepted as their owner, with that user's group, which umask 002 permits to write.
     is_lent = user == 0 and status.st_uid != 0
     if status.st_uid not in (0, user) and not is_lent:
         return f"belongs to another user (uid {status.st_uid})"
-    # In a sticky folder, such as /tmp, each entry is its owner's alone.
+    # In a sticky folder, such as /tmp, only its owner can replace an entry.
     if status.st_mode & stat.S_ISVTX:
         return ""
     by_group = status.st_mode & stat.S_IWGRP and not is_lent and status.st_gid != _own_group(user)
@@ -285,15 +270,13 @@ def _exchange(status: os.stat_result) -> str:
 
 
 def _own_group(user: int) -> int:
-    """Return the user's primary group.
-
-    Many systems give each user a group of that user's own and umask 002, so that folders are writable by that
-    group as a rule. Where users share their primary group, as by an administrator's choice, it is theirs to
-    keep such folders from it.
-    """
+    """Return the user's primary group."""
+    # Many systems give each user a private group and umask 002, which makes folders writable by that group.
+    # If users share their primary group, by an administrator's choice, they must restrict such folders
+    # themselves.
     try:
         return pwd.getpwuid(user).pw_gid
-    except KeyError:  # in a container started with any number as the user
+    except KeyError:  # a container may run as an unknown user id
         return os.getegid()
 
 
@@ -308,7 +291,7 @@ def _refuse_others(home: Home, status: os.stat_result) -> None:
 
 
 def refuse_other_owner(home: Home, status: os.stat_result) -> None:
-    """Raise HomeError where the home's folder, with this status, is another user's."""
+    """Raise HomeError if the home's folder, with this status, belongs to another user."""
     if status.st_uid != os.geteuid():
         raise HomeError(
             f"{home.path} isn't used: it belongs to another user (uid {status.st_uid})",
@@ -344,30 +327,22 @@ def _is_marked(home: Home, folder: int, environ: Mapping[str, str]) -> bool:
     if key is None:
         return False
     try:
-        descriptor = os.open(MARK, _OPEN_FILE, dir_fd=folder)
+        found, _ = read_file(MARK, _MARK_BYTES + 1, folder=folder)
     except OSError:
         return False
-    with os.fdopen(descriptor, "rb") as file:
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        found = file.read(_MARK_BYTES + 1) if is_file else b""
     return hmac.compare_digest(found, _mark_of(home, folder, key))
 
 
 def set_mark(home: Home, checkout: Path, folder: int, environ: Mapping[str, str]) -> None:
-    """Write the mark into the home's open folder; raises HomeError where no key can be kept, and OSError."""
+    """Write the mark into the home's open folder; raises OSError, and HomeError if no key can be stored."""
     key = _own_key(home, checkout, environ)
-    # A name by chance: processes of two containers that share the folder may have the same id.
-    new = f"{MARK}.{os.urandom(8).hex()}"
-    with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
-        file.write(_mark_of(home, folder, key))
-    os.replace(new, MARK, src_dir_fd=folder, dst_dir_fd=folder)
+    temporary = write_temporary(MARK, _mark_of(home, folder, key), folder)
+    os.replace(temporary, MARK, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _mark_of(home: Home, folder: int, key: bytes) -> bytes:
-    """Return the mark of a home: a MAC over its resolved path and its inode.
-
-    A copy has another inode, also where it replaced the original; a moved home has another path. The device
-    is left out: its number changes between boots on some file systems.
-    """
+    """Return the mark of a home: a MAC over its resolved path and its inode."""
+    # A copy has another inode, even in the original's place; a moved home has another path. The device is
+    # omitted: its number changes between boots on some file systems.
     place = b"%s\0%d" % (os.fsencode(os.path.realpath(home.path)), os.fstat(folder).st_ino)
     return _MARK_FORMAT + hmac.digest(key, _MARK_FORMAT + place, "sha256").hex().encode()

@@ -1,4 +1,4 @@
-"""The check that nothing in a home came with the checkout: this user's mark, and no file that git tracks."""
+"""Check that a home didn't come with the checkout: it has this user's mark, and git tracks no file in it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from reconciler.base.state_dir import (
 
 
 def home_of(root: Path, environ: Mapping[str, str]) -> Home:
-    """Return the home of a repository, after checking that this user made it.
+    """Return the home of a repository after checking that this user made it.
 
-    The check concerns the folder as it is now. It doesn't defend against a process of the same user that
-    replaces it afterwards, nor against a switch of branches while a command runs.
+    The check is about the current folder. It doesn't detect a process of the same user that replaces the
+    folder later, nor a switch of branches while a command runs.
 
     Raises:
-        HomeError: The home exists and isn't used; nothing in it was read but its mark.
+        HomeError: The home exists and can't be used; only its mark was read.
     """
     home = locate(root, environ)
     check(home, environ)
@@ -37,14 +37,14 @@ def home_of(root: Path, environ: Mapping[str, str]) -> Home:
 
 
 def check(home: Home, environ: Mapping[str, str]) -> None:
-    """Raise HomeError where a home must not be used; a missing home and an empty one are fine."""
+    """Raise HomeError if a home must not be used; a missing or empty home passes."""
     if home.checkout is not None and os.path.lexists(home.path):
         refuse_tracked(home, environ)
     check_mark(home, environ)
 
 
 def is_trusted(home: Home, environ: Mapping[str, str]) -> bool:
-    """Return whether commands use a home as it is."""
+    """Return True if commands use a home without a further `accept`."""
     try:
         check(home, environ)
     except HomeError:
@@ -56,28 +56,22 @@ def accept(home: Home, environ: Mapping[str, str]) -> None:
     """Mark a home inside the checkout as this user's, and close it to other users.
 
     Raises:
-        HomeError: git tracks something in it, it is another user's, or no key can be kept.
+        HomeError: git tracks a file in it, it belongs to another user, or no key can be stored.
     """
-    descriptor = opened(home)
-    if descriptor is None or home.checkout is None:
-        return
-    try:
+    with opened(home) as descriptor:
+        if descriptor is None or home.checkout is None:
+            return
         refuse_tracked(home, environ)
         refuse_other_owner(home, os.fstat(descriptor))
         os.fchmod(descriptor, 0o700)
         set_mark(home, home.checkout, descriptor, environ)
-    finally:
-        os.close(descriptor)
 
 
 def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
-    """Raise HomeError where git tracks a file in a home, or the home itself as a link or a submodule.
+    """Raise HomeError if git tracks a file in a home, or the home itself as a link or a submodule.
 
-    The home loses its mark then: git may have replaced files that the mark stood for, and they stay when git
-    only stops to track them.
-
-    The index decides. Where it can't be read with certainty, git is asked; where git can't answer, the home
-    is refused.
+    Such a home loses its mark. The index decides; if this module can't read it, `git ls-files` decides, and a
+    failure of git refuses the home.
     """
     folder = home.path.parent
     repository = next(filter(None, map(repository_in, (folder, *folder.parents))), None)
@@ -85,13 +79,14 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
         return
     index = _index_of(repository)
     state = _state_of(index) if index else None
-    known, tracked = _TRACKED.get(home.path, (None, []))
-    if state is None or known != state:
+    cached_state, tracked = _TRACKED.get(home.path, (None, []))
+    if state is None or cached_state != state:
         surely_none = index is not None and _surely_untracked(index, home.path.name)
         tracked = [] if surely_none else _ask_git(home, environ)
     if state is not None:
         _TRACKED[home.path] = state, tracked
     if tracked:
+        # git may have replaced marked files, and they remain when git only stops tracking them.
         _remove_mark(home)
         count = f"{len(tracked)} file{'' if len(tracked) == 1 else 's'}"
         raise HomeError(
@@ -102,22 +97,18 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
         )
 
 
-# What git tracked in a home, and in which state of the index: a command asks about its home several times,
-# and the training service whenever a job's turn comes.
+# The tracked files of each home, with the state of the index: a command checks its home several times, and
+# the training service before each job.
 _TRACKED: dict[Path, tuple[tuple[int, ...], list[str]]] = {}
 
 
 def _remove_mark(home: Home) -> None:
-    """Remove the mark of a home inside the checkout, if that can be done."""
+    """Remove the mark of a home inside the checkout, if possible."""
     if home.checkout is None:
         return
-    with suppress(HomeError, OSError):
-        descriptor = opened(home)
+    with suppress(HomeError, OSError), opened(home) as descriptor:
         if descriptor is not None:
-            try:
-                os.unlink(MARK, dir_fd=descriptor)
-            finally:
-                os.close(descriptor)
+            os.unlink(MARK, dir_fd=descriptor)
 
 
 def _state_of(index: Path) -> tuple[int, ...] | None:
@@ -129,11 +120,11 @@ def _state_of(index: Path) -> tuple[int, ...] | None:
 
 
 def _index_of(repository: Path) -> Path | None:
-    """Return the index of a repository; None where only git knows its place."""
+    """Return the index of a repository; None if only git knows its place."""
     with suppress(OSError, UnicodeError):
         if stat.S_ISDIR(repository.lstat().st_mode):
             return repository / "index"
-        # Of a linked work tree, or a submodule: https://git-scm.com/docs/gitrepository-layout
+        # The `.git` file of a linked work tree or a submodule: https://git-scm.com/docs/gitrepository-layout
         word, _, place = repository.read_text("utf-8").partition("gitdir: ")
         if not word and place:
             return repository.parent / place.rstrip("\n") / "index"
@@ -141,17 +132,15 @@ def _index_of(repository: Path) -> Path | None:
 
 
 def _surely_untracked(index: Path, name: str) -> bool:
-    """Return whether an index has no path with `name` in it, in any case of its letters.
-
-    This spares most commands a process of git. Only versions 2 and 3 keep whole paths, and neither a split
-    nor a sparse index has all of them: https://git-scm.com/docs/index-format
-    """
+    """Return True if an index certainly has no path that contains `name` in any case; saves a git process."""
     try:
         data = index.read_bytes()
     except FileNotFoundError:
         return True
     except OSError:
         return False
+    # Only versions 2 and 3 store complete paths, and a split or sparse index lacks some of them:
+    # https://git-scm.com/docs/index-format
     has_all_paths = (
         data[:4] == b"DIRC"
         and int.from_bytes(data[4:8], "big") in (2, 3)
@@ -162,10 +151,10 @@ def _surely_untracked(index: Path, name: str) -> bool:
 
 
 def _ask_git(home: Home, environ: Mapping[str, str]) -> list[str]:
-    """Return the paths that git tracks in a home; raises HomeError where git can't answer."""
+    """Return the paths that git tracks in a home; raises HomeError if git fails."""
     from reconciler.base.git_command import Git, GitError  # slow to import, and seldom needed
 
-    # These change the meaning of the path below.
+    # Variables such as GIT_LITERAL_PATHSPECS would change the meaning of the path below.
     harmless = {name: value for name, value in environ.items() if not name.endswith("_PATHSPECS")}
     try:
         listed = Git(home.path.parent, harmless).run(

@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
                 _print_lines(refused(session, applier, desired, plan, error, origin).problems, arguments)
             raise
         _print_plan(plan, arguments)
-        _print_lines([*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)], arguments)
+        notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)]
+        _print_lines(notes, arguments)
         with submitting(arguments, sys.stderr) as listener:
             outcomes = carry_out(session, replace(applier, listener=listener), plan, origin)
         # Settled before the wait, so that commits show the submissions; and again with the final states.

@@ -1,1 +1,1 @@
-"""Reading a git repository: commits, blobs, remotes."""
+"""Readers of a git repository: commits, blobs, remotes."""

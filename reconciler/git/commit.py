@@ -1,4 +1,4 @@
-"""Which commit a work tree is, asked of git without running anything that the repository's settings name."""
+"""Commits of a work tree, read without running programs that the repository's settings name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 from reconciler.base.git_command import SHA, Git
 
 MAX_PASSED_OVER = 100
-"""Of the commits that were passed over, at most so many are told, the newest ones."""
+"""The maximum number of reported skipped commits, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The commit that is checked out.
+    """Commit that is checked out.
 
     Attributes:
-        checked_out: Its name, 40 hex digits.
-        carried: The commit that jobs carry and statuses go to, 40 hex digits: the same, or in GitHub Actions
-            the head of the pull request whose merge commit is checked out, as nobody sees that one.
+        checked_out: Its hash, 40 hex digits.
+        carried: The hash of the commit that jobs carry and statuses are posted to, 40 hex digits. It is the
+            checked out commit, or in GitHub Actions the head of the pull request whose merge commit is
+            checked out, as pull requests don't show that commit.
     """
 
     checked_out: str
@@ -29,13 +30,13 @@ class Head:
 
 
 def head_of(root: Path, environ: Mapping[str, str]) -> Head | None:
-    """Return the commit that is checked out around `root`, whatever the files there are like now.
+    """Return the commit that is checked out around `root`, regardless of changed files.
 
-    None without git, a repository or a commit; or if the event's file of a pull request does not name its
+    Return None without git, a repository or a commit, or if the event file of a pull request doesn't name its
     head.
     """
     checked_out = Git(root, environ).commit("HEAD")
-    carried = _seen_commit(checked_out, environ) if checked_out else None
+    carried = _carried_commit(checked_out, environ) if checked_out else None
     return Head(checked_out, carried) if checked_out and carried else None
 
 
@@ -50,15 +51,11 @@ def why_no_head(root: Path, environ: Mapping[str, str]) -> str:
 
 
 def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | None:
-    """The commit that the work tree around `root` is, 40 hex digits.
+    """Return the commit that equals the work tree around `root`, 40 hex digits; see `Head.carried`.
 
-    None where there is no git or no checkout, or where the tree isn't exactly a commit: a tracked file
-    differs, or there is a file that git neither tracks nor ignores.
-
-    In GitHub Actions a pull request's run checks out a merge commit that nobody sees; then it is the commit
-    at the head of the pull request. What the repository's own settings would run (hooks, file monitors,
-    filters) doesn't run, so a file that such a filter made, and that git can't tell by its times, counts as
-    changed.
+    Return None without git or a checkout, or if the tree differs from its commit: by a changed tracked file,
+    or by a file that git neither tracks nor ignores. The repository's filters don't run, so a file that a
+    filter changed counts as different, unless its times are those in git's index.
 
     Args:
         root: A folder of the work tree.
@@ -70,19 +67,16 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
 
 
 def still_at(root: Path, environ: Mapping[str, str], before: str | None) -> str:
-    """Return `before`, which `commit_of` gave, if the work tree still is exactly that commit; else "".
-
-    For files that could not be read to their end, and so could not be compared: a branch that was switched
-    meanwhile is noticed by its commit.
-    """
+    """Return `before`, an earlier result of `commit_of`, if the work tree still equals it; else ""."""
+    # Files that could not be read completely can't be compared: the commit reveals a switch of branches.
     return before if before and commit_of(root, environ) == before else ""
 
 
 def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
-    """The commits on the way from the known ones to `head`, along first parents, the newest first.
+    """Return the commits between the known ones and `head` along first parents, the newest first.
 
-    Neither the known ones nor `head` are among them. Nothing was passed over where none is known, or none is
-    part of this history: a force-push, or a checkout without it.
+    Both ends are excluded. The result is empty if no known commit is an ancestor of `head`, as after a
+    force-push or in a shallow checkout.
 
     Args:
         root: A folder of the work tree.
@@ -95,12 +89,13 @@ def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
     if not ancestors:
         return []
     excluded = (f"^{sha}" for sha in ancestors)
+    # One more than the maximum, as `head` is listed too.
     listed = git.ask("rev-list", "--first-parent", f"--max-count={MAX_PASSED_OVER + 1}", head, *excluded)
     return [sha for sha in (listed or "").split() if sha != head]
 
 
-def _seen_commit(head: str, environ: Mapping[str, str]) -> str | None:
-    """`head`, or the commit of the pull request that `head` is the merge of."""
+def _carried_commit(head: str, environ: Mapping[str, str]) -> str | None:
+    """Return `head`, or the head of the pull request that `head` merges; None if it is unknown."""
     if environ.get("GITHUB_EVENT_NAME") != "pull_request" or environ.get("GITHUB_SHA") != head:
         return head
     try:

@@ -1,4 +1,4 @@
-"""The objects of a git repository, asked of git by their ids and read as git stores them."""
+"""Reader of a git repository's objects by their ids, with the bytes that git stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
 
 MAX_BYTES = 1_000_000_000
-"""How many bytes are read at most, folders among them."""
+"""The maximum number of bytes to read, trees included."""
 
 _CHUNK = 1 << 20
-_GROUP = 64  # ids: they fit into the smallest pipe, 4 KiB; else both sides could wait for the other to read
+# Ids per request: they fit into the smallest pipe, 4 KiB. With more, git and this process could deadlock.
+_GROUP = 64
 _ID_BYTES = 20
 _MODE = re.compile(rb"[0-7]{5,6}")
 _WHOLE_CLONE = "a clone made with --filter leaves objects out, and nothing is fetched: use a whole one"
@@ -26,51 +27,51 @@ _WHOLE_CLONE = "a clone made with --filter leaves objects out, and nothing is fe
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a tree says of one name; `id` is the object's, 40 hex digits."""
+    """Entry of a tree; `id` is the object's, 40 hex digits."""
 
     mode: int
     id: str
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
+        """Return True for a folder."""
         return stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Return True for a regular file."""
         return stat.S_ISREG(self.mode)
 
     @property
     def is_link(self) -> bool:
-        """Whether it is a symbolic link."""
+        """Return True for a symbolic link."""
         return stat.S_ISLNK(self.mode)
 
 
 class Objects:
-    """The objects of a repository, asked of one git process by their ids."""
+    """Reader of objects through a single `git cat-file` process."""
 
     def __init__(self, git: Git) -> None:
         self._git = git.start("cat-file", "--batch")
         assert self._git.stdin, "it is a pipe"
         assert self._git.stdout, "it is a pipe"
-        self._asked, self._told = self._git.stdin, self._git.stdout
+        self._requests, self._responses = self._git.stdin, self._git.stdout
         self._left = MAX_BYTES
 
     def close(self) -> None:
-        """End git."""
+        """Kill the git process."""
         self._git.kill()
         with suppress(BrokenPipeError):
-            self._asked.close()
-        self._told.close()
+            self._requests.close()
+        self._responses.close()
         self._git.wait()
 
     def read(self, id: str, kind: str, most: int = MAX_BYTES) -> bytes:
-        """The whole of a small object."""
+        """Return a small object as bytes."""
         return b"".join(self.chunks(id, kind, most))
 
     def chunks(self, id: str, kind: str, most: int = MAX_BYTES) -> Iterator[bytes]:
-        """What an object holds, piece by piece; each object has to be read to its end."""
+        """Yield the bytes of an object in chunks; the caller must read them to the end."""
         self._request([id])
         size = self._size(id, kind)
         self._take(size, most)
@@ -78,13 +79,11 @@ class Objects:
             piece = self._receive(min(size, _CHUNK))
             size -= len(piece)
             yield piece
-        self._receive(1)
+        self._receive(1)  # the line end after each object
 
     def read_many(self, ids: Sequence[str], kind: str) -> Iterator[bytes]:
-        """Yield whole objects in the order of their ids; each has to be taken.
-
-        They are requested in groups: git answers many while this process reads, instead of taking turns.
-        """
+        """Yield complete objects in the order of their ids; the caller must read them all."""
+        # Groups let git send objects while this process reads, instead of taking turns.
         for start in range(0, len(ids), _GROUP):
             group = ids[start : start + _GROUP]
             self._request(group)
@@ -100,8 +99,8 @@ class Objects:
 
     def _request(self, ids: Sequence[str]) -> None:
         try:
-            self._asked.write("".join(f"{id}\n" for id in ids).encode())
-            self._asked.flush()
+            self._requests.write("".join(f"{id}\n" for id in ids).encode())
+            self._requests.flush()
         except BrokenPipeError:
             _ended()
 
@@ -111,18 +110,18 @@ class Objects:
             raise too_much(f"{MAX_BYTES // 1_000_000:,} MB")
 
     def _size(self, id: str, kind: str) -> int:
-        """Read the head of the next answer."""
-        told = self._told.readline().split()
-        if len(told) == 2 and told[1] == b"missing":
+        # `<id> <type> <size>` or `<id> missing`: https://git-scm.com/docs/git-cat-file#_batch_output
+        fields = self._responses.readline().split()
+        if len(fields) == 2 and fields[1] == b"missing":
             raise NotFoundError(f"git has no object {id}, which the commit needs", hint=_WHOLE_CLONE)
-        if len(told) != 3:
+        if len(fields) != 3:
             _ended()
-        if told[1].decode() != kind:
+        if fields[1].decode() != kind:
             raise GitError(f"git's object {id} is no {kind}", hint="see `git fsck`")
-        return int(told[2])
+        return int(fields[2])
 
     def _receive(self, size: int) -> bytes:
-        piece = self._told.read(size)
+        piece = self._responses.read(size)
         if len(piece) < size:
             _ended()
         return piece
@@ -133,7 +132,7 @@ def _ended() -> NoReturn:
 
 
 def too_much(what: str) -> ReconcilerError:
-    """The error for a commit that holds more than is read."""
+    """Return the error for a commit that exceeds a limit."""
     return ReconcilerError(
         f"the commit holds more than {what} of manifests and the code that they name",
         hint="name the files or folders of some manifests",
@@ -142,7 +141,7 @@ def too_much(what: str) -> ReconcilerError:
 
 @contextmanager
 def objects_of(git: Git) -> Iterator[Objects]:
-    """The objects of a repository; raises GitError."""
+    """Open the objects of a repository; raises GitError."""
     objects = Objects(git)
     try:
         yield objects
@@ -151,7 +150,7 @@ def objects_of(git: Git) -> Iterator[Objects]:
 
 
 def entries(data: bytes) -> Mapping[str, Entry]:
-    """The entries of a tree object: mode, blank, name, zero byte, id, again and again."""
+    """Parse a tree object: for each entry the mode, a blank, the name, a zero byte and the id."""
     found: dict[str, Entry] = {}
     while data:
         head, _, rest = data.partition(b"\0")
@@ -167,4 +166,5 @@ def entries(data: bytes) -> Mapping[str, Entry]:
 
 
 def _is_sound(mode: bytes, name: bytes) -> bool:
+    # git writes no other names, but a crafted object can: these would lead out of the folder.
     return _MODE.fullmatch(mode) is not None and name not in (b"", b".", b"..") and b"/" not in name

@@ -1,8 +1,7 @@
-"""A branch of a remote repository, fetched and checked out for the loop alone.
+"""Private clone of a remote repository's branch for the watch loop.
 
-What a repository says is data: no hook, filter, submodule or large-file helper runs, neither when it is
-fetched nor when it is checked out. Credentials are git's own concern: the helpers that the user's settings
-name are asked, and nobody is.
+Neither fetching nor checking out runs a hook, filter, submodule or large-file helper of the repository. git
+gets credentials from the helpers in the user's settings and never prompts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
 
 FETCH_TIMEOUT = 900.0
-"""Seconds that one fetch may take: the first one brings the branch's whole history."""
+"""The time limit of a fetch in seconds: the first one transfers the branch's whole history."""
 
 _REF = "refs/watched"
 _CANT_FETCH = (
@@ -31,17 +30,17 @@ _CANT_FETCH = (
     "nobody is asked"
 )
 _NO_CREDENTIALS = "every process can see the address: let a credential helper of git keep what is secret"
-# user@host:path, as ssh has it; a path before the first colon, an option or a mistyped URL is none.
+# user@host:path of ssh, but no path with a colon, no option and no mistyped URL.
 _SCP = re.compile(
     r"(?!(?:https?|ssh|file|git):)(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9][\w.-]*:(?!:)[^\0\n]+", re.ASCII
 )
 _PROTOCOLS = {"https": ("https", "ssh"), "ssh": ("https", "ssh"), "file": ("file",)}
-# Collecting garbage goes on in the foreground, where an end of ours ends it too.
+# Garbage collection stays in the foreground, so that it ends with this process.
 _FETCHING = (
     *("-c", "gc.autoDetach=false", "-c", "maintenance.autoDetach=false"),
     *("-c", "fetch.recurseSubmodules=false", "-c", "submodule.recurse=false"),
 )
-# Without anybody's settings no name of a filter means anything.
+# Without settings, attributes that name a filter have no effect.
 _NO_SETTINGS = {
     "GIT_ATTR_NOSYSTEM": "1",
     "GIT_CONFIG_COUNT": "0",
@@ -52,7 +51,7 @@ _NO_SETTINGS = {
 
 
 def checked_url(url: str) -> str:
-    """The address of a remote; raises UsageError where it isn't https, ssh or file, or holds a secret."""
+    """Return the address of a remote; raises UsageError unless it is https, ssh or file without a secret."""
     address = _address(url)
     if address is None:
         raise UsageError(
@@ -66,7 +65,7 @@ def checked_url(url: str) -> str:
 
 
 def _address(url: str) -> tuple[str, str, str] | None:
-    """Protocol, user and password; None where it is no address, or a program would read an option in it."""
+    """Return protocol, user and password; None if the address is invalid or reads as a program's option."""
     if _SCP.fullmatch(url) and "://" not in url:
         return "ssh", "", ""
     try:
@@ -84,22 +83,22 @@ def _address(url: str) -> tuple[str, str, str] | None:
 
 
 def checked_branch(name: str) -> str:
-    """The name of a branch; raises UsageError where no branch can have it."""
+    """Return the name of a branch; raises UsageError if it is invalid."""
     if Git(Path.cwd()).ask("check-ref-format", f"refs/heads/{name}") is None or name.startswith("-"):
         raise UsageError(f"{quote(name)} is no name of a branch")
     return name
 
 
 class Clone:
-    """The branch, in a folder of its own below the home; one process at a time has it.
+    """Clone of a branch in a private folder below the home, locked by the process that uses it.
 
     Attributes:
-        tree: Where the newest commit that was fetched is checked out, exactly.
-        commit: That commit; "" before the first.
+        tree: The folder with an exact checkout of the newest fetched commit.
+        commit: That commit; "" before the first fetch.
 
     Args:
-        home: Where runs leave their things.
-        url: The remote, as `checked_url` gave it.
+        home: The state directory.
+        url: The remote, a result of `checked_url`.
         branch: The branch.
         environ: The environment variables.
     """
@@ -119,7 +118,7 @@ class Clone:
         self.commit = ""
 
     def open(self) -> None:
-        """Make it this process's, and remove what a killed one left; raises ServiceError."""
+        """Lock the clone, and remove leftovers of a killed process; raises ServiceError for a held lock."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -131,20 +130,21 @@ class Clone:
             ) from None
         except OSError as error:
             raise ServiceError(f"{self._folder} can't be used: {error.strerror}") from None
-        for left in self._git_folder.rglob("*.lock"):
-            left.unlink()
+        # git refuses to work beside its lock files, which a killed process leaves behind.
+        for lock_file in self._git_folder.rglob("*.lock"):
+            lock_file.unlink()
         _remove(self.tree)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Unlock the clone."""
         if self._lock >= 0:
             os.close(self._lock)
 
     def refresh(self) -> bool:
-        """Fetch the branch, and check it out where it has moved; whether it had.
+        """Fetch the branch and check out a new commit; return True for a new commit.
 
         Raises:
-            GitError: It can't be fetched; what was fetched before stays.
+            GitError: The fetch failed; the earlier checkout stays.
         """
         self._fetch()
         newest = Git(self._git_folder, self._environ, bare=True).commit(_REF)
@@ -162,18 +162,18 @@ class Clone:
             Git(self._folder, self._environ).run(
                 "init", "--quiet", "--bare", "--template=", "--object-format=sha1", str(self._git_folder)
             )
-        wanted = f"refs/heads/{self._branch}:{_REF}"
+        refspec = f"refs/heads/{self._branch}:{_REF}"
         options = ("--quiet", "--force", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
         git = Git(self._git_folder, self._environ, protocols=self._protocols, bare=True)
-        fetch = (*_FETCHING, "fetch", *options, "--end-of-options", self._url, wanted)
+        fetch = (*_FETCHING, "fetch", *options, "--end-of-options", self._url, refspec)
         try:
             git.run(*fetch, timeout=FETCH_TIMEOUT)
         except GitError as error:
-            said = f"{one_line(self._url)} can't be fetched: {error.message}"
-            raise GitError(said, hint=error.hint or _CANT_FETCH) from None
+            message = f"{one_line(self._url)} can't be fetched: {error.message}"
+            raise GitError(message, hint=error.hint or _CANT_FETCH) from None
 
     def _check_out(self, commit: str) -> None:
-        """Make the tree anew beside the old one, which it then replaces: no file of another commit stays."""
+        # Into a new folder that then replaces the old one, so that no file of another commit remains.
         made = self._folder / "tree.new"
         _remove(made)
         made.mkdir()

@@ -1,8 +1,8 @@
-"""The files of a commit, laid out in a private folder as far as they are asked for.
+"""Files of a commit, written on request into a private folder.
 
-They are read as git stores them: no filter, no attribute and no setting changes a byte, and nothing is
-checked out. What a tree names isn't trusted. Each folder is opened by its bare name in the one above, never
-through a link, so nothing is written outside; and git is asked for objects by their ids alone.
+They have the bytes that git stores: no filter, attribute or setting changes them, and no work tree is checked
+out. Names in trees are untrusted. Each folder is opened by its name in its parent, never through a link, so
+no file is written outside; and git gets only the ids of objects.
 """
 
 from __future__ import annotations
@@ -17,45 +17,44 @@ from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import Git, GitError
+from reconciler.base.safe_files import new_file, open_folder
 from reconciler.git.objects import Entry, Objects, entries, objects_of, too_much
 
 MAX_ENTRIES = 100_000
-"""How many files, folders and links may be looked at, and laid out."""
+"""The maximum number of files, folders and links that are visited or written."""
 
 Names = tuple[str, ...]
-"""Where something is: the names from the top downwards; a path that is asked for may have `..` among them."""
-Wanted = Callable[[str], bool]
-"""Whether a file of this name is laid out."""
+"""A path as names from the top downwards; a requested path may contain `..`."""
+Selector = Callable[[str], bool]
+"""A predicate of file names: True for a file to write."""
 
 _IGNORE_FILE = ".gitignore"
 _MAX_DEPTH = 256
 _MAX_LINKS = 40  # as many as Linux follows
 _MAX_LINK_BYTES = 4096
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ENTRIES: Mapping[str, Entry] = {}
 
 
 @contextmanager
 def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revision]:
-    """The files of a commit below the folder `root`; what was laid out is gone at the end.
+    """Open the files of a commit below the folder `root`; the written files are removed at the end.
 
     Args:
-        root: A folder of a work tree; the commit's files count from the same folder.
-        name: The commit, as git takes it: a branch, a tag, `HEAD^1`, a hash.
+        root: A folder of a work tree; paths in the commit are relative to the same folder.
+        name: The commit in git's notation: a branch, a tag, `HEAD^1`, a hash.
         environ: The environment variables.
 
     Raises:
-        UsageError: There is no repository.
-        NotFoundError: It has no such commit, or not all of it is here.
-        GitError: git isn't there, or fails.
-        ReconcilerError: The commit holds more than is laid out, or what can't be laid out here.
+        UsageError: The folder is in no repository.
+        NotFoundError: The commit, or an object of it, is missing in the repository.
+        GitError: git is missing or fails.
+        ReconcilerError: The commit exceeds a limit, or contains a file that can't be written here.
     """
     git = Git(root, environ)
     below = _prefix(git, root)
     sha = _commit(git, name)
     with (
-        _laying_out(sha),
+        _write_errors(sha),
         tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
         objects_of(git) as found,
     ):
@@ -63,15 +62,15 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
 
 
 def _prefix(git: Git, root: Path) -> Names:
-    """Where `root` is in the repository."""
     try:
-        told = git.run("rev-parse", "--show-prefix")
+        prefix = git.run("rev-parse", "--show-prefix")
     except GitError as error:
         if error.hint:
             raise
         message = f"git finds no repository in {root}: {error.message}"
         raise UsageError(message, hint="--base compares with a commit: run it in a git checkout") from None
-    return tuple(os.fsdecode(told).removesuffix("\n").removesuffix("/").split("/")) if told.strip() else ()
+    folder = os.fsdecode(prefix).removesuffix("\n").removesuffix("/")
+    return tuple(folder.split("/")) if prefix.strip() else ()
 
 
 def _commit(git: Git, name: str) -> str:
@@ -89,7 +88,7 @@ def _commit(git: Git, name: str) -> str:
 
 
 @contextmanager
-def _laying_out(sha: str) -> Iterator[None]:
+def _write_errors(sha: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -102,7 +101,7 @@ def _laying_out(sha: str) -> Iterator[None]:
 
 
 def _tree_below(objects: Objects, sha: str, below: Names) -> str:
-    """The id of the tree of a commit's folder; "" where it has none."""
+    """Return the id of the tree of a commit's folder; "" if the commit has no such folder."""
     head = objects.read(sha, "commit").partition(b"\n")[0]
     id = head.removeprefix(b"tree ").decode()
     for name in below:
@@ -114,11 +113,11 @@ def _tree_below(objects: Objects, sha: str, below: Names) -> str:
 
 
 class Revision:
-    """A commit's files, of which those are laid out that were asked for.
+    """Files of a commit, written on request.
 
     Attributes:
         sha: The commit, 40 hex digits.
-        root: The folder in which they are laid out.
+        root: The folder of the written files.
     """
 
     def __init__(self, sha: str, root: Path, top: str, objects: Objects) -> None:
@@ -130,21 +129,21 @@ class Revision:
         self._links: dict[str, str] = {}
         self._made: set[Names] = set()
         self._with_ignore_file: set[Names] = set()
-        self._done: set[tuple[Names, Wanted]] = set()
+        self._done: set[tuple[Names, Selector]] = set()
         self._entries_left = MAX_ENTRIES
 
-    def lay_out(self, path: Names, wanted: Wanted, beside: Names = ()) -> bool:
-        """Lay out a file, or of a folder what is wanted with all below, and what links in it lead to.
+    def lay_out(self, path: Names, selects: Selector, beside: Names = ()) -> bool:
+        """Write a file, or the selected files below a folder, and the targets of links among them.
 
-        With each folder comes its own `.gitignore` and that of all above. What is there already stays.
+        The `.gitignore` files of each folder and its parents are written too. Files that exist already stay.
 
         Args:
-            path: From the top, by way of whatever links.
-            wanted: By which names the files of folders are chosen, and the links to files.
-            beside: The path of a file; a folder that this is in isn't laid out.
+            path: The path from the top, which may lead through links.
+            selects: The selector of files in folders, and of links to files.
+            beside: The path of a file; a folder that contains it isn't written.
 
         Returns:
-            Whether the commit has it.
+            True if the path exists in the commit.
         """
         place = self.place(path)
         if place is None:
@@ -152,27 +151,28 @@ class Revision:
         if not beside or beside[: len(place)] != place:
             if self.entry(place).is_folder:
                 with self._opened(place):
-                    self._lay_out_all([place], wanted)
+                    self._lay_out_all([place], selects)
             else:
-                self._lay_out_all([place], wanted)
+                self._lay_out_all([place], selects)
         return True
 
-    def _lay_out_all(self, places: list[Names], wanted: Wanted) -> None:
+    def _lay_out_all(self, places: list[Names], selects: Selector) -> None:
         while places:
             place = places.pop()
-            if (place, wanted) in self._done:
+            # Links can lead to the same folder several times, and in circles.
+            if (place, selects) in self._done:
                 continue
-            self._done.add((place, wanted))
+            self._done.add((place, selects))
             self._count(place)
             self._ignore_files(place)
             entry = self.entry(place)
             if entry.is_folder:
-                places += self._folder(place, entry, wanted)
+                places += self._folder(place, entry, selects)
             elif entry.is_file:
                 self._file(place, entry)
 
     def _ignore_files(self, place: Names) -> None:
-        """Lay out the `.gitignore` of a folder, and of all above."""
+        """Write the `.gitignore` files of a folder and its parents."""
         for depth in range(len(place), -1, -1):
             folder = place[:depth]
             if folder in self._with_ignore_file:
@@ -182,15 +182,15 @@ class Revision:
             if entry and entry.is_file:
                 self._file((*folder, _IGNORE_FILE), entry)
 
-    def _folder(self, place: Names, folder: Entry, wanted: Wanted) -> Iterator[Names]:
-        """Lay out a folder's own files and links; what is to be laid out besides."""
+    def _folder(self, place: Names, folder: Entry, selects: Selector) -> Iterator[Names]:
+        """Write a folder's links; yield the places of selected files, of subfolders and of links' targets."""
         for name, entry in self._tree(folder).items():
             below = (*place, name)
             if entry.is_link:
                 target = self._target_of_link(below, entry)
-                if target is not None and (self.entry(target).is_folder or wanted(name)):
+                if target is not None and (self.entry(target).is_folder or selects(name)):
                     yield target
-            elif entry.is_folder or wanted(name):
+            elif entry.is_folder or selects(name):
                 yield below
 
     def _target_of_link(self, place: Names, entry: Entry) -> Names | None:
@@ -198,7 +198,7 @@ class Revision:
         return self.place(place)
 
     def place(self, path: Names) -> Names | None:
-        """Where a path really leads, the links on the way laid out; None where to nothing in the commit."""
+        """Resolve a path, writing the links on the way; return None if it leads to no entry of the commit."""
         place: Names = ()
         todo = [*reversed(path)]
         links = 0
@@ -238,7 +238,7 @@ class Revision:
         return entry
 
     def _tree(self, folder: Entry) -> Mapping[str, Entry]:
-        """What a folder holds; nothing where it is none."""
+        """Return the entries of a folder; none if the entry is no folder."""
         if not folder.is_folder:
             return _NO_ENTRIES
         if folder.id not in self._trees:
@@ -246,7 +246,7 @@ class Revision:
         return self._trees[folder.id]
 
     def _link(self, place: Names, entry: Entry) -> str:
-        """Where a link points to; it is laid out at first sight."""
+        """Return the target of a link, and write the link the first time."""
         if entry.id not in self._links:
             text = self._objects.read(entry.id, "blob", _MAX_LINK_BYTES)
             self._links[entry.id] = os.fsdecode(text)
@@ -261,34 +261,34 @@ class Revision:
         if place in self._made:
             return
         self._make(place)
+        # git keeps a single bit of the mode: executable by the owner.
         mode = stat.S_IRWXU if entry.mode & stat.S_IXUSR else stat.S_IRUSR | stat.S_IWUSR
-        with self._opened(place[:-1]) as above:
-            fd = os.open(place[-1], _NEW_FILE, mode, dir_fd=above)
-            with os.fdopen(fd, "wb") as file:
-                for piece in self._objects.chunks(entry.id, "blob"):
-                    file.write(piece)
+        with self._opened(place[:-1]) as above, new_file(place[-1], above, mode) as file:
+            for piece in self._objects.chunks(entry.id, "blob"):
+                file.write(piece)
 
     @contextmanager
     def _opened(self, place: Names) -> Iterator[int]:
-        """The folder at `place`, made where it isn't there, open."""
-        fd = os.open(self.root, _OPEN_FOLDER)
+        """Open the folder at `place`; create missing folders on the way."""
+        folder = open_folder(self.root)
         try:
             for depth, name in enumerate(place, 1):
                 if place[:depth] not in self._made:
                     self._make(place[:depth])
-                    os.mkdir(name, stat.S_IRWXU, dir_fd=fd)
-                below = os.open(name, _OPEN_FOLDER, dir_fd=fd)
-                os.close(fd)
-                fd = below
-            yield fd
+                    os.mkdir(name, stat.S_IRWXU, dir_fd=folder)
+                below = open_folder(name, folder=folder)
+                os.close(folder)
+                folder = below
+            yield folder
         finally:
-            os.close(fd)
+            os.close(folder)
 
     def _make(self, place: Names) -> None:
         self._made.add(place)
         self._count(place)
 
     def _count(self, place: Names) -> None:
+        # The limits bound the work on a hostile commit, whose trees can contain themselves many times.
         self._entries_left -= 1
         if len(place) > _MAX_DEPTH:
             raise too_much(f"{_MAX_DEPTH} folders within each other")

@@ -17,6 +17,7 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError
 from reconciler.base.http.destination import HTTPS_PORT, destination_of
 from reconciler.base.http.recipients import GITHUB, GOOGLE, OwnerHosts, Place, place_of
+from reconciler.base.safe_files import read_file
 from reconciler.base.state_dir import checkout_of
 from reconciler.manifests.settings import FILE_NAME, setting_problem
 
@@ -26,7 +27,6 @@ _OWNERS = {rule.owner.lower() for rule in (GOOGLE, GITHUB)}
 _FOLDER = "reconciler"
 _FILE = "token-hosts"
 _MAX_BYTES = 64 * 1024
-_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -149,24 +149,22 @@ def _file(environ: Mapping[str, str]) -> Path:
 def _read(file: Path, root: Path) -> tuple[str, str]:
     """Return the file's text and the reason for ignoring it; both "" if the file is missing."""
     try:
-        descriptor = os.open(file, _OPEN)
+        # Follow links: users keep dotfiles elsewhere. `_distrust` checks each folder on the way.
+        content, status = read_file(file, _MAX_BYTES, follow=True)
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except OSError as error:
         return "", f"{file} isn't used: {error.strerror}"
-    with os.fdopen(descriptor, "rb") as opened:
-        if why := _distrust(file, os.fstat(descriptor), root):
-            return "", f"{file} isn't used: {why}"
-        try:
-            return opened.read(_MAX_BYTES).decode(), ""
-        except UnicodeDecodeError:
-            return "", f"{file} isn't used: it isn't UTF-8 text"
+    if why := _distrust(file, status, root):
+        return "", f"{file} isn't used: {why}"
+    try:
+        return content.decode(), ""
+    except UnicodeDecodeError:
+        return "", f"{file} isn't used: it isn't UTF-8 text"
 
 
 def _distrust(file: Path, status: os.stat_result, root: Path) -> str:
     """Return the reason for distrusting the file; "" if only the user can have written it."""
-    if not stat.S_ISREG(status.st_mode):
-        return "it is not a regular file"
     if status.st_size > _MAX_BYTES:
         return f"it is larger than {_MAX_BYTES // 1024} KiB"
     checkout = checkout_of(root)

@@ -1,9 +1,9 @@
-"""`.gitignore` files, read as git reads them.
+"""Parser and matcher of `.gitignore` files.
 
-The reference is git's own dir.c and wildmatch.c, odd cases included: names are matched byte by byte, and a
-pattern that can't be read matches nothing. Case always counts, as git's `core.ignoreCase` is a setting of the
-machine. The time for one match grows only with the lengths of pattern and name, so that no pattern in a pull
-request can stall whoever reads it.
+The reference is git's dir.c and wildmatch.c, odd cases included: names are matched byte by byte, and an
+invalid pattern never matches. Matching is case-sensitive, as git's `core.ignoreCase` is a setting of the
+machine. The time of a match depends only on the lengths of pattern and name, so that no pattern in a pull
+request can stall the tool.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _Component = Callable[[bytes], object] | None
-"""What one name between slashes has to match; None stands for any number of folders (`**`)."""
+"""Matcher of a name between slashes; None stands for any number of folders (`**`)."""
 
 _BOM = b"\xef\xbb\xbf"
 _SPECIAL = re.compile(rb"[*?[\\]")
@@ -21,18 +21,18 @@ _DEEP: _Component = None
 
 
 class _UnreadableError(Exception):
-    """A pattern that matches nothing: a bracket that doesn't end, a backslash with nothing behind it."""
+    """Error for an invalid pattern: an open bracket, or a backslash at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern of one file.
+    """Pattern of a `.gitignore`.
 
     Attributes:
-        line: Where it stands, from 1.
-        negated: It begins with "!": what it matches counts again.
-        folders_only: It ends with "/".
-        anywhere: It holds no other "/", and so is about names at any depth.
+        line: Its line, from 1.
+        negated: True if it begins with "!" and includes the matching paths again.
+        folders_only: True if it ends with "/".
+        anywhere: True if it contains no other "/", and so matches names at any depth.
     """
 
     line: int
@@ -43,7 +43,7 @@ class Rule:
     _components: tuple[_Component, ...]
 
     def matches(self, names: Sequence[bytes], *, folder: bool) -> bool:
-        """Whether the pattern is about this path: the names from the `.gitignore`'s own folder downwards."""
+        """Return True if the pattern matches a path: names from the `.gitignore`'s folder downwards."""
         if self.folders_only and not folder:
             return False
         subject = names[-1] if self.anywhere else b"/".join(names)
@@ -54,14 +54,14 @@ class Rule:
 
 
 def parse(data: bytes) -> tuple[Rule, ...]:
-    """The rules of a `.gitignore`'s bytes, in the file's order."""
+    """Parse the bytes of a `.gitignore` into rules in the file's order."""
     lines = data.removeprefix(_BOM).split(b"\n")
     rules = (_rule(number, line) for number, line in enumerate(lines, start=1))
     return tuple(rule for rule in rules if rule is not None)
 
 
 def decide(rules: Sequence[Rule], names: Sequence[bytes], *, folder: bool) -> Rule | None:
-    """The rule of one file that decides about a path: the last one that matches."""
+    """Return the rule that decides about a path: the last matching rule of the file."""
     return next((rule for rule in reversed(rules) if rule.matches(names, folder=folder)), None)
 
 
@@ -82,32 +82,30 @@ def _rule(number: int, line: bytes) -> Rule | None:
 
 
 def _without_trailing_blanks(line: bytes) -> bytes:
-    r"""Blanks at the end don't count, unless a backslash stands before the first of them (`a\ `)."""
+    # A backslash before the first blank keeps that blank (`a\ `).
     bare = line.rstrip(b" ")
     backslashes = len(bare) - len(bare.rstrip(b"\\"))
     return bare + b" " if backslashes % 2 and bare != line else bare
 
 
 def _compile(pattern: bytes) -> tuple[bytes, tuple[_Component, ...]]:
-    """The literal beginning, and what comes behind it cut at the slashes.
-
-    As in git, the wildcards begin a pattern of their own: a leading `**` there counts as whole, so that
-    `a**/b` matches "ab" and "a/x/b".
-    """
+    """Return the literal prefix of a pattern, and the components of the rest."""
     special = _SPECIAL.search(pattern)
     if special is None:
         return pattern, ()
+    # As in git, the rest is a pattern of its own: `**` at its start counts as between slashes, so that
+    # `a**/b` matches "ab" and "a/x/b".
     return pattern[: special.start()], tuple(_components(pattern[special.start() :]))
 
 
 def _components(pattern: bytes) -> list[_Component]:
-    """What stands between the slashes of a pattern; an escaped slash is one too."""
+    """Split a pattern into components at its slashes, escaped ones included."""
     components: list[_Component] = []
     name = _Name()
     at = 0
     while at < len(pattern):
         if deep := _deep_end(pattern, at):
-            # At the end, or before an escaped slash, git asks for one name at least.
+            # At the end, or before an escaped slash, git requires at least one name.
             plain = pattern.startswith(b"/", deep)
             components += [_DEEP] if plain else [_DEEP, _any_name]
             if deep == len(pattern):
@@ -123,7 +121,7 @@ def _components(pattern: bytes) -> list[_Component]:
 
 
 def _deep_end(pattern: bytes, at: int) -> int:
-    """Where a `**` that stands alone between slashes ends; 0 where there is none at `at`."""
+    """Return the end of a `**` alone between slashes; 0 if the pattern has none at `at`."""
     end = at
     while pattern.startswith(b"*", end):
         end += 1
@@ -133,13 +131,13 @@ def _deep_end(pattern: bytes, at: int) -> int:
 
 
 class _Name:
-    """The pattern of one name, taken piece by piece: fixed parts, with a `*` between each two."""
+    """Pattern of a name: fixed parts, separated by `*`."""
 
     def __init__(self) -> None:
         self._fixed = [b""]
 
     def take(self, pattern: bytes, at: int) -> int:
-        """Take the piece that begins at `at`; where the next one begins."""
+        """Add the piece that begins at `at`; return the start of the next piece."""
         char = pattern[at : at + 1]
         if char == b"*":
             self._fixed.append(b"")
@@ -158,13 +156,11 @@ class _Name:
         return end
 
     def compiled(self) -> _Component:
-        """The pattern as a function.
-
-        Each fixed part is matched at the first place where it fits and never again (an atomic group), which
-        is enough, since what a `*` stands for may be anything.
-        """
+        """Return the pattern as a function."""
         first, *others = self._fixed
         if others:
+            # An atomic group matches each fixed part at the first place only. This is sufficient, as `*`
+            # matches any text, and it bounds the time.
             middle = b"".join(b"(?>.*?" + part + b")" for part in others[:-1] if part)
             first += middle + b".*" + others[-1]
         return re.compile(first, re.DOTALL).fullmatch
@@ -175,8 +171,9 @@ def _any_name(_: bytes) -> bool:
 
 
 def _match(components: Sequence[_Component], names: Sequence[bytes]) -> bool:
-    """Whether the names match, one component each and any number for `**`; only the last `**` is retried."""
-    deep = mark = -1  # the last `**`, and how many names were taken when it began
+    """Match each name with a component, and any number of names with `**`."""
+    # Only the last `**` is retried: an earlier one gains nothing by taking more names.
+    deep = mark = -1  # the last `**`, and the number of names before it
     at = taken = 0
     while taken < len(names):
         component = components[at] if at < len(components) else _no_name
@@ -214,12 +211,12 @@ _CLASSES = {
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """A bracket expression as a regular expression of one byte, and where it ends."""
+    """Return a bracket expression as a regular expression of a byte, and its end."""
     at += 1
     negated = pattern.startswith((b"!", b"^"), at)
     at += negated
     inside = b""
-    before = None  # the byte that a range may begin with
+    before = None  # the byte that may begin a range
     first = True  # a "]" at the first place is an ordinary byte
     while first or not pattern.startswith(b"]", at):
         first = False
@@ -241,7 +238,7 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _named_class(pattern: bytes, at: int) -> bytes | None:
-    """The name in a `[:name:]` that begins at `at`; None where none does."""
+    """Return the name of the `[:name:]` at `at`, or None."""
     if not pattern.startswith(b"[:", at):
         return None
     end = pattern.find(b"]", at + 2)
@@ -263,4 +260,5 @@ def _bracket_byte(pattern: bytes, at: int) -> tuple[int, int]:
 
 
 def _range(first: int, last: int) -> bytes:
+    # In git, a range whose end is before its start matches no byte.
     return b"\\x%02x-\\x%02x" % (first, last) if first <= last else b""

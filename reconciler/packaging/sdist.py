@@ -1,17 +1,17 @@
-"""A package's folder as a source distribution that pip installs, made without running any of its code.
+"""Source distributions of packages' folders, built for pip without running their code.
 
-A folder with a `setup.py`, or with a `pyproject.toml` that says how to build it, is archived as it is. Any
-other gets a `setup.py` of ours. It installs what Python could import if the folder were its working
-directory, with all that is beside it:
+A folder with a `setup.py`, or with a `pyproject.toml` that configures the build, is archived unchanged. Any
+other folder gets a generated `setup.py`. It installs the modules that Python could import from the folder as
+working directory, and their data:
 
-- each folder at the top in which there is a module, however deep, with all that is in it: data files and
-  folders without `__init__.py` too;
+- each folder at the top that contains a module at any depth, with all its content, including data files and
+  folders without `__init__.py`;
 - each module at the top;
 - the requirements in a `requirements.txt` at the top.
 
-Where the job's module is only found by taking the folder itself for a package (`trainer.task` is its
-`task.py`, as with gcloud's `--package-path trainer`), the folder is archived as that package. What isn't
-installed isn't archived: other files at the top, and folders without a module.
+If the job's module exists only with the folder itself as a package (`trainer.task` is its `task.py`, as with
+gcloud's `--package-path trainer`), the folder is archived as that package. Files that aren't installed aren't
+archived: other files at the top, and folders without a module.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from reconciler.packaging.tar import tar_gz
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What of a folder setuptools is told to install.
+    """Files of a folder that setuptools installs.
 
     Attributes:
-        packages: The folders that Python can import from, as paths; those without `__init__.py` too.
+        packages: The importable folders as paths, including those without `__init__.py`.
         modules: The modules at the top, without ".py".
-        data: By package, the files below it that setuptools doesn't find by itself, as paths from there.
+        data: The files below each package that setuptools doesn't find by itself, as paths from the package.
     """
 
     packages: tuple[str, ...]
@@ -42,27 +42,27 @@ class Contents:
     data: Mapping[str, tuple[str, ...]]
 
     def holds(self, path: str) -> bool:
-        """Whether the file at `path` gets installed."""
+        """Return True if the file at `path` is installed."""
         return bool(_module_at_top(path)) or path.partition("/")[0] in self.packages
 
 
 def contents(paths: Iterable[str]) -> Contents:
-    """What is installed of the files at `paths`."""
-    known = sorted(paths)
-    packages = {folder for path in known for folder in _importable_folders(path)}
+    """Select the installed files among `paths`."""
+    ordered = sorted(paths)
+    packages = {folder for path in ordered for folder in _importable_folders(path)}
     data: dict[str, tuple[str, ...]] = {}
-    for path in known:
+    for path in ordered:
         package = next((folder for folder in reversed(_folders(path)) if folder in packages), "")
         inside = path.removeprefix(f"{package}/")
         found_anyway = inside.endswith(".py") and "/" not in inside
         if package and not found_anyway:
             data[package] = (*data.get(package, ()), inside)
-    modules = tuple(module for path in known if (module := _module_at_top(path)))
+    modules = tuple(module for path in ordered if (module := _module_at_top(path)))
     return Contents(tuple(sorted(packages)), modules, data)
 
 
 def setup_script(name: str, version: str, contents: Contents, requirements: Iterable[str]) -> str:
-    """A `setup.py` that the setuptools of any Python 3 reads alike: ASCII, nothing but literals."""
+    """Return a `setup.py` of ASCII literals, which has the same meaning in any Python 3."""
     data = {_dotted(key): [escape(path) for path in paths] for key, paths in contents.data.items()}
     arguments = {
         "name": ascii(name),
@@ -78,19 +78,19 @@ def setup_script(name: str, version: str, contents: Contents, requirements: Iter
 
 
 def _folders(path: str) -> list[str]:
-    """The folders that a file is in, outermost first."""
+    """Return the folders around a file, outermost first."""
     names = path.split("/")
     return ["/".join(names[:depth]) for depth in range(1, len(names))]
 
 
 def _importable_folders(path: str) -> list[str]:
-    """The folders around a module; none where a dot in a name keeps Python from importing it."""
+    """Return the folders around a module; none if a dot in a folder's name prevents the import."""
     folders = _folders(path)
     return folders if path.endswith(".py") and not any("." in folder for folder in folders) else []
 
 
 def _module_at_top(path: str) -> str:
-    """The name of a module that is in no folder; "" for anything else."""
+    """Return the name of a module outside of folders; "" for any other file."""
     name = path.removesuffix(".py")
     return name if name != path and "/" not in name and "." not in name else ""
 
@@ -110,7 +110,7 @@ def _dict(items: Mapping[str, Iterable[str]]) -> str:
 
 
 VERSION = "0.0.0"
-"""The version of every distribution of ours; which code it is, the archive's hash says."""
+"""The version of every generated distribution; the archive's hash identifies the code."""
 
 _SUFFIX = "-job-code"
 _COMMENT = re.compile(r"(?:^|\s+)#.*")
@@ -119,13 +119,14 @@ _SETUPTOOLS_SECTION = re.compile(rb"^\[(?:metadata|options)[\].]", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Sdist:
-    """A source distribution.
+    """Source distribution.
 
     Attributes:
-        file_name: `<name>-<version>.tar.gz`; only `<name>.tar.gz` for a folder that builds itself, whose name
-            and version aren't known without running it: some installers insist that a file's are right.
-        data: Its bytes; the same for the same tree, name and module on every machine and Python.
-        sha256, md5: Of the bytes, in hex.
+        file_name: `<name>-<version>.tar.gz`, or `<name>.tar.gz` for a folder with its own build. Its name and
+            version are unknown without running the build, and some installers reject a wrong file name.
+        data: The bytes; equal for the same tree, name and module on every machine and Python.
+        sha256: The SHA-256 of the bytes in hex.
+        md5: The MD5 of the bytes in hex.
     """
 
     file_name: str
@@ -135,22 +136,22 @@ class Sdist:
 
 
 def build_sdist(tree: SourceTree, name: str, module: str) -> Sdist:
-    """The source distribution of a package's files.
+    """Build the source distribution of a package's files.
 
     Args:
         tree: The files.
-        name: The job's base name. The distribution is called `<name>-job-code`, so that a job called
-            "xgboost" doesn't replace the library, unless the folder builds itself.
+        name: The job's base name.
         module: The module that the job runs (`python -m`).
 
     Raises:
-        SourceTreeError: The folder doesn't build itself, and holds no such module; or it says something about
-            its building that pip wouldn't understand.
+        SourceTreeError: A folder without its own build lacks the module, or pip would reject its
+            configuration.
     """
+    # With a suffix, so that a job called "xgboost" doesn't replace the library.
     distribution = re.sub(r"[-_.]+", "-", name.lower() + _SUFFIX)
     stem = distribution.replace("-", "_")
     files: Iterable[SourceFile] = tree.files
-    if not _builds_itself(tree):
+    if not _has_own_build(tree):
         stem += f"-{VERSION}"
         files = _with_setup(tree, distribution, module)
     data = tar_gz(SourceFile(f"{stem}/{file.path}", file.executable, file.content) for file in files)
@@ -160,33 +161,33 @@ def build_sdist(tree: SourceTree, name: str, module: str) -> Sdist:
 
 
 def check_sdist(tree: SourceTree, module: str) -> None:
-    """Raise SourceTreeError where `build_sdist` would, whatever the name; no archive is made."""
-    if not _builds_itself(tree):
+    """Raise SourceTreeError if `build_sdist` would, without building an archive."""
+    if not _has_own_build(tree):
         _packages_around(tree, module)
         _requirements(tree)
 
 
-def _builds_itself(tree: SourceTree) -> bool:
+def _has_own_build(tree: SourceTree) -> bool:
     files = {file.path: file.content for file in tree.files}
     if "setup.py" in files:
         return True
     described = _SETUPTOOLS_SECTION.search(files.get("setup.cfg", b"")) is not None
     if "pyproject.toml" in files:
-        return described or _tells_how_to_build(files["pyproject.toml"])
+        return described or _configures_build(files["pyproject.toml"])
     if described:
         message = "describes a distribution, but pip needs a setup.py or pyproject.toml beside it"
         raise _refused("setup.cfg", message, "add a setup.py: from setuptools import setup; setup()")
     return False
 
 
-def _tells_how_to_build(pyproject: bytes) -> bool:
-    """Whether it is more than a place for the settings of linters and the like."""
+def _configures_build(pyproject: bytes) -> bool:
     import tomllib
 
     try:
         tables = tomllib.loads(pyproject.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise _refused("pyproject.toml", f"is no TOML: {error}", "mend it, or take it away") from None
+    # Many projects use pyproject.toml only for the settings of tools such as linters.
     return "build-system" in tables or "project" in tables
 
 
@@ -195,7 +196,7 @@ def _refused(path: str, message: str, hint: str) -> SourceTreeError:
 
 
 def _with_setup(tree: SourceTree, distribution: str, module: str) -> list[SourceFile]:
-    """What of a folder is installed, and the `setup.py` that does it."""
+    """Return the installed files of a folder and a generated `setup.py`."""
     around = "".join(f"{name}/" for name in _packages_around(tree, module))
     moved = [SourceFile(around + file.path, file.executable, file.content) for file in tree.files]
     installed = contents(file.path for file in moved)
@@ -207,7 +208,7 @@ def _with_setup(tree: SourceTree, distribution: str, module: str) -> list[Source
 
 
 def _packages_around(tree: SourceTree, module: str) -> list[str]:
-    """The packages that the folder itself has to be in for `module` to be found; mostly none."""
+    """Return the packages that must contain the folder for an import of `module`; usually none."""
     paths = {file.path for file in tree.files}
     names = module.split(".")
     for depth in range(len(names) + 1):
@@ -230,7 +231,7 @@ def _module_missing(paths: Iterable[str], names: list[str]) -> SourceFinding:
 
 
 def _requirements(tree: SourceTree) -> list[str]:
-    """The lines of `requirements.txt` that ask for something, as they are written."""
+    """Return the requirements in `requirements.txt` verbatim, without comments."""
     file = next((file for file in tree.files if file.path == "requirements.txt"), None)
     if file is None:
         return []
@@ -239,11 +240,11 @@ def _requirements(tree: SourceTree) -> list[str]:
     except UnicodeDecodeError:
         raise _refused(file.path, "is no UTF-8", "write it in UTF-8") from None
     stripped = ((number, _COMMENT.sub("", line).strip()) for number, line in enumerate(lines, start=1))
-    asked = [(number, line) for number, line in stripped if line]
-    findings = [_no_requirement(number, line) for number, line in asked if not _is_requirement(line)]
+    requirements = [(number, line) for number, line in stripped if line]
+    findings = [_no_requirement(number, line) for number, line in requirements if not _is_requirement(line)]
     if findings:
         raise SourceTreeError(findings)
-    return [line for _, line in asked]
+    return [line for _, line in requirements]
 
 
 def _is_requirement(line: str) -> bool:

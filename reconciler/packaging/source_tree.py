@@ -1,16 +1,17 @@
-"""The code that a job stages: which files of a folder count, and the hash over them.
+"""Files of the code that a job stages, and their hash.
 
-What counts is every regular file below the folder, except
+A package includes every regular file below its folder, except
 
-- what a `.gitignore` excludes: those from the repository's root down to the file, as git reads them. The
-  user's and the clone's own exclude files differ between machines, and what git tracks only its index knows:
-  neither is asked. So a file that is tracked though a `.gitignore` excludes it doesn't count;
-- what never is code: `.git`, `.reconciler`, `.venv`, `__pycache__`, `.DS_Store`, `*.pyc`, `*.pyo`.
+- files that a `.gitignore` excludes, from the repository's root down to the file's folder, with git's rules.
+The
+  exclude files of the user and of the clone differ between machines, and only git's index lists the tracked
+  files: neither is read. A tracked file that a `.gitignore` excludes is therefore excluded too;
+- files that are never code: `.git`, `.reconciler`, `.venv`, `__pycache__`, `.DS_Store`, `*.pyc`, `*.pyo`.
 
-A link counts as what it points to, in the link's place, as long as that counts too where it really is: a
-file with its bytes, a folder with all that counts in it. A link that is absolute or leads out of the
-repository, to nothing, in a circle or to what is excluded is refused: it would be something else on another
-machine. A `.gitignore` that is a link is none, as to git. Empty folders don't count.
+A link stands for its target, a file or a folder, unless the target is excluded in its own place. An absolute
+link, and a link that leads out of the repository, to a missing or excluded file or in a circle, is an error:
+its target would differ between machines. A `.gitignore` that is a link is ignored, as in git. Empty folders
+are omitted.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from reconciler.base.errors import InvalidError
 from reconciler.packaging.work_tree import Folder, Names, UnfitError, WorkTree, not_a_file, refuse_excluded
 
 MAX_FILES = 10_000
-"""How many files and folders a package may hold."""
+"""The maximum number of files and folders in a package."""
 MAX_BYTES = 200_000_000
-"""How many bytes they may hold together."""
+"""The maximum number of bytes in a package."""
 MAX_DEPTH = 64
-"""How deep they may be nested."""
+"""The maximum depth of nested folders."""
 
 _DOMAIN = b"reconciler source tree 1\n"
-# Control characters, line ends, and what turns the direction of text; a backslash is a separator elsewhere.
+# Control characters, line ends, and characters that reverse text; a backslash is a separator on Windows.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file that counts.
+    """File of a package.
 
     Attributes:
-        path: From the package's folder, with "/".
-        executable: Whether its owner may execute it: the one bit of the mode that git keeps.
-        content: Its bytes.
+        path: The path from the package's folder, with "/".
+        executable: True if its owner may execute it: the only bit of the mode that git keeps.
+        content: The bytes.
     """
 
     path: str
@@ -59,12 +60,12 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """The files of a package, sorted by path, no path twice.
+    """Files of a package, sorted by unique path.
 
     Attributes:
-        digest: The SHA-256 over them, 64 hex digits: of each file the path, a zero byte, "x" or "-", and the
-            SHA-256 of its bytes. A path holds no zero byte and the rest is 33 bytes, so two trees never give
-            the same input.
+        files: The files.
+        digest: The SHA-256 over all files, 64 hex digits: of each file the path, a zero byte, "x" or "-", and
+            the SHA-256 of its bytes.
     """
 
     files: tuple[SourceFile, ...]
@@ -78,12 +79,12 @@ class SourceTree:
 
 @dataclass(frozen=True, order=True, slots=True)
 class SourceFinding:
-    """One reason why a folder can't be staged.
+    """Reason for refusing a folder.
 
     Attributes:
-        path: What it is about, relative to the repository's root, with "/".
+        path: The affected path, relative to the repository's root, with "/".
         message: A sentence that names the path.
-        hint: What to do about it.
+        hint: The remedy.
     """
 
     path: str
@@ -92,10 +93,10 @@ class SourceFinding:
 
 
 class SourceTreeError(InvalidError):
-    """The folder can't be staged.
+    """Error for a folder that can't be staged.
 
     Attributes:
-        findings: Every reason that was found, sorted; at least one.
+        findings: All reasons, sorted; at least one.
     """
 
     def __init__(self, findings: Iterable[SourceFinding]) -> None:
@@ -106,14 +107,14 @@ class SourceTreeError(InvalidError):
 
 
 def read_source_tree(folder: Path, root: Path) -> SourceTree:
-    """The files of `folder` that count, with their bytes.
+    """Read the included files of `folder`.
 
     Args:
         folder: The package's folder.
         root: The repository's root, from which `.gitignore` files are read and which no link may leave.
 
     Raises:
-        SourceTreeError: Some of it can't be staged, or there is nothing to stage.
+        SourceTreeError: A file can't be staged, or the folder has no included file.
     """
     package = Path(os.path.relpath(folder, root)).as_posix()
     reader = _Reader(WorkTree(root), package)
@@ -125,6 +126,7 @@ def read_source_tree(folder: Path, root: Path) -> SourceTree:
 
 def _digest(files: Iterable[SourceFile]) -> str:
     whole = hashlib.sha256(_DOMAIN)
+    # Unambiguous: a path contains no zero byte, and the rest of each file's input is always 33 bytes.
     for file in files:
         whole.update(file.path.encode("utf-8") + b"\0" + (b"x" if file.executable else b"-"))
         whole.update(hashlib.sha256(file.content).digest())
@@ -132,13 +134,13 @@ def _digest(files: Iterable[SourceFile]) -> str:
 
 
 class _FullError(Exception):
-    """There is more than a package may hold; nothing further is read."""
+    """Signal that the package exceeds a limit; ends the reading."""
 
 
 class _Reader:
-    """Reads one package and collects what is wrong with it.
+    """Reader of a package that collects all findings.
 
-    Where something is in the package (`path`) and where it really is (`Folder.names`) differ behind a link.
+    Behind a link, the path in the package (`path`) differs from the path in the repository (`Folder.names`).
     """
 
     def __init__(self, tree: WorkTree, package: str) -> None:
@@ -150,7 +152,7 @@ class _Reader:
         self.findings: list[SourceFinding] = []
 
     def read(self) -> None:
-        """Read all that counts into `files`, and every reason against it into `findings`."""
+        """Read the included files into `files`, and the reasons for refusing the folder into `findings`."""
         with suppress(_FullError), self._noting(()):
             self._read_package()
         if not self.files and not self.findings:
@@ -165,6 +167,7 @@ class _Reader:
             raise UnfitError("is no folder", "write the path of the folder that holds the code") from None
 
     def _read_folder(self, folder: Folder, path: Names, above: frozenset[tuple[int, int]]) -> None:
+        # A link to a folder around it would repeat the folder without end.
         if folder.inode in above:
             raise UnfitError("leads back to a folder that it is in", "let it point to something else")
         if len(path) > MAX_DEPTH:
@@ -213,6 +216,7 @@ class _Reader:
             raise not_a_file(mode)
 
     def _read_file(self, parent: Folder, name: str, path: Names) -> None:
+        # One byte more than the rest of the limit shows that the limit is exceeded.
         content, executable = parent.read(name, MAX_BYTES - self._bytes + 1)
         self._bytes += len(content)
         if self._bytes > MAX_BYTES:
@@ -231,7 +235,7 @@ class _Reader:
 
     @contextmanager
     def _noting(self, path: Names) -> Iterator[None]:
-        """Turn what is refused inside into a finding about `path`."""
+        """Turn an error inside the block into a finding about `path`."""
         try:
             yield
         except UnfitError as error:
@@ -246,12 +250,12 @@ class _Reader:
 
 
 def _shown(name: str) -> str:
-    """A name as text, whatever the locale's encoding is; what isn't UTF-8 as escapes."""
+    """Return a name as text in any locale, with escapes for bytes that aren't UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _refuse_unfit(name: str) -> None:
-    """Refuse a name that another system would change, or that can't be shown as it is."""
+    """Raise UnfitError for a name that another system would change or that isn't printable."""
     try:
         text = os.fsencode(name).decode("utf-8")
     except UnicodeDecodeError:
@@ -264,6 +268,7 @@ def _refuse_unfit(name: str) -> None:
 
 
 def _refuse_same(folded: dict[str, str], name: str) -> None:
+    # Two such names are a single file on macOS and Windows.
     other = folded.setdefault(unicodedata.normalize("NFC", name.casefold()), name)
     if other != name:
         message = f"is the same as {quote(other)} where upper and lower case don't count"

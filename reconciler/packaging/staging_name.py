@@ -1,4 +1,4 @@
-"""Where packages are staged: a place that says what it holds, and that can be told from a user's own URI."""
+"""Names of staged packages, which contain the hash and differ from users' own URIs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _URI = re.compile(rf"gs://[^/]+/{_FOLDER}/[0-9a-f]{{64}}/[^/]+")
 
 
 def staged_name(archive: Sdist) -> str:
-    """The object that an archive is staged as, addressed by its SHA-256."""
+    """Return the object name of a staged archive, addressed by its SHA-256."""
     return f"{_FOLDER}/{archive.sha256}/{archive.file_name}"
 
 
 def staged_uri(bucket: str, archive: Sdist) -> str:
-    """The `gs://` URI that a job's package URIs name."""
+    """Return the `gs://` URI of a staged archive for a job's `packageUris`."""
     return f"gs://{bucket}/{staged_name(archive)}"
 
 
 def without_staged(package: JsonObject) -> JsonObject:
-    """What holds `packageUris`, without those that were staged: as the manifest wrote it."""
+    """Return an object with its `packageUris` as in the manifest, without staged archives."""
     uris = package.get("packageUris")
     if not isinstance(uris, list):
         return package

@@ -1,8 +1,8 @@
-"""The repository's folders, read so that no link leads out of it, not even one that is swapped in meanwhile.
+"""Reader of the repository's folders that never leaves the root, even if a link is swapped in concurrently.
 
-Each folder and file is opened by its bare name in the folder above (`dir_fd`), never through a link
-(`O_NOFOLLOW`). What a link points to is worked out name by name, and then opened in the same way from the
-root downwards. So whatever is opened is what was decided on, and below the root.
+Each folder and file is opened by its name in its open parent (`dir_fd`), never through a link (`O_NOFOLLOW`).
+The target of a link is resolved name by name, and then opened in the same way from the root downwards. Every
+opened file is therefore the checked file, and lies below the root.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
+from reconciler.base.safe_files import IrregularFileError, opened_folder, read_file
 from reconciler.packaging import gitignore
 
 Names = tuple[str, ...]
-"""Where something is: the names from the root downwards, none of them a link's."""
+"""A path as names from the root downwards, none of them a link."""
 Rules = tuple[gitignore.Rule, ...]
-"""What one `.gitignore` says."""
+"""The rules of a `.gitignore`."""
 
 NEVER_CODE = frozenset({".git", ".reconciler", ".venv", "__pycache__", ".ds_store"})
-"""What git, this tool, virtual environments, Python and the Finder keep beside code; in any case of letters.
+"""Names of files of git, this tool, virtual environments, Python and the Finder beside code; in any case.
 
-It never counts, whatever a `.gitignore` says: it differs between machines, and `.git` may hold credentials.
+They are always excluded, whatever a `.gitignore` says: they differ between machines, and `.git` may contain
+credentials.
 """
 BYTE_CODE = (".pyc", ".pyo")
-"""The endings of files that never count either."""
+"""Suffixes of files that are always excluded too."""
 MAX_IGNORE_BYTES = 64 * 1024
-"""The largest `.gitignore` that is read; ten times what is common."""
+"""The maximum size of a `.gitignore`, ten times a common one."""
 
 _IGNORE_FILE = ".gitignore"
 _MAX_LINKS = 40  # as many as Linux follows
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a fifo would wait for somebody who writes.
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS = {
     stat.S_IFIFO: "a fifo",
     stat.S_IFSOCK: "a socket",
@@ -47,11 +46,11 @@ _KINDS = {
 
 
 class UnfitError(Exception):
-    """Something that can't be part of a package.
+    """Error for an entry that can't be part of a package.
 
     Attributes:
-        message: What is wrong, to be read behind a path ("is a fifo").
-        hint: What to do about it.
+        message: The reason, to follow a path ("is a fifo").
+        hint: The remedy.
     """
 
     def __init__(self, message: str, hint: str) -> None:
@@ -61,20 +60,20 @@ class UnfitError(Exception):
 
 
 def not_a_file(mode: int) -> UnfitError:
-    """The error for something with this `st_mode` that is no file, folder or link."""
+    """Return the error for an entry with this `st_mode` that is no file, folder or link."""
     kind = _KINDS.get(stat.S_IFMT(mode), "no file")
     return UnfitError(f"is {kind}", "take it away, or exclude it in a .gitignore")
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """An open folder.
+    """Open folder.
 
     Attributes:
-        names: Where it is.
-        rules: Of each folder from the root down to this one, in this order.
-        fd: Its descriptor.
-        inode: Device and inode, by which the same folder is known again.
+        names: Its path.
+        rules: The rules of each folder from the root down to this one, in this order.
+        fd: Its file descriptor.
+        inode: Device and inode, the folder's identity.
     """
 
     names: Names
@@ -83,18 +82,16 @@ class Folder:
     inode: tuple[int, int]
 
     def entries(self) -> list[os.DirEntry[str]]:
-        """What it holds, sorted by name."""
+        """Return the entries, sorted by name."""
         with os.scandir(self.fd) as found:
             return sorted(found, key=lambda entry: entry.name)
 
     def reason_to_exclude(self, name: str, *, folder: bool) -> str:
-        """Why the entry `name` doesn't count, as a clause; "" where it does.
-
-        The innermost `.gitignore` with a pattern that matches decides.
-        """
+        """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""
         if name.lower() in NEVER_CODE or name.lower().endswith(BYTE_CODE):
             return f"{quote(name)} never is code"
         names = [os.fsencode(part) for part in (*self.names, name)]
+        # The innermost `.gitignore` with a matching pattern decides, as in git.
         for depth in reversed(range(len(self.rules))):
             rule = gitignore.decide(self.rules[depth], names[depth:], folder=folder)
             if rule is not None:
@@ -103,18 +100,16 @@ class Folder:
         return ""
 
     def read(self, name: str, limit: int) -> tuple[bytes, bool]:
-        """The first `limit` bytes of the file `name`, and whether its owner may execute it."""
-        with os.fdopen(os.open(name, _OPEN_FILE, dir_fd=self.fd), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise not_a_file(mode)
-            return file.read(limit), bool(mode & stat.S_IXUSR)
+        """Return the first `limit` bytes of the file `name`, and True if its owner may execute it."""
+        try:
+            content, status = read_file(name, limit, folder=self.fd)
+        except IrregularFileError as error:
+            raise not_a_file(error.mode) from None
+        return content, bool(status.st_mode & stat.S_IXUSR)
 
     def link_target(self, name: str) -> str | None:
-        """What the entry `name` points to; None where it is no link.
-
-        A name is only found as it is spelt, also where the file system would take it in other letters.
-        """
+        """Return the target of the link `name`; None if the entry is no link."""
+        # Compare names exactly: some file systems ignore case, and the result must not depend on the machine.
         if all(entry.name != name for entry in self.entries()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         mode = os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode
@@ -122,9 +117,9 @@ class Folder:
 
 
 class WorkTree:
-    """The folders below a repository's root.
+    """Folders below a repository's root.
 
-    Its methods raise UnfitError for what can't be part of a package, and OSError.
+    The methods raise UnfitError for entries that can't be part of a package, and OSError.
     """
 
     def __init__(self, root: Path) -> None:
@@ -133,10 +128,9 @@ class WorkTree:
 
     @contextmanager
     def opened(self, names: Names) -> Iterator[Folder]:
-        """The folder at `names`, open; refused where it doesn't count."""
+        """Open the folder at `names`; raises UnfitError if a folder on the way is excluded."""
         with ExitStack() as stack:
-            fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, fd)
+            fd = stack.enter_context(opened_folder(self._root, follow=True))
             folder = self._folder(fd, (), ())
             for name in names:
                 refuse_excluded(folder, name, folder=True)
@@ -145,15 +139,12 @@ class WorkTree:
 
     @contextmanager
     def child(self, parent: Folder, name: str) -> Iterator[Folder]:
-        """The folder `name` of an open one, open too."""
-        fd = os.open(name, _OPEN_FOLDER, dir_fd=parent.fd)
-        try:
+        """Open the folder `name` in an open folder."""
+        with opened_folder(name, folder=parent.fd) as fd:
             yield self._folder(fd, (*parent.names, name), parent.rules)
-        finally:
-            os.close(fd)
 
     def resolve(self, start: Names, path: str) -> Names:
-        """Where `path`, read from the folder at `start`, leads by way of whatever links."""
+        """Resolve `path`, relative to the folder at `start`, through links."""
         names = list(start)
         todo = _steps(path)
         links = 0
@@ -191,24 +182,24 @@ class WorkTree:
 
 
 def refuse_excluded(parent: Folder, name: str, *, folder: bool) -> None:
-    """Raise UnfitError where the entry `name` of an open folder doesn't count."""
+    """Raise UnfitError if the entry `name` of an open folder is excluded."""
     if reason := parent.reason_to_exclude(name, folder=folder):
         raise UnfitError(f"doesn't count: {reason}", "name what is part of the repository")
 
 
 def _steps(path: str) -> list[str]:
-    """The names in a path, the first one last."""
+    """Return the names in a path in reverse order."""
     if path.startswith("/"):
         raise UnfitError("leads out of the repository, here or on another machine", "write a relative path")
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
 def _ignore_rules(folder: Folder) -> Rules:
-    """The rules of a folder's own `.gitignore`; as to git, one that is a link has none."""
     try:
         mode = os.stat(_IGNORE_FILE, dir_fd=folder.fd, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return ()
+    # git ignores a `.gitignore` that is a link.
     if not stat.S_ISREG(mode):
         return ()
     data, _ = folder.read(_IGNORE_FILE, MAX_IGNORE_BYTES + 1)

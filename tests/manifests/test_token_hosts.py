@@ -380,6 +380,14 @@ def pipe(root: Path) -> dict[str, str]:
     return environ
 
 
+def folder_in_place(root: Path) -> dict[str, str]:
+    environ = allow_by_file(root.parent / "settings", "")
+    file = root.parent / "settings/reconciler/token-hosts"
+    file.unlink()
+    file.mkdir()
+    return environ
+
+
 def too_large(root: Path) -> dict[str, str]:
     return allow_by_file(root.parent / "settings", "evil.example\n" * 10_000)
 
@@ -394,6 +402,7 @@ def too_large(root: Path) -> dict[str, str]:
         (writable_by_others, "other users can write to it"),
         (writable_folder, "other users can write to its folder"),
         (pipe, "not a regular file"),
+        (folder_in_place, "not a regular file"),
         (too_large, "larger than"),
     ],
 )

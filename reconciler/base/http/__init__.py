@@ -1,7 +1,7 @@
-"""HTTP, one request at a time: a request is sent at most once, and an error says whether it may have arrived.
+"""HTTP client that sends each request at most once; its errors report whether the request may have arrived.
 
-`google-api-python-client` sends through httplib2, which repeats a POST whose answer got lost; a job created
-twice is the one thing that must not happen. So the client only builds and parses, and this package sends.
+`google-api-python-client` sends through httplib2, which repeats a POST after a lost response and so could
+create a job twice. The Google client therefore only builds and parses, and this package sends.
 """
 
 from reconciler.base.http.message import (

@@ -1,4 +1,4 @@
-"""A connection to a server: plain, by TLS, or by TLS through a proxy's tunnel."""
+"""Connections to a server: plain, by TLS, or by TLS through a proxy's tunnel."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def time_since_boot() -> float:
 
 
 class Connection:
-    """One connection; it never connects anew by itself.
+    """Connection to a server that never reconnects by itself.
 
     Attributes:
-        is_reusable: Whether another request may follow the last one.
+        is_reusable: True if another request may follow the last one.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -41,28 +41,27 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing came that nobody asked for; the connection's end counts as something."""
+        """Return True if no unrequested data and no end of the connection has arrived."""
         look = poll()
         look.register(self._sock, POLLIN)
         return not look.poll(0)
 
     def exchange(self, method: str, request: bytes, end: float, max_body: int) -> HttpResponse:
-        """Send a request once, as `write_request` does, and read the whole answer.
+        """Send a request once with `write_request`, and read the complete response.
 
         Args:
-            method: The request's.
-            request: All of it.
-            end: The moment of the monotonic clock when the time is up.
-            max_body: Bytes of the answer's body.
+            method: The request's method.
+            request: The request's head and body.
+            end: The deadline on the monotonic clock.
+            max_body: The maximum length of the response's body in bytes.
 
         Raises:
-            TimeoutError: The time is up.
+            TimeoutError: The deadline passed.
             OSError: The connection broke.
-            UnusableAnswerError: What came is no whole answer.
+            UnusableAnswerError: The response is incomplete or invalid.
         """
         self.is_reusable = False
-        # A server that stops reading may have refused before the end of the body, and said so: its answer
-        # counts.
+        # A server may reject a request, and stop reading, before the end of the body: read its response.
         with suppress(ConnectionError):
             write_request(self._sock, request, _left(end))
         response, self.is_reusable = read_response(Incoming(self._sock, end), method, max_body)
@@ -76,25 +75,25 @@ class Connection:
 def write_request(
     sock: socket.socket, request: bytes, seconds: float, clock: Callable[[], float] = time_since_boot
 ) -> None:
-    """Write a whole request, head and body together, in as few writes as the socket takes.
+    """Write a request, head and body together, in as few writes as possible.
 
-    A server judges the credential when the head arrives. A process that is paused after the first write must
-    not send the rest later, so each further write first checks the time. TLS takes 16 KiB in one write, and
-    a plain socket mostly the whole request.
+    TLS takes 16 KiB in one write, and a plain socket usually the whole request.
 
     Args:
         sock: A connected socket.
         request: Head and body.
-        seconds: How long the writes may take in all, the time that the machine sleeps included.
-        clock: Seconds since some moment, which must go on while the machine sleeps.
+        seconds: The time limit of all writes, including time in which the machine sleeps.
+        clock: Returns seconds since a fixed moment; must advance while the machine sleeps.
 
     Raises:
-        TimeoutError: The time is up; the rest is not sent.
+        TimeoutError: The time limit is exceeded; the rest is not sent.
         OSError: The connection broke.
     """
     end = clock() + seconds
     rest = memoryview(request)
     while rest:
+        # Servers check the credential when the head arrives. A process that was paused after its first write
+        # must not send the rest later, so check the time before each write.
         left = end - clock()
         if left <= 0:
             raise TimeoutError
@@ -105,16 +104,16 @@ def write_request(
 def connected(
     address: Destination, end: float, tls: ssl.SSLContext | None, proxy: SplitResult | None
 ) -> Connection:
-    """A new connection to `address`.
+    """Open a connection to `address`.
 
     Args:
-        address: Where to, of scheme http or https.
-        end: The moment of the monotonic clock when the time is up.
-        tls: Who is trusted; None where the scheme is http.
-        proxy: The proxy that tunnels TLS; None for none.
+        address: The destination, of scheme http or https.
+        end: The deadline on the monotonic clock.
+        tls: The trusted certificates; None if the scheme is http.
+        proxy: The proxy that tunnels TLS; None connects directly.
 
     Raises:
-        OSError, UnicodeError, UnusableAnswerError: Nobody can be reached there, or not by TLS.
+        OSError, UnicodeError, UnusableAnswerError: The server can't be reached, or not by TLS.
     """
     host, port = address.host, address.port
     if tls is None:
@@ -129,7 +128,7 @@ def connected(
 
 
 def _socket(host: str, port: int, end: float) -> socket.socket:
-    # As bytes, since of text it would load the tables of international names; an address of ours is in ASCII.
+    # Bytes, as a str would load the tables of international names; the address is always ASCII.
     name: Any = host.encode("ascii")
     sock = socket.create_connection((name, port), _left(end))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

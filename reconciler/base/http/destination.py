@@ -1,4 +1,4 @@
-"""The destination of a request: parsed once, for the check of its token and for the connection."""
+"""Destination of a request, parsed once for the check of its token and for the connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 HTTPS_PORT = 443
 _PORTS = {"http": 80, "https": HTTPS_PORT}
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-# Nothing but names and addresses: in a host such as "evil.example\.googleapis.com" or
+# Only names and addresses: in a host such as "evil.example\.googleapis.com" or
 # "evil.example%2f.googleapis.com", two programs may see two hosts.
 _NETLOC = re.compile(
     rf"(?P<host>{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9a-f.]*:[0-9a-f:.]*\])(?::(?P<port>[0-9]{{0,5}}))?", re.ASCII
@@ -18,12 +18,12 @@ _NETLOC = re.compile(
 
 
 class Destination(Struct, frozen=True):
-    """The place that an absolute URL names.
+    """Parsed absolute URL.
 
     Attributes:
         scheme: `http` or `https`.
-        host: In lower case; an IPv6 address without its brackets. A dot at its end stays.
-        port: The scheme's own where the URL names none.
+        host: In lower case; an IPv6 address without its brackets. A trailing dot is kept.
+        port: The URL's port, by default the scheme's.
         netloc: Host and port as the URL writes them.
         target: Path and query, for a request line.
     """
@@ -36,7 +36,7 @@ class Destination(Struct, frozen=True):
 
     @property
     def origin(self) -> str:
-        """The URL up to its path."""
+        """Return the URL up to its path."""
         return f"{self.scheme}://{self.netloc}"
 
 
@@ -44,7 +44,7 @@ def destination_of(url: str) -> Destination:
     """Return the destination of an absolute http or https URL.
 
     Raises:
-        ValueError: The URL is another one, contains a user name, or isn't in printable ASCII. The message
+        ValueError: The URL has another scheme, contains a user name, or isn't in printable ASCII. The message
             ends a sentence that begins with "the address", and quotes nothing.
     """
     parts = None

@@ -1,4 +1,4 @@
-"""One request, one answer, and the two ways in which there is none."""
+"""Request, response, and the errors of a request without a response."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ READ_METHODS = frozenset({"GET", "HEAD"})
 
 
 class NotSentError(ServiceError):
-    """The request certainly never left: no such host, refused, no TLS, or nothing that HTTP can carry."""
+    """Error for a request that was certainly not sent: unknown host, refused, no TLS, or invalid in HTTP."""
 
 
 class NoAnswerError(ServiceError):
-    """The request may have arrived: time ran out, the connection broke, or the answer wasn't a whole one."""
+    """Error for a request that may have arrived: timeout, broken connection, or incomplete response."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request.
+    """HTTP request.
 
     Attributes:
         method: In capitals.
-        url: Absolute and percent-encoded; sent as it is.
-        headers: Left out of the text form, as they hold the token.
-        body: Left out of the text form, as it may hold a manifest's environment variables.
-        timeout: Seconds for the whole exchange, from the connection to the last byte of the answer.
+        url: Absolute and percent-encoded; sent unchanged.
+        headers: Omitted from `repr`, as they contain the token.
+        body: Omitted from `repr`, as it may contain a manifest's environment variables.
+        timeout: Seconds for the whole exchange, from the connection to the last byte of the response.
     """
 
     method: str
@@ -40,7 +40,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One whole answer, whatever its status; header names are in lower case."""
+    """Complete response of any status; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -48,8 +48,8 @@ class HttpResponse:
 
 
 class Transport(Protocol):
-    """Whatever sends a request at most once."""
+    """Sender of requests, each at most once."""
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send `request` once; raises `NotSentError` or `NoAnswerError`, and nothing because of a status."""
+        """Send `request` once; raises NotSentError or NoAnswerError, but no error for any status."""
         ...

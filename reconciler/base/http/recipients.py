@@ -1,7 +1,7 @@
 """Rules for tokens: the destinations that the token of an owner may be sent to.
 
 Google's and GitHub's tokens go to their owners' hosts and to hosts that the user allowed, by https alone. The
-transport asks a rule before it connects, so that no caller can forget it.
+transport checks the rule before it connects, so that no caller can forget the check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TokenRule(Protocol):
     """The rule for a token."""
 
     def permits(self, to: Destination) -> bool:
-        """Return whether the token may be sent there."""
+        """Return True if the token may be sent to a destination."""
 
 
 class OwnerHosts(Struct, frozen=True):
@@ -42,7 +42,7 @@ class OwnerHosts(Struct, frozen=True):
     allowed: frozenset[Place] = frozenset()
 
     def permits(self, to: Destination) -> bool:
-        """Return whether the token may be sent there; never by plain http, and not on this machine either."""
+        """Return True if the token may be sent to a destination; never by plain http, even to loopback."""
         if to.scheme != "https":
             return False
         is_own = to.port == HTTPS_PORT and re.fullmatch(self.own, to.host) is not None
@@ -57,7 +57,7 @@ class ThisMachine(Struct, frozen=True):
     """The rule for a token of the embedded training service, which listens on loopback by plain http."""
 
     def permits(self, to: Destination) -> bool:
-        """Return whether this is an address of loopback."""
+        """Return True for an address of loopback."""
         return to.scheme == "http" and to.host in ("127.0.0.1", "::1", "localhost")
 
 

@@ -1,4 +1,4 @@
-"""Sending again, only what does no harm when it arrives twice."""
+"""Retries of idempotent requests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LONGEST_DELAY = 64.0
 
 
 class RetryingReads(Struct, frozen=True):
-    """A transport that repeats reads as `send_idempotent` does, and sends everything else once.
+    """Transport that retries reads with `send_idempotent`, and sends every other request once.
 
     Attributes:
-        transport: What sends.
-        sleep: Waits for a number of seconds.
-        random: Gives a number from 0 to below 1.
-        attempts: Requests in all for one read.
+        transport: The transport of each attempt.
+        sleep: Sleeps for a number of seconds.
+        random: Returns a number from 0 to below 1.
+        attempts: The maximum number of attempts for one read.
     """
 
     transport: Transport
@@ -36,7 +36,7 @@ class RetryingReads(Struct, frozen=True):
     attempts: int = 4
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send `request`; a read possibly several times."""
+        """Send `request`; a read up to `attempts` times."""
         if request.method not in READ_METHODS:
             return self.transport.send(request)
         return send_idempotent(
@@ -52,18 +52,20 @@ def send_idempotent(
     sleep: Callable[[float], None],
     random: Callable[[], float],
 ) -> HttpResponse:
-    """Send a request that does no harm when it arrives twice, again while the server is away or busy.
+    """Send an idempotent request, and retry while the server is unreachable or busy.
 
-    The delay doubles from 1 s, half of it left to chance. `retry-after` is obeyed up to 64 s; an answer that
-    asks for more is returned as it is.
+    The delay doubles from 1 s, with half of it random. `retry-after` is obeyed up to 64 s; a response with a
+    longer delay is returned without a retry.
 
     Args:
-        attempts: Requests in all, at least 1.
-        sleep: Waits for a number of seconds.
-        random: Gives a number from 0 to below 1.
+        transport: The transport of each attempt.
+        request: A request that is harmless if it arrives twice.
+        attempts: The maximum number of attempts, at least 1.
+        sleep: Sleeps for a number of seconds.
+        random: Returns a number from 0 to below 1.
 
     Raises:
-        NotSentError, NoAnswerError: What the last attempt ended with.
+        NotSentError, NoAnswerError: The last attempt failed.
     """
     for attempt in range(attempts - 1):
         delay = min(FIRST_DELAY * 2**attempt, LONGEST_DELAY) * (0.5 + 0.5 * random())
@@ -80,22 +82,20 @@ def send_idempotent(
 
 
 def retry_after(response: HttpResponse) -> float | None:
-    """The seconds that the answer asks to wait (RFC 9110, section 10.2.3); None where it doesn't ask.
-
-    A time of day there is compared with the answer's own `date`, so that this machine's clock doesn't matter.
-    """
+    """Return the delay in seconds that a response requests (RFC 9110, section 10.2.3), or None."""
     text = response.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text)
     from email.utils import parsedate_to_datetime
 
+    # Compare a time of day with the response's own `date`, as this machine's clock may be wrong.
     try:
         until = parsedate_to_datetime(text)
         return max(0.0, (until - parsedate_to_datetime(response.headers.get("date", ""))).total_seconds())
-    except (TypeError, ValueError, OverflowError):  # the last for a year that no date can hold
+    except (TypeError, ValueError, OverflowError):  # the last for a year beyond 9999
         return None
 
 
 def _is_busy(response: HttpResponse, asked: float | None) -> bool:
-    # GitHub's secondary limit is a 403 that names a time; no other 403 gets better by itself.
+    # GitHub's secondary rate limit is a 403 with `retry-after`; any other 403 is permanent.
     return response.status in BUSY_STATUSES or (response.status == 403 and asked is not None)

@@ -1,4 +1,4 @@
-"""The transport that the product uses: every request is sent once, whatever the server does."""
+"""Transport that sends every request at most once."""
 
 from __future__ import annotations
 
@@ -25,27 +25,25 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 10.0
 MAX_BODY = 64 * 1024 * 1024
 
-_MOST_IDLE = 8  # connections of one origin: as many as threads that use a transport side by side
-_SHORT = 8  # characters of what is no credential, or none of use
+_MOST_IDLE = 8  # connections per origin: the number of threads that share a transport
+_SHORT = 8  # characters: a shorter text is no usable credential
 _TOO_LATE = "it took too long"
-# These are not the caller's: where it goes, how a body is framed, and that an answer comes as it is.
+# Headers that callers can't set: the destination, the framing of the body, and the encoding of the response.
 _OWN_HEADERS = frozenset({"accept-encoding", "connection", "content-length", "host", "transfer-encoding"})
 _CREDENTIALS = ("authorization", "cookie", "proxy-authorization")
 
 
 class DirectTransport:
-    """Sends each request at most once, whatever the server does; safe to use from several threads.
+    """Thread-safe transport that sends each request at most once and follows no redirect.
 
-    Reads share kept-alive connections, the one that was used last first. Every other request has a connection
-    of its own: a server may close a kept one at any moment, and then nobody knows whether it had taken the
-    request.
+    Reads share kept-alive connections, the most recently used first.
 
     Args:
-        tokens: The rule for the token that requests carry. Without a rule, and to a destination that it
-            doesn't permit, no request with a credential is sent. Redirects are answers: none is followed.
-        proxy: `http://[user:password@]host:port`, used for https addresses alone, by CONNECT; by default
-            none, whatever the environment says.
-        max_body: Bytes of an answer's body; a longer one counts as no answer.
+        tokens: The rule for the token of the requests. A request with a credential is not sent without a
+            rule, nor to a destination that the rule doesn't permit.
+        proxy: `http://[user:password@]host:port`, used by CONNECT for https addresses only; None by default,
+            whatever the environment variables.
+        max_body: The maximum length of a response's body in bytes; a longer response raises NoAnswerError.
     """
 
     def __init__(
@@ -59,11 +57,11 @@ class DirectTransport:
         self._lock = threading.Lock()
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send `request` at most once, and read the whole answer.
+        """Send `request` at most once, and read the complete response.
 
         Raises:
-            NotSentError: Not a byte of it was written.
-            NoAnswerError: It may have arrived; what the server did with it is unknown.
+            NotSentError: No byte of the request was written.
+            NoAnswerError: The request may have arrived; its effect is unknown.
         """
         end = time.monotonic() + request.timeout
         address = _address(request.url)
@@ -83,7 +81,7 @@ class DirectTransport:
             self._leave(connection, origin, reusable)
 
     def close(self) -> None:
-        """Close the connections that are kept alive."""
+        """Close the kept-alive connections."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for kept in idle.values():
@@ -91,13 +89,15 @@ class DirectTransport:
                 connection.close()
 
     def _check_credentials(self, headers: Mapping[str, str], address: Destination) -> None:
-        """Raise NotSentError where a request carries a credential that may not go there."""
+        """Raise NotSentError if a request carries a credential that may not be sent to the address."""
         if not any(name in headers for name in _CREDENTIALS):
             return
         if self._tokens is None or not self._tokens.permits(address):
             raise NotSentError(f"the request's token may not be sent to {address.origin}")
 
     def _connection(self, request: HttpRequest, address: Destination) -> Connection:
+        # Only reads reuse connections: a server may close a kept one at any moment, and then it would be
+        # unknown if it took the request.
         if request.method in READ_METHODS:
             while kept := self._kept(address.origin):
                 if kept.is_quiet:
@@ -111,7 +111,7 @@ class DirectTransport:
             return kept.pop() if kept else None
 
     def _connected(self, address: Destination, timeout: float) -> Connection:
-        # Here and not above: `validate` and a stopped service's `plan` load this module and never connect.
+        # Imported late: `validate` and `plan` of a stopped service load this module and never connect.
         from reconciler.base.http.connection import connected
 
         try:
@@ -120,10 +120,10 @@ class DirectTransport:
             raise NotSentError(f"{address.origin} can't be reached: {_why(error)}") from None
 
     def _trusted(self, address: Destination) -> ssl.SSLContext | None:
-        """What TLS trusts; None where the address is none of TLS."""
+        """Return the TLS context; None for plain http."""
         if address.scheme == "http":
             return None
-        with self._lock:  # to read all certificates takes long
+        with self._lock:  # reading all certificates takes long
             if self._tls is None:
                 import ssl
 
@@ -156,7 +156,7 @@ def _address(url: str) -> Destination:
 
 
 def _headers(request: HttpRequest, address: Destination) -> dict[str, str]:
-    """All headers but the body's length."""
+    """Return all headers except content-length."""
     headers = {
         "host": address.netloc,
         "accept-encoding": "identity",
@@ -188,7 +188,8 @@ def _proxy_address(proxy: str) -> SplitResult:
 
 
 def _unquoting(response: HttpResponse, headers: Mapping[str, str]) -> HttpResponse:
-    """An error without the request's credential: servers and proxies repeat headers, and errors are shown."""
+    """Remove the request's credential from the body of an error."""
+    # Servers and proxies repeat headers, and users see errors.
     credential = headers.get("authorization", "").rpartition(" ")[2].encode("latin-1")
     if response.status < 300 or len(credential) < _SHORT:
         return response
@@ -196,7 +197,8 @@ def _unquoting(response: HttpResponse, headers: Mapping[str, str]) -> HttpRespon
 
 
 def _why(error: BaseException) -> str:
-    """The error in words that can't quote the request: the libraries' own messages may hold a header."""
+    """Return the reason for an error without quoting the request."""
+    # No message of a library: it may contain a header.
     if isinstance(error, UnusableAnswerError):
         return str(error)
     if isinstance(error, TimeoutError):

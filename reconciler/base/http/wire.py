@@ -1,7 +1,7 @@
-"""HTTP/1.1 as bytes (RFC 9112): a request in one piece, and an answer that is read strictly or not at all.
+"""HTTP/1.1 writer and strict reader (RFC 9112); a request is one sequence of bytes.
 
-Not `http.client`: it costs three times what the interpreter itself does to start, writes headers and body
-apart, connects anew by itself, and takes headers that break off for whole ones.
+`http.client` is unsuitable: its import takes three times as long as the interpreter's start, it writes
+headers and body separately, reconnects by itself, and accepts truncated headers.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _VALUE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _HEX = b"0123456789ABCDEFabcdef"
 _CONTINUE = 100
 _BODYLESS = (204, 304)
-# Of these methods a request without a body doesn't say that its length is 0.
+# Requests of these methods have no content-length header if they have no body.
 _NO_BODY_EXPECTED = ("GET", "HEAD", "DELETE", "OPTIONS", "CONNECT")
 
 Head = tuple[int, bool, dict[str, str]]
-"""An answer's status, whether its sender keeps the connection, and its headers, names in lower case."""
+"""A response's status, True if its sender keeps the connection, and its headers, names in lower case."""
 
 
 class UnusableAnswerError(Exception):
-    """An answer that we won't read; its text quotes nothing of the request."""
+    """Error for an invalid response; its text doesn't quote the request."""
 
 
 def is_token(text: str) -> bool:
-    """Whether HTTP can carry this as a method or as a header's name."""
+    """Return True if the text is valid as a method or as a header's name."""
     return text.isascii() and text != "" and not text.encode().translate(None, _TOKEN)
 
 
 def is_field_value(text: str) -> bool:
-    """Whether HTTP can carry this as a header's value."""
+    """Return True if the text is valid as a header's value."""
     try:
         return not text.encode("latin-1").translate(None, _VALUE)
     except UnicodeEncodeError:
@@ -47,16 +47,16 @@ def is_field_value(text: str) -> bool:
 
 
 def request_bytes(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """A whole request: headers and body in one piece.
-
-    A process that is stopped between the two would send the body whenever it goes on, long after the server
-    has judged the headers, and with them the credential.
+    """Return the bytes of a request, headers and body together.
 
     Args:
-        method, target: Of the request line.
-        headers: All of them but `content-length`.
-        body: None for none.
+        method: The method of the request line.
+        target: The target of the request line.
+        headers: All headers except `content-length`.
+        body: The body; None for a request without a body.
     """
+    # A process that was stopped between two writes would send the body on continuing, long after the server
+    # checked the headers and their credential.
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if body is not None or method not in _NO_BODY_EXPECTED:
         lines.append(f"content-length: {len(body or b'')}")
@@ -64,15 +64,12 @@ def request_bytes(method: str, target: str, headers: Mapping[str, str], body: by
 
 
 class Incoming:
-    """The bytes that come over a socket, until a moment of the monotonic clock.
-
-    A socket's own timeout begins anew with each byte, so a server that sends one now and then could hold us
-    for ever; therefore what is left of the time is set before each read.
+    """Buffered reader of a socket, with a deadline on the monotonic clock.
 
     Raises from its methods:
-        TimeoutError: The moment has come.
+        TimeoutError: The deadline passed.
         OSError: The connection is broken.
-        UnusableAnswerError: It ended too early, or what comes isn't HTTP.
+        UnusableAnswerError: The response ended too early or isn't HTTP.
     """
 
     def __init__(self, sock: socket.socket, end: float) -> None:
@@ -83,11 +80,11 @@ class Incoming:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that has come was taken."""
+        """Return True if the buffer is empty."""
         return not self._held
 
     def line(self, limit: int = _MAX_HEAD) -> bytes:
-        """The next line, without its end; of at most `limit` bytes."""
+        """Read the next line of at most `limit` bytes; return it without its end."""
         searched = 0
         while (at := self._held.find(b"\n", searched)) < 0:
             searched = len(self._held)
@@ -101,7 +98,7 @@ class Incoming:
         return line.removesuffix(b"\r")
 
     def exactly(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Read the next `count` bytes."""
         parts = [bytes(self._held[:count])]
         del self._held[:count]
         missing = count - len(parts[0])
@@ -117,6 +114,8 @@ class Incoming:
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError
+        # Set the rest of the time before each read: a socket's own timeout restarts with each byte, so a
+        # server that drips bytes could hold the process for ever.
         self._sock.settimeout(left)
         data = self._sock.recv(most)
         if not data:
@@ -126,10 +125,10 @@ class Incoming:
 
 
 def read_head(incoming: Incoming) -> Head:
-    """Status and headers of a final answer; 100 (Continue) is passed over.
+    """Read the status and headers of a final response; 100 (Continue) is skipped.
 
     Raises:
-        UnusableAnswerError: It is none, or another one that isn't final.
+        UnusableAnswerError: The response is invalid, or has another status that isn't final.
     """
     while True:
         version, _, rest = incoming.line().partition(b" ")
@@ -147,15 +146,15 @@ def read_head(incoming: Incoming) -> Head:
 
 
 def read_response(incoming: Incoming, method: str, max_body: int) -> tuple[HttpResponse, bool]:
-    """A whole answer, and whether another request may follow on its connection.
+    """Read a complete response; return True with it if another request may follow on its connection.
 
     Args:
-        incoming: What comes.
-        method: The request's.
-        max_body: Bytes; a longer body is an error.
+        incoming: The reader of the connection.
+        method: The request's method.
+        max_body: The maximum length of the body in bytes.
 
     Raises:
-        UnusableAnswerError: It isn't whole, doesn't say where it ends, is encoded, or is too long.
+        UnusableAnswerError: The response is incomplete, has no length, is encoded, or is too long.
     """
     status, keeps, headers = read_head(incoming)
     if headers.get("content-encoding", "identity").lower() != "identity":
@@ -165,7 +164,7 @@ def read_response(incoming: Incoming, method: str, max_body: int) -> tuple[HttpR
     elif "transfer-encoding" in headers:
         if _words(headers["transfer-encoding"]) != ["chunked"]:
             raise UnusableAnswerError("it is encoded, against what was asked")
-        # Who names a length too may be one of two senders whose answers got mixed: nothing may follow.
+        # A length beside the chunks may be a smuggled response (RFC 9112, section 6.3): close the connection.
         keeps = keeps and "content-length" not in headers
         body = _chunked(incoming, max_body)
     else:
@@ -177,7 +176,7 @@ def read_response(incoming: Incoming, method: str, max_body: int) -> tuple[HttpR
 
 
 def _fields(incoming: Incoming) -> dict[str, str]:
-    """Header or trailer fields up to the empty line; one that comes several times is joined by commas."""
+    """Read header or trailer fields up to the empty line; join the values of a repeated field by commas."""
     fields: dict[str, str] = {}
     left = _MAX_HEAD
     while line := incoming.line(left):
@@ -192,7 +191,7 @@ def _fields(incoming: Incoming) -> dict[str, str]:
 
 
 def _length(headers: Mapping[str, str]) -> int:
-    """Where the body ends; a sender that ends the connection there can't be told from one that broke off."""
+    # A body that ends with the connection is an error: a complete one would look like a truncated one.
     named = {word.strip() for word in headers.get("content-length", "").split(",")}
     text = named.pop()
     if named or not (text.isascii() and text.isdigit() and len(text) < 20):
