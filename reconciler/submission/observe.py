@@ -9,12 +9,11 @@ from itertools import islice
 
 from msgspec import Struct
 
-from reconciler.base.errors import NotFoundError
+from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, checked
 from reconciler.model.duplicates import marked
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
-from reconciler.submission.listings import blind, is_old
 
 _ASKED = 3
 """Ended jobs that are read by name where a listing is empty."""
@@ -158,5 +157,45 @@ def _unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
             continue
         labelled = job.labels.get(SOURCE) == ports.source and job.labels.get(KEY) == claim.id.key
         if labelled and is_old(ports, claim.id, job):
-            raise blind(job)
+            raise _incomplete_listing(job)
         yield job
+
+
+def check_search(ports: Ports, witnesses: Iterable[ActualJob]) -> None:
+    """Raise ServiceError if a search by key leaves out a job that it must find.
+
+    The first witness decides that the service still has and that is older than `Bounds.visible`.
+
+    Args:
+        ports: The target.
+        witnesses: Jobs of the same kind, with the labels of their submission.
+    """
+    for witness in witnesses:
+        key = witness.labels.get(KEY, "")
+        found = ports.jobs.with_key(witness.api_version, witness.kind, key)
+        if any(job.resource == witness.resource for job in found):
+            return
+        try:
+            job = ports.jobs.read(witness.api_version, witness.kind, witness.resource)
+        except NotFoundError:
+            continue
+        if job.labels.get(KEY) == key and is_old(ports, ClaimId(key, attempt_of(job)), job):
+            raise _incomplete_listing(job)
+
+
+def _incomplete_listing(job: ActualJob) -> ServiceError:
+    return ServiceError(
+        f"the service's listing leaves out {job.resource}, which is there: nothing can be decided",
+        hint="try again in some minutes; if it stays, the listing's filter no longer works",
+    )
+
+
+def is_old(ports: Ports, id: ClaimId, job: ActualJob) -> bool:
+    """Return whether every listing must show the job, by the store's clock at a read of this claim."""
+    now = ports.claims.read(id).now
+    try:
+        return now - datetime.fromisoformat(job.create_time) > ports.bounds.visible
+    except (ValueError, TypeError):
+        # Without a readable time the job counts as old: a needless stop costs a person's look, and a listing
+        # that leaves out jobs may cost a second job.
+        return True
