@@ -167,6 +167,7 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
         claim = convert(fields, Claim)
     except ValidationError as error:
         raise _unreadable(str(error), said) from None
+    # Without a fence, the protocol could not know how long to wait before it sends again.
     if claim.state is ClaimState.PENDING and not (claim.fence and claim.tries):
         raise ValueError("it is pending and names no request")
     if claim.state is ClaimState.BOUND and not claim.resource:

@@ -49,6 +49,7 @@ def made(claim: Claim, run: ActualJob) -> bool:
 
 def may_cancel(claim: Claim | None, run: ActualJob) -> bool:
     """Return True if a run may be cancelled: it is live, and its labels and its claim prove its origin."""
+    # Both the label and the recorded request: a copied label or a stale claim alone is no proof.
     live = not run.state.ended and run.state is not State.CANCELLING
     return live and claim is not None and SOURCE in run.labels and made(claim, run) and marked(claim, run)
 

@@ -284,6 +284,7 @@ def _version_1(manifest: Manifest, spec: JsonObject, code: str) -> str:
     # A JSON object with fixed keys, so that different contents never give the same bytes.
     content = {
         "apiVersion": manifest.api_version,
+        # With "-" as "_", like the name itself: two spellings are one job.
         "baseName": manifest.base_name,
         "code": code,
         "kind": manifest.kind,

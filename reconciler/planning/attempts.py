@@ -99,6 +99,7 @@ def _attempts(
     bound = {claim.resource: id for id, claim in claims.items() if claim.resource}
     runs = defaultdict(list)
     for run in _once(actual):
+        # The claim's name for a run counts more than labels, which can be edited outside.
         id = bound.get(run.resource) or _id_of(run)
         if kinds.get(id.key) in (None, (run.api_version, run.kind)):
             runs[id].append(run)

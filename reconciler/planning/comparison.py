@@ -35,6 +35,7 @@ def predecessors(
     desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> list[ActualJob]:
     """Return the runs that a plan compares with: the newest of each base name with new content."""
+    # Content with a claim was submitted before: its change needs no comparison.
     claimed = {id.key for id in claims}
     new = [job for job in desired if claimed.isdisjoint(keys_of(job))]
     if not new:

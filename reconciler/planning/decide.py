@@ -62,6 +62,7 @@ class _Decision:
         open_ = [attempt for attempt in self._mine if not attempt.failed]
         if self._job.manifest.reconcile.suspend:
             return self._suspended(open_)
+        # An open attempt blocks any other: it may have a job that is still alive.
         if open_:
             return self._open(_counting(open_))
         return self._after_failure(_counting(self._mine)) if self._mine else self._first()
@@ -89,6 +90,7 @@ class _Decision:
         left = self._job.manifest.reconcile.attempts - number
         if left <= 0:
             return self._ended(last, State.FAILED)
+        # A run of unknown origin may do the same work: a submission beside it could pay twice.
         beside = self._beside()
         if beside:
             return self._about(
@@ -139,6 +141,7 @@ class _Decision:
     def _held(self, attempt: Attempt, claim: Claim) -> Change:
         if attempt.run and attempt.run.resource != claim.odd:
             return self._again(attempt, _found(attempt))
+        # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
             return self._none(attempt, f"given up; {_RERUN}", Stuck.GIVEN_UP)
         how = f'run "reconciler resolve {self._name(attempt)} --resubmit" or "--give-up"'

@@ -53,6 +53,7 @@ def make_plan(
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
         findings += ((found, None) for found in drift.foreign(job, foreign))
+    # With only some paths selected, a base name without a manifest may be on another path.
     if whole:
         findings += _of_unwanted(by_base, any_wanted=bool(desired))
     # A claim's run may have another source label by now: then it belongs to another repository.
@@ -88,6 +89,7 @@ def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> I
             yield from ((found, None) for found in drift.of_wanted(job, attempt))
             continue
         for found, cancel in drift.superseded(job, attempt):
+            # Never cancel for a successor that can't start.
             yield found, cancel if _replaces(change) else None
 
 
