@@ -1,7 +1,7 @@
-"""Claims: what is durably known of each submission, written before the first request for it leaves.
+"""Claims: the durable record of each submission, written before its first request leaves.
 
-A claim is about one attempt at one content. It is kept for ever: as long as it is there, nothing submits that
-attempt again, whatever the service still knows of the job.
+A claim covers an attempt at a content. It is kept for ever: while it exists, the attempt is never submitted
+again, even if the service no longer has the job.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from reconciler.model.manifest import OnLiveRun
 
 FORMAT_VERSION = 1
 MAX_ERROR = 1000
-"""Characters of an error that a claim keeps."""
+"""Longest error in a claim, in characters."""
 
-# A claim is one entry of an object's metadata, which may have 8 KiB in all: what has no length of its own is
-# kept up to so many bytes of JSON. 3 KiB are left for the rest.
+# A claim is an entry of an object's metadata, which may have 8 KiB in total: texts of free length are cut to
+# these numbers of bytes of JSON. 3 KiB are left for the other fields.
 _LONGEST = {"path": 2500, "error": 2000, "owner": 400}
 _ESCAPE = len(r"\u0000")
 _SURELY_SHORT = min(_LONGEST.values()) // _ESCAPE
-"""Characters of a text that is nowhere cut: most are, and a claim is made for every job of every look."""
+"""Longest text, in characters, that no limit cuts: a fast path, as each read makes a claim for every job."""
 _ID = ("key", "attempt")
 _Name = Annotated[str, Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=0, lt=10**9)]
@@ -37,23 +37,23 @@ _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
 
 class ClaimState(StrEnum):
-    """How far one submission has come."""
+    """State of a submission."""
 
     PENDING = "pending"
-    """It may have been sent, and its outcome isn't known."""
+    """A request may have left; its outcome is unknown."""
     BOUND = "bound"
-    """It is known which job it became."""
+    """The claim names the job."""
     REJECTED = "rejected"
-    """It certainly made no job; it may be sent again."""
+    """No request made a job; it may be sent again."""
     HELD = "held"
-    """It goes on only when a person says how."""
+    """A person must decide."""
 
 
 class ClaimId(Struct, frozen=True, order=True, cache_hash=True, gc=False):
-    """What a claim is about.
+    """Content and attempt of a claim.
 
     Attributes:
-        key: The job's whole identity as its label has it, 52 characters of base32.
+        key: The job's whole identity as in its label, 52 characters of base32.
         attempt: From 1.
     """
 
@@ -62,33 +62,32 @@ class ClaimId(Struct, frozen=True, order=True, cache_hash=True, gc=False):
 
 
 class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What is known of one submission.
+    """Record of a submission.
 
     Attributes:
-        id: What it is about.
-        state: How far it has come.
+        id: Its content and attempt.
+        state: Its state.
         job_name: The run's name, with its attempt.
-        base_name: As the manifest writes it.
+        base_name: The base name as written in the manifest.
         api_version, kind: The manifest's.
         path: The manifest's file, relative to the repository's root, when it was last applied.
-        on_delete: What happens to a live run when the manifest is gone; as last applied.
+        on_delete: The last applied policy for a live run after the manifest's removal.
         commit: The commit that was checked out at the first submission; "" for none.
-        tries: The random marks of all requests that were ever about to be sent for this attempt, newest last;
-            the job that one made has it in its labels.
+        tries: Random ids of the attempt's requests, newest last, each recorded before it is sent. A job has
+            the id of its request in its labels.
         fence: When the newest request's credential expires, by the service's clock.
         resource: BOUND: the job's resource name.
-        ended: BOUND: how the job ended, None while no end was seen.
-        gone: BOUND: it was seen that the service has the job no more, before an end of it was seen.
-        rerun: A digest of the manifest's `rerun`, by which a plan can tell that it changed; "" where it isn't
-            known.
-        labels: BOUND: a digest of the labels that the job was given; "" where it isn't known.
-        odd: HELD: the job that was found and isn't taken for its own; "" for none.
-        error: REJECTED, HELD: why, in one line.
+        ended: BOUND: the job's final state; None until it is seen.
+        gone: BOUND: the service no longer had the job before a final state was seen.
+        rerun: A digest of the manifest's `rerun`, to detect a change; "" if unknown.
+        labels: BOUND: a digest of the job's labels at submission; "" if unknown.
+        odd: HELD: resource name of the job that was found but can't be bound; "" for none.
+        error: REJECTED, HELD: the reason, in one line.
         not_before: REJECTED: when it may be sent again, by the service's clock; None for at once.
-        refusals: How often in a row the service refused.
-        unanswered: How many requests in a row stayed without a known outcome.
-        given_up: HELD: a person decided that it is not to be sent any more.
-        owner: Who wrote it, for people to read.
+        refusals: Number of consecutive refusals by the service.
+        unanswered: Number of consecutive requests without a known outcome.
+        given_up: HELD: a person decided against further requests.
+        owner: The writing process, for people to read.
     """
 
     id: ClaimId
@@ -116,7 +115,7 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     owner: str = ""
 
     def __post_init__(self) -> None:
-        # Here and not where it is written: a claim is compared with what is read back.
+        # Cut here and not on write: a claim is compared with its stored form after each write.
         if (
             len(self.path) > _SURELY_SHORT
             or len(self.error) > _SURELY_SHORT
@@ -127,12 +126,12 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 def rerun_digest(rerun: str) -> str:
-    """16 hex digits that change with the text of `rerun`."""
+    """Return 16 hex digits of a hash of `rerun`."""
     return hashlib.sha256(rerun.encode()).hexdigest()[:16]
 
 
 def claim_json(claim: Claim) -> dict[str, Any]:
-    """The claim as JSON, without the fields that say nothing."""
+    """Return the claim as JSON, without empty fields."""
     said = {
         **asdict(claim),
         **asdict(claim.id),
@@ -148,7 +147,7 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
     """Return the claim that `claim_json` wrote.
 
     Raises:
-        ValueError: It is no claim, or one that only a newer version can read.
+        ValueError: The JSON is no claim, or needs a newer version.
     """
     if said.get("format_version") != FORMAT_VERSION:
         raise ValueError(f"it has format version {said.get('format_version')!r}, not {FORMAT_VERSION}")
@@ -168,6 +167,7 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
         claim = convert(fields, Claim)
     except ValidationError as error:
         raise _unreadable(str(error), said) from None
+    # Without a fence, the protocol could not know how long to wait before it sends again.
     if claim.state is ClaimState.PENDING and not (claim.fence and claim.tries):
         raise ValueError("it is pending and names no request")
     if claim.state is ClaimState.BOUND and not claim.resource:
@@ -176,10 +176,10 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
 
 
 def checked(time: datetime) -> datetime:
-    """The time in UTC.
+    """Return the time in UTC.
 
     Raises:
-        ValueError: It has no zone, or is so far away that a sum with it may be no time any more.
+        ValueError: The time has no zone, or is so far away that a sum with it may overflow.
     """
     if time.tzinfo is None:
         raise ValueError(f"the time '{time.isoformat()}' has no zone")
@@ -209,7 +209,7 @@ def _odd_field(name: str) -> ValueError:
 
 
 def _cut(text: str, size: int) -> str:
-    """As much of the beginning as takes no more than so many bytes of JSON in UTF-8."""
+    """Return the longest prefix that takes at most `size` bytes of JSON in UTF-8."""
     if len(text) * _ESCAPE > size:
         for index, char in enumerate(text):
             size -= len(json.dumps(char, ensure_ascii=False).encode("utf-8", "backslashreplace")) - 2

@@ -1,4 +1,4 @@
-"""What one commit wants, remembered until every status that it is owed has been seen on it."""
+"""Record of a commit's jobs, kept until all of its statuses have been posted and seen."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class WantedJob:
     """One job of a commit.
 
     Attributes:
-        keys: What its claims can be called: the label of its identity, then those of older hash versions.
-        settled: Whether it had ended before the commit was applied: then another commit was told its end.
+        keys: Keys of its claims: the label of its identity, then those of older hash versions.
+        settled: True if it had ended before the commit was applied: then another commit has its result.
     """
 
     keys: tuple[str, ...]
@@ -27,18 +27,18 @@ class WantedJob:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """What is owed to one commit.
+    """Statuses still to be posted on a commit.
 
     Attributes:
         sha: The commit, 40 hex digits.
-        since: When it was first applied, by the store's clock.
-        number: Grows from one applied commit to the next; 0 where it wasn't applied.
-        jobs: The jobs that it wants, by the base name as the manifest writes it.
-        whole: Whether these are all of its jobs: only then a verdict over all of them can be given.
-        superseded_by: The commit that was applied in its place; "" where it was applied itself.
-        closed: Whether nothing is owed to it any more.
-        told: A digest of what it was told last, as long as that isn't final; "" for nothing.
-        seen: Since when all that it is owed was seen on it; None where it wasn't.
+        since: Time of its first apply, by the store's clock.
+        number: Sequence number of applied commits; 0 if it was not applied.
+        jobs: Its desired jobs, by the base name as written in the manifest.
+        whole: True if these are all of its jobs: only then an overall status is possible.
+        superseded_by: The commit that was applied in its place; "" if it was applied itself.
+        closed: True if no status remains to be posted.
+        told: A digest of the last posted statuses until they are final; "" for none.
+        seen: Time at which all of its statuses were first seen on it; None before.
         applied: The commits that were applied before it, the last ones, oldest first.
     """
 
@@ -55,7 +55,7 @@ class CommitRecord:
 
 
 def record_json(record: CommitRecord) -> dict[str, Any]:
-    """The record as JSON."""
+    """Return the record as JSON."""
     return {
         "formatVersion": FORMAT_VERSION,
         "sha": record.sha,
@@ -74,10 +74,10 @@ def record_json(record: CommitRecord) -> dict[str, Any]:
 
 
 def record_of(said: Any) -> CommitRecord:
-    """The record that `record_json` wrote.
+    """Return the record that `record_json` wrote.
 
     Raises:
-        ValueError: It is none, or one that only a newer version can read.
+        ValueError: The JSON is no record, or needs a newer version.
     """
     try:
         if said["formatVersion"] != FORMAT_VERSION:

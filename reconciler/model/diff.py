@@ -1,4 +1,4 @@
-"""How two JSON values differ, field by field, in a fixed order."""
+"""Differences of two JSON values, field by field, in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Keys = tuple[str | int, ...]
 
 
 def diff(before: Any, after: Any) -> tuple[FieldChange, ...]:
-    """The smallest set of fields that turns `before` into `after`, in document order.
+    """Return the smallest set of fields that turns `before` into `after`, in document order.
 
-    Mapping keys sort by name and list items by index; a value that is on one side only is None on the other.
+    Mapping keys sort by name and list items by index; a value missing on a side is None there.
     """
     return tuple(FieldChange(pointer_of(keys), old, new) for keys, old, new in _walk((), before, after))
 
@@ -36,7 +36,7 @@ def _item(items: list[Any], index: int) -> Any:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """JSON equality: true is not 1, but 1 is 1.0."""
+    """Return JSON equality: true is not 1, but 1 is 1.0."""
     return before == after and isinstance(before, bool) == isinstance(after, bool)
 
 
@@ -56,7 +56,7 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "timeout": ("604800s",),
     "workerCount": ("0",),
 }
-"""By field, what the services set where a job says nothing.
+"""By field, the values that the services set if a job omits it.
 
 As the descriptions in their discovery documents have it (aiplatform v1, revision 20261106: DiskSpec,
 Scheduling; ml v1, revision 20251213: DiskConfig, HyperparameterSpec, ParameterSpec, Scheduling,
@@ -67,30 +67,30 @@ machines. The machine decides between the boot disk's two types.
 _DURATIONS = frozenset({"maxRunningTime", "maxWaitDuration", "maxWaitTime", "timeout"})
 _UNSPECIFIED = "_UNSPECIFIED"
 _BITS = 64
-"""Of the longest integers that the APIs have; Python writes none of more than some thousand digits."""
+"""Length of the APIs' longest integers; Python refuses to print integers of several thousand digits."""
 _CHOOSES_BY_ITSELF = "AutomatedStoppingSpec"
-"""The end of the names of messages that switch something on by being there, empty or not."""
+"""Suffix of the names of messages that switch a feature on even if empty."""
 
 
 def is_filled(field: FieldChange) -> bool:
-    """Whether only `before` has a value, and one that the service may have set by itself."""
+    """Return True if only `before` has a value, and the service may have set it by itself."""
     name = _name(field.pointer)
     return field.after is None and name is not None and _says_nothing(name, field.before)
 
 
 def is_left_out(field: FieldChange) -> bool:
-    """Whether only `after` has a value, and an empty one: the services leave those out."""
+    """Return True if only `after` has a value, and it is empty: the services omit empty values."""
     name = _name(field.pointer)
     return field.before is None and name is not None and _is_empty(name, field.after)
 
 
 def is_default(field: FieldChange) -> bool:
-    """Whether only `after` has a value, and one that the service would have set by itself."""
+    """Return True if only `after` has a value, and the service would have set it by itself."""
     return is_filled(FieldChange(field.pointer, field.after, field.before))
 
 
 def is_spelling(field: FieldChange) -> bool:
-    """Whether both values are one number or one duration, written in two ways."""
+    """Return True if both values are the same number or duration in different spellings."""
     before, after = field.before, field.after
     if _name(field.pointer) in _DURATIONS:
         seconds = _seconds(before)
@@ -99,7 +99,7 @@ def is_spelling(field: FieldChange) -> bool:
 
 
 def _name(pointer: str) -> str | None:
-    """The field's name; None for an item of a list: one more or less is always a difference."""
+    """Return the field's name; None for a list item, as an extra item is always a difference."""
     name = pointer.rpartition("/")[2]
     return None if name.isdigit() else name
 
@@ -116,7 +116,7 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 def _is_empty(name: str, value: Any) -> bool:
-    """Whether a value is the one that a field has before anything is set."""
+    """Return True if a value is the initial value of its field."""
     if name.endswith(_CHOOSES_BY_ITSELF):
         return False
     if isinstance(value, Mapping):
@@ -125,7 +125,7 @@ def _is_empty(name: str, value: Any) -> bool:
 
 
 def _is_number_and_text(number: Any, text: Any) -> bool:
-    """Whether an int64 is written as a number here and as text there."""
+    """Return True if an int64 is a number on the left and the same text on the right."""
     is_number = isinstance(number, int) and not isinstance(number, bool)
     return is_number and isinstance(text, str) and number.bit_length() <= _BITS and str(number) == text
 

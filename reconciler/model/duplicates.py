@@ -1,7 +1,6 @@
-"""Two jobs of one attempt: which of them stays, and which may be cancelled for it.
+"""Duplicate jobs of an attempt: the one to keep, and those that may be cancelled.
 
-A claim's tries decide what is ours: a job that no recorded request made is nobody's to cancel, whatever its
-labels say.
+A claim's request ids decide: a job without a recorded request is never cancelled, even with the right labels.
 """
 
 from __future__ import annotations
@@ -17,26 +16,24 @@ _IN_VAIN = (State.FAILED, State.CANCELLED)
 
 
 def age(run: ActualJob) -> tuple[str, str, int, str]:
-    """Sorts runs by when they were made; those of one moment by the service's number, then by name."""
-    # "…00Z" is before "…00.5Z", and as text it would be behind.
+    """Return a sort key: time of creation, then the service's number, then the name."""
+    # "…00Z" is before "…00.5Z", but sorts after it as text.
     moment, _, fraction = run.create_time.removesuffix("Z").partition(".")
     number = run.resource.rpartition("/")[2]
     return moment, fraction, int(number) if _NUMBER.fullmatch(number) else 0, run.resource
 
 
 def elder(runs: Iterable[ActualJob]) -> ActualJob:
-    """The run that stays: the oldest that neither failed nor was cancelled, else the oldest.
-
-    It depends on nothing but the runs, so that two reconcilers that look at once keep the same one.
-    """
+    """Return the run to keep: the oldest that neither failed nor was cancelled, else the oldest."""
+    # The runs alone decide, so that two reconcilers at the same time keep the same run and cancel the other.
     return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))
 
 
 def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
-    """The run that an attempt's claim is to be bound to; None where there is none that it could be.
+    """Return the run to bind an attempt's claim to, if any.
 
     Args:
-        claim: The attempt's; None where it has none: then every run may be the one.
+        claim: The attempt's claim; None if it has none: then every run counts.
         runs: Runs with the attempt's key and number.
     """
     own = [run for run in runs if claim is None or made(claim, run)]
@@ -44,19 +41,20 @@ def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
 
 
 def made(claim: Claim, run: ActualJob) -> bool:
-    """Whether the run is a job of this claim: the one it names, or one that a recorded request made."""
+    """Return True if the claim names the run or recorded its request."""
     if (run.api_version, run.kind) != (claim.api_version, claim.kind):
         return False
     return run.resource == claim.resource or marked(claim, run)
 
 
 def may_cancel(claim: Claim | None, run: ActualJob) -> bool:
-    """Whether a run may be cancelled at all: it is live, and ours by its labels and by its claim."""
+    """Return True if a run may be cancelled: it is live, and its labels and its claim prove its origin."""
+    # Both the label and the recorded request: a copied label or a stale claim alone is no proof.
     live = not run.state.ended and run.state is not State.CANCELLING
     return live and claim is not None and SOURCE in run.labels and made(claim, run) and marked(claim, run)
 
 
 def marked(claim: Claim, run: ActualJob) -> bool:
-    """Return whether the run's labels name this claim and the mark of one of its requests."""
+    """Return True if the run's labels name this claim and the id of a recorded request."""
     labelled = (run.labels.get(KEY), attempt_of(run)) == (claim.id.key, claim.id.attempt)
     return labelled and run.labels.get(TRY) in claim.tries

@@ -1,4 +1,4 @@
-"""What the service has: actual jobs and their states."""
+"""Actual jobs of the service, their states and labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconciler.model.manifest import JsonObject
 
 
 class State(StrEnum):
-    """The states that the reconciler tells apart, whatever the service's own words are."""
+    """Job states common to all services."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -26,7 +26,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the job can't change its state any more."""
+        """True if the state is final."""
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
@@ -34,17 +34,17 @@ class ActualJob(Struct, frozen=True, gc=False):
     """One job resource of the service, as last read.
 
     Attributes:
-        resource: The service's full resource name, by which it is asked and cancelled.
+        resource: The service's full resource name, used to read and cancel it.
         job_name: `displayName` (Vertex AI) or `jobId` (ml).
         kind: The manifest's kind.
-        state: The state, in the reconciler's words.
-        service_state: The state in the service's word.
+        state: The state, common to all services.
+        service_state: The service's own word for the state.
         labels: The labels on the resource.
-        spec: The part of the resource that a manifest's `spec` stands for, as the service gives it back.
-        body: The resource as the service gives it, only in part where it was listed.
-        create_time, start_time, end_time: RFC 3339 in UTC, "" where not yet.
-        error: The service's error message, "" where none.
-        url: A page for people about the job, "" where there is none.
+        spec: The part of the resource that a manifest's `spec` describes, as returned by the service.
+        body: The resource as returned by the service; only parts of it from a listing.
+        create_time, start_time, end_time: RFC 3339 in UTC, "" until known.
+        error: The service's error message, "" for none.
+        url: The job's web page, "" for none.
     """
 
     resource: str
@@ -67,9 +67,9 @@ class Trials(Struct, frozen=True):
     """The trials of a tuning job.
 
     Attributes:
-        begun: Those that the service has begun to run, by their ids.
-        planned: How many there are at most; they are counted from 1.
-        goes_on: Whether they are counted on from the last of an earlier job, which they are added to.
+        begun: Ids of the trials that the service has started.
+        planned: Largest number of trials; ids count from 1.
+        goes_on: True if the ids continue from the last trial of an earlier job.
     """
 
     begun: frozenset[str]
@@ -78,7 +78,7 @@ class Trials(Struct, frozen=True):
 
 
 class LogEntry(Struct, frozen=True):
-    """One line of a job's log, as Cloud Logging's `LogEntry` gives it: time (RFC 3339), severity, text.
+    """One line of a job's log, from Cloud Logging's `LogEntry`: time (RFC 3339), severity, text.
 
     Attributes:
         replica: The replica's task name; "service" for the training service's own words.
@@ -99,30 +99,30 @@ SOURCE = PREFIX + "source"
 KEY = PREFIX + "key"
 """The whole identity, base32."""
 ATTEMPT = PREFIX + "attempt"
-"""Which attempt the run is, from 1."""
+"""The run's attempt, from 1."""
 CODE = PREFIX + "code"
 """The digest of the source tree, base32; absent without a package."""
 COMMIT = PREFIX + "commit"
-"""The commit that asked for the job, 40 hex digits; absent where the work tree wasn't a clean checkout."""
+"""The commit that asked for the job, 40 hex digits; absent if the work tree wasn't a clean checkout."""
 TRY = PREFIX + "try"
-"""The random mark of the one request that made the job."""
+"""The random id of the request that made the job."""
 INSTANCE = PREFIX + "instance"
 """The environment's `instance` in reconciler.yaml; absent without one."""
 
 _SERVICES_OWN = "goog-"
-"""What Google's services begin the labels with that they add by themselves."""
+"""Prefix of the labels that Google's services add by themselves."""
 _DIGITS = 9
 
 
 def attempt_of(run: ActualJob) -> int:
-    """Which attempt a run is, from its label; 1 where the label says nothing."""
+    """Return a run's attempt from its label; 1 without a valid label."""
     text = run.labels.get(ATTEMPT, "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
     return number or 1
 
 
 def is_of_other_instance(run: ActualJob, source: str, instance: str) -> bool:
-    """Return whether a run belongs to another instance of the same repository in this project and location.
+    """Return True if a run belongs to another instance of the same repository in this project and location.
 
     Args:
         run: The run, with its labels.
@@ -133,17 +133,15 @@ def is_of_other_instance(run: ActualJob, source: str, instance: str) -> bool:
 
 
 def labels_digest(labels: Mapping[str, str]) -> str:
-    """16 hex digits that change when somebody changes a job's labels; those of Google's own don't count."""
+    """Return 16 hex digits of a hash of a job's labels, without those that Google adds."""
     text, values = _text_of(tuple(labels))
     return hashlib.sha256((text % values(labels)).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1000)
 def _text_of(names: tuple[str, ...]) -> tuple[str, Callable[[Mapping[str, str]], tuple[str, ...]]]:
-    """What is hashed of labels of these names, "%s" for each value, and what gives the values.
-
-    Most jobs have labels of the same names, in the same order.
-    """
+    """Return the hashed text with "%s" for each value, and a getter of the values."""
+    # Cached by the names: most jobs have the same label names in the same order.
     own = sorted(name for name in names if not name.startswith(_SERVICES_OWN))
     text = "".join([name.replace("%", "%%") + "=%s\n" for name in own])
     if len(own) > 1:

@@ -1,4 +1,4 @@
-"""What the repository says: one manifest is one job that is wanted."""
+"""Manifests: each valid YAML document describes a desired job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ML_V1 = "ml.googleapis.com/v1"
 
 JsonObject = Mapping[str, Any]
 Packed = JsonObject | Raw | Callable[[], JsonObject]
-"""A JSON object, the MessagePack of one that nobody has looked into yet, or what gives it."""
+"""A JSON object, its MessagePack until it is decoded, or a function that returns it."""
 OnLiveRun = Literal["keep", "cancel"]
 
 
 def unpacked(packed: Packed) -> JsonObject:
-    """The object itself."""
+    """Return the object itself, decoded."""
     if isinstance(packed, Raw):
         found: JsonObject = msgpack.decode(packed)
         return found
@@ -26,7 +26,7 @@ def unpacked(packed: Packed) -> JsonObject:
 
 
 class Reconcile(Struct, frozen=True):
-    """How the reconciler treats the job: the manifest's `reconcile`, with its defaults filled in."""
+    """Policy for the job: the manifest's `reconcile`, with its defaults filled in."""
 
     suspend: bool = False
     attempts: int = 1
@@ -42,13 +42,13 @@ class Manifest(Struct, frozen=True):
         api_version: `aiplatform.googleapis.com/v1` or `ml.googleapis.com/v1`.
         kind: `CustomJob`, `HyperparameterTuningJob`, or `Job`.
         name: The base name as written.
-        packed: What `spec` gives: of 10,000 jobs that are as wanted, nobody looks at one.
+        packed: The `spec`, decoded on demand: most jobs are in sync, and their spec is never read.
         labels: The user's labels of the job in the cloud.
-        package: The folder whose code is staged, absolute; None where the job brings none.
-        reconcile: How the reconciler treats the job.
+        package: Absolute path of the folder of staged code; None without code.
+        reconcile: The policy for the job.
         path: The file, relative to the repository's root.
-        line: Where the document starts in the file, from 1.
-        written: `package.path` as the file has it; "" without a package.
+        line: First line of the document in the file, from 1.
+        written: `package.path` as written in the file; "" without a package.
         digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if unknown.
     """
 
@@ -66,7 +66,7 @@ class Manifest(Struct, frozen=True):
 
     @property
     def spec(self) -> JsonObject:
-        """The API's own JSON body in canonical form, with no default filled in."""
+        """The API's JSON body in canonical form, without defaults."""
         return unpacked(self.packed)
 
     @property

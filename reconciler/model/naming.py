@@ -1,9 +1,8 @@
-"""What a job is called: a hash of all that makes it this job and no other.
+"""Job names: a hash of the content that identifies a job.
 
-The names are promises. A job that was submitted under one is found again only under the same, so neither a
-new version of the tool nor another machine may compute another name for the same content. What is hashed has
-a version, which is part of it. A job is looked up under every version before it may be submitted under the
-newest, and vectors in the tests hold the results of each for ever.
+A submitted job is found again only under its name, so every version of the tool and every machine must
+compute the same name for the same content. The hash has a version. A job is looked up under every version
+before it may be submitted under the newest; test vectors fix the results of each version for ever.
 """
 
 from __future__ import annotations
@@ -32,22 +31,21 @@ _exact_json = json.JSONEncoder(
 _fast_json = msgspec.json.Encoder(order="sorted").encode
 _msgpack = msgspec.msgpack.Encoder().encode
 _FLOAT = b"\xcb"
-"""What each float begins with in MessagePack, NaN and the infinities too; elsewhere the byte is rare."""
+"""First byte of each float in MessagePack, NaN and the infinities included; elsewhere rare."""
 
 
 def canonical_json(value: Any) -> bytes:
-    """`value` as JSON in UTF-8 with sorted keys and no blanks; floats as Python's `repr` writes them.
-
-    The bytes are those of Python's `json` for ever, because the names of jobs are made from them. msgspec
-    writes the same ones but for floats (1e16 for 1e+16, null for NaN), so what may hold one goes to `json`.
+    """Return `value` as JSON in UTF-8 with sorted keys and no blanks; floats in the form of Python's `repr`.
 
     Args:
-        value: Made of what JSON knows: mappings with text as keys, lists and tuples, text, whole numbers of
-            any size, floats, booleans, None; subclasses of these too, such as a `StrEnum`.
+        value: Mappings with text keys, lists, tuples, text, integers of any size, floats, booleans and None;
+            subclasses of these too, such as a `StrEnum`.
 
     Raises:
-        ValueError: NaN, an infinity, a lone surrogate or a value that holds itself: none has a JSON form.
+        ValueError: NaN, an infinity, a lone surrogate or a cyclic value: these have no JSON form.
     """
+    # Job names depend on these bytes, so they are those of Python's `json` for ever. msgspec differs only for
+    # floats (1e16 for 1e+16, null for NaN): a value that may have a float goes to `json`.
     try:
         if _FLOAT not in _msgpack(value):
             return _fast_json(value)
@@ -57,19 +55,19 @@ def canonical_json(value: Any) -> bytes:
 
 
 def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
-    """A valid manifest's `spec` with every number in the one form of its type.
+    """Return a valid manifest's `spec` with every number in the canonical form of its type.
 
     int64 fields become decimal strings without leading zeros, as the APIs themselves write them; int32 fields
-    become integers; double fields floats, 0.0 for -0.0. What is no number is left as it is.
+    become integers; double fields floats, 0.0 for -0.0. Other values stay as they are.
 
     Args:
-        spec: Not changed; the result shares with it what needs no change, and is it where nothing does.
+        spec: Never modified; the result shares its unchanged parts.
         schema: The schema of the whole manifest, with local references only. It is compiled once, so it must
             not be changed afterwards.
     """
     compiled = _compiled.get(id(schema))
     if compiled is None:
-        # The schema is kept beside its form, so that its id can't become another one's.
+        # The schema is kept with its form, so that its id can't be reused for another schema.
         compiled = _compiled[id(schema)] = (schema, _compile(schema))
     canonical: dict[str, Any] = _apply(compiled[1], spec)
     return canonical
@@ -77,10 +75,10 @@ def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Form:
-    """What is to be done at one place of a document; None or missing where nothing is.
+    """Conversions at a place of a document and below; None or missing for none.
 
     Attributes:
-        convert: Brings a number at this very place into its one form.
+        convert: Converts a number at this place to its canonical form.
         fields: By key of an object.
         named: All keys that the schema names.
         values: For the keys that it doesn't name.
@@ -102,7 +100,7 @@ _compiled: dict[int, tuple[JsonObject, _Form]] = {}
 
 
 def _apply(form: _Form, value: Any) -> Any:
-    """The value in its form; the very same object where nothing changes in it."""
+    """Return the value in its canonical form; the same object if it is unchanged."""
     if isinstance(value, dict):
         return _apply_to_object(form, value)
     if isinstance(value, list):
@@ -126,7 +124,7 @@ def _apply_to_object(form: _Form, value: dict[str, Any]) -> dict[str, Any]:
 
 def _apply_to_list(form: _Form, items: list[Any]) -> list[Any]:
     applied = [_apply(form, item) for item in items]
-    # Not compared by ==, by which 1 and 1.0 are the same.
+    # Compare by identity: 1 == 1.0.
     return applied if any(map(is_not, applied, items)) else items
 
 
@@ -162,7 +160,7 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"int64": _int64, "int32": _int3
 
 
 def _compile(schema: JsonObject) -> _Form:
-    """The form of a manifest's `spec`, with only the places that lead to a number."""
+    """Return the form of a manifest's `spec`, with only the places that lead to a number."""
     compiler = _Compiler(schema)
     form = compiler.form([schema["properties"]["spec"]])
     compiler.prune()
@@ -170,14 +168,14 @@ def _compile(schema: JsonObject) -> _Form:
 
 
 class _Compiler:
-    """Makes the forms of one schema; each place once, since schemas may refer to themselves."""
+    """Compiler of a schema's forms; each place once, since schemas may refer to themselves."""
 
     def __init__(self, root: JsonObject) -> None:
         self._root = root
         self._forms: dict[frozenset[int], _Form] = {}
 
     def form(self, schemas: Iterable[Any]) -> _Form:
-        """The form of a place that all of `schemas` speak of."""
+        """Return the form of a place described by all of `schemas`."""
         parts = self._parts(schemas)
         key = frozenset(parts)
         if key not in self._forms:
@@ -186,7 +184,7 @@ class _Compiler:
         return self._forms[key]
 
     def _parts(self, schemas: Iterable[Any]) -> dict[int, JsonObject]:
-        """The schemas, and all that they refer to or are put together from, by id."""
+        """Return the schemas and all that they refer to or combine, by id."""
         parts: dict[int, JsonObject] = {}
         todo = [*schemas]
         while todo:
@@ -226,7 +224,7 @@ class _Compiler:
         form.convert = next((_CONVERSIONS[name] for name in formats if name in _CONVERSIONS), None)
 
     def prune(self) -> None:
-        """Cut off what leads to no number, which is nearly everything."""
+        """Remove the places that lead to no number: nearly all."""
         useful: set[int] = set()
         before = -1
         while len(useful) > before:
@@ -247,28 +245,28 @@ _DIGITS_IN_NAME = 16
 
 
 def identity(manifest: Manifest, spec: JsonObject, code: str) -> str:
-    """The identity of the job that a manifest asks for: a SHA-256, as 64 hex digits, of the newest version.
+    """Return the identity of a manifest's job: a SHA-256, as 64 hex digits, of the newest version.
 
     Args:
-        manifest: Gives apiVersion, kind, base name and `rerun`; where it stands and its labels don't count,
-            nor does the rest of `reconcile`.
-        spec: The manifest's spec as `canonical_spec` returns it, with no default of an environment filled in.
+        manifest: apiVersion, kind, base name and `rerun` count; its path, its labels and the rest of
+            `reconcile` don't.
+        spec: The manifest's spec from `canonical_spec`, without an environment's defaults.
         code: The digest of the package's source tree; "" without a package.
     """
     return identities(manifest, spec, code)[0]
 
 
 def identities(manifest: Manifest, spec: JsonObject, code: str) -> tuple[str, ...]:
-    """The identities that all versions give the same job, newest first: it may be there under any of them."""
+    """Return the job's identities under all versions, newest first: it may exist under any of them."""
     return tuple(VERSIONS[version](manifest, spec, code) for version in sorted(VERSIONS, reverse=True))
 
 
 def job_name(base_name: str, identity: str, attempt: int = 1) -> str:
-    """`<base>_<16 digits>`, and `_2`, `_3`, … for later attempts: a valid `jobId` and `displayName`.
+    """Return `<base>_<16 digits>`, with `_2`, `_3`, … for later attempts: a valid `jobId` and `displayName`.
 
     Args:
         base_name: At most 100 characters; '-' is written as '_'.
-        identity: As `identity` returns it.
+        identity: From `identity`.
         attempt: From 1.
     """
     name = f"{base_name.replace('-', '_')}_{identity[:_DIGITS_IN_NAME]}"
@@ -277,20 +275,16 @@ def job_name(base_name: str, identity: str, attempt: int = 1) -> str:
 
 @lru_cache(maxsize=100_000)
 def label_of(identity: str) -> str:
-    """The whole identity as a label's value: lower-case base32, 52 characters.
-
-    Hex would be 64, one more than a label may have.
-    """
+    """Return the whole identity as a label's value: lower-case base32, 52 characters."""
+    # Not hex: its 64 characters are more than the 63 that a label may have.
     return base64.b32encode(bytes.fromhex(identity)).decode("ascii").rstrip("=").lower()
 
 
 def _version_1(manifest: Manifest, spec: JsonObject, code: str) -> str:
-    """Over the canonical JSON of one object with fixed keys, behind a line that no other hash begins with.
-
-    So two different contents are never the same bytes.
-    """
+    # A JSON object with fixed keys, so that different contents never give the same bytes.
     content = {
         "apiVersion": manifest.api_version,
+        # With "-" as "_", like the name itself: two spellings are one job.
         "baseName": manifest.base_name,
         "code": code,
         "kind": manifest.kind,
@@ -302,7 +296,7 @@ def _version_1(manifest: Manifest, spec: JsonObject, code: str) -> str:
 
 
 VERSIONS: dict[int, Callable[[Manifest, JsonObject, str], str]] = {1: _version_1}
-"""What is hashed, by version: one is added when it changes, and none is ever changed or taken away."""
+"""Hash functions by version: add a version for a change; never change or remove a version."""
 
 HASH_VERSION = max(VERSIONS)
 """The version that names new jobs."""

@@ -1,4 +1,4 @@
-"""The plan as data: what is rendered, digested, compared and applied."""
+"""Plan as data: rendered, digested, compared and applied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 
 class Action(StrEnum):
-    """What apply does about one job."""
+    """Action of apply on a job."""
 
     SUBMIT = "submit"
     RETRY = "retry"
@@ -26,7 +26,7 @@ class Action(StrEnum):
 
 
 class DriftKind(StrEnum):
-    """How what there is can differ from what is wanted without apply mending it by itself."""
+    """Kinds of drift: differences that apply does not resolve by itself."""
 
     ORPHANED = "orphaned"
     SUPERSEDED = "superseded"
@@ -37,7 +37,7 @@ class DriftKind(StrEnum):
 
 
 class Stuck(StrEnum):
-    """Why a job that is left alone hasn't done what is wanted of it."""
+    """Why an unchanged job is not in sync."""
 
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -48,7 +48,7 @@ class Stuck(StrEnum):
 
 
 class Edit(StrEnum):
-    """How a job's manifest differs from the one of a base commit."""
+    """Difference of a job's manifest from the base commit's."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -57,12 +57,12 @@ class Edit(StrEnum):
 
 
 class Target(Struct, frozen=True):
-    """Where the plan is for.
+    """Environment of a plan.
 
     Attributes:
         environment: The environment's name.
-        engine, project, location: As the environment has them.
-        sharing: Another environment with the same engine and project, whatever its location; "" for none.
+        engine, project, location: From the environment.
+        sharing: Another environment with the same engine and project, in any location; "" for none.
     """
 
     environment: str
@@ -76,13 +76,13 @@ class DesiredJob(Struct, frozen=True):
     """A manifest with its identity.
 
     Attributes:
-        manifest: What the repository says.
+        manifest: The manifest.
         identity: The whole SHA-256, 64 hex digits.
         job_name: `<base>_<first 16 digits>`, the first attempt's name.
         code: SHA-256 of the package's source tree, 64 hex digits; "" without a package.
-        packed: What `spec` gives.
-        earlier: The identities that older versions of the hash gave the same content, newest first.
-        keys: All of these identities as labels have them, its own first; () where nobody has made them yet.
+        packed: The `spec`, decoded on demand.
+        earlier: Identities of the same content under older versions of the hash, newest first.
+        keys: All of these identities as labels, its own first; () if not computed yet.
     """
 
     manifest: Manifest
@@ -101,7 +101,7 @@ class DesiredJob(Struct, frozen=True):
 
 @dataclass(frozen=True, order=True, slots=True)
 class FieldChange:
-    """One field that differs: JSON pointer below `spec`, and both values; None where there is none."""
+    """Changed field: JSON pointer below `spec`, and both values; None for a missing value."""
 
     pointer: str
     before: Any = field(compare=False)
@@ -109,22 +109,21 @@ class FieldChange:
 
 
 class Change(Struct, frozen=True):
-    """What is to be done about one job, and why.
+    """Action on a job, and its reason.
 
     Attributes:
-        action: What apply does.
-        reason: A short phrase for readers; nothing branches on it.
-        base_name: The base name as the manifest writes it.
+        action: The action of apply.
+        reason: A short phrase for readers; code never branches on it.
+        base_name: The base name as written in the manifest.
         job_name: The run's name, with its attempt.
         attempt: From 1.
-        fields: How the wanted spec differs from the newest run of the same base name.
-        desired: The wanted job; None for a cancel.
-        actual: The run that the change is about; None where there is none.
-        key: The key of the claim that the change is about: an older one where an older version of the hash
-            named the content.
-        repair: Whether a cancel is of a second job of one attempt.
-        stuck: Why nothing is done about a job that isn't as wanted; None where it is, or where something is.
-        edit: How the manifest differs from the base commit's; None in a plan that asked the service.
+        fields: Differences of the desired spec from the newest run of the same base name.
+        desired: The desired job; None for a cancel.
+        actual: The run of the change, if any.
+        key: The key of the change's claim, possibly from an older version of the hash.
+        repair: True if a cancel is of a duplicate job of an attempt.
+        stuck: Reason for leaving an out-of-sync job unchanged; None for a job in sync or a planned action.
+        edit: Difference from the base commit's manifest; None in a plan against the service.
         notes: Other differences from the base, and their effect on live runs; one sentence each.
         code_changed: True if the staged code differs from the base's.
         hours: The most accelerator-hours of one run, by the base's manifest and by the work tree's; 0 for a
@@ -152,7 +151,7 @@ class Change(Struct, frozen=True):
 
 
 class Drift(Struct, frozen=True, order=True):
-    """One finding about what there is."""
+    """Reported difference of an actual job."""
 
     kind: DriftKind
     job_name: str
@@ -179,12 +178,12 @@ class Comparison(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """All changes and findings, sorted.
+    """All changes and drift, sorted.
 
     Attributes:
-        digest: "sha256:" and 64 hex digits; None where no service was asked.
-        whole: Whether it is about all that the repository wants.
-        comparison: The base commit that stands for the actual jobs; None where a service was asked.
+        digest: "sha256:" and 64 hex digits; None in a plan against a base commit.
+        whole: True if it covers all jobs of the repository.
+        comparison: The base commit in place of actual jobs; None in a plan against the service.
     """
 
     target: Target

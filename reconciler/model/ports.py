@@ -1,7 +1,7 @@
-"""What the deciding core asks of the outside: claims, jobs, credentials that expire, a clock, chance.
+"""Ports of the core to the outside: claims, jobs, expiring credentials, a clock, random bytes.
 
-The product plugs in Google's APIs or the embedded service's; the simulator plugs in a world that loses,
-delays and forgets.
+The product implements them with Google's APIs or the embedded service's; the simulator with a world that
+loses, delays and forgets.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
-    from reconciler.model.commit_record import CommitRecord  # most passes owe no commit anything
+    from reconciler.model.commit_record import CommitRecord  # most passes read no commit record
 
 
 REFUSALS = frozenset({400, 401, 403, 404, 412, 413, 429})
-"""The HTTP statuses that can say for certain that nothing was made."""
+"""HTTP statuses that can prove that no job was made."""
 
 REASONS = frozenset(
     {
@@ -35,17 +35,17 @@ REASONS = frozenset(
         "UNAUTHENTICATED",
     }
 )
-"""The words of `google.rpc.Status` that say so; another word, or none, may be a proxy's or a gateway's."""
+"""Codes of `google.rpc.Status` that prove it; any other answer may come from a proxy or a gateway."""
 
 
 class Created(Struct, frozen=True):
-    """The service named the job that it made."""
+    """Answer of a service that made a job."""
 
     job: ActualJob
 
 
 class Refused(Struct, frozen=True):
-    """The service made nothing and said why; `retry_after` is in seconds, None where it doesn't say."""
+    """Answer of a service that made no job; `retry_after` is in seconds, None if not given."""
 
     status: int
     reason: str
@@ -54,19 +54,19 @@ class Refused(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True):
-    """A job has the name already; the service makes no second one of that name."""
+    """Answer of a service that already has a job of that name."""
 
     message: str
 
 
 class NotSent(Struct, frozen=True):
-    """Not a byte of the request left."""
+    """Failure before any byte of the request left."""
 
     message: str
 
 
 class Unknown(Struct, frozen=True):
-    """There may be a job, or there may come one."""
+    """Unknown outcome: a job may exist or still appear."""
 
     message: str
 
@@ -75,118 +75,119 @@ Answer = Created | Refused | Taken | NotSent | Unknown
 
 
 def refusal(status: int, reason: str, message: str, retry_after: float | None = None) -> Answer:
-    """What an error answer means: a refusal only where status and word both are known to mean one.
+    """Classify an error answer: a refusal only if both status and reason prove it.
 
     Args:
         status: The HTTP status.
-        reason: `error.status` of the answer's JSON body; "" where it has none.
+        reason: `error.status` of the answer's JSON body; "" if missing.
         message: In one line, for people.
         retry_after: The seconds that the answer asks to wait.
     """
     if status == 409 and reason == "ALREADY_EXISTS":
         return Taken(message)
+    # A wrong "refused" would permit a second create, a wrong "unknown" only costs time.
     if status in REFUSALS and reason in REASONS:
         return Refused(status, reason, message, retry_after)
     return Unknown(message)
 
 
 class Versioned(Struct, frozen=True, gc=False):
-    """A claim as it was read; `generation` changes with every write of it, and is never 0."""
+    """A claim as read; `generation` changes with every write and is never 0."""
 
     claim: Claim
     generation: int
 
 
 class ClaimRead(Struct, frozen=True):
-    """One look at a claim: `found` is None where there is none; `now` is the store's own time."""
+    """Result of a claim's read: `found` is None if it is missing; `now` is the store's own time."""
 
     found: Versioned | None
     now: datetime
 
 
 class ClaimStore(Protocol):
-    """Durable claims, changed only by whoever knows what is there: linearizable, says Cloud Storage."""
+    """Durable claims with compare-and-swap; linearizable, as Cloud Storage documents."""
 
     def check(self, runs: int) -> None:
-        """Check that this is the store that this repository began with; write nothing.
+        """Check that this is the repository's original store; never write.
 
         Args:
-            runs: How many runs of this repository the service has: with none, an empty store may be new
-                where nobody has to prepare it.
+            runs: Number of the repository's runs in the service: only without runs, an empty store may be
+                new, if the engine needs no preparation.
 
         Raises:
-            ServiceError: It is another store, or it was emptied.
+            ServiceError: The store is another one, or was emptied.
         """
 
     def found(self) -> None:
-        """Make this the repository's store, where it is new; nothing where it is that already."""
+        """Make a new store the repository's own; do no more if it is already."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
-        """Return every claim of this repository in this target; raises ServiceError rather than a part."""
+        """Return every claim of this repository in this target; raise ServiceError if any is unavailable."""
 
     def read(self, id: ClaimId) -> ClaimRead:
-        """One claim as it is now."""
+        """Return the current claim."""
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
-        """Replace the claim of this generation, 0 for none; None where that isn't what is there.
+        """Replace the claim of this generation, 0 for none; return None if the generation differs.
 
         Raises:
-            ServiceError: Whether it was written may be unknown: read again.
+            ServiceError: The write failed or its result is unknown: read again.
         """
 
 
 class VersionedRecord(Struct, frozen=True):
-    """A commit's record as it was read; `generation` changes with every write of it, and is never 0."""
+    """A commit's record as read; `generation` changes with every write and is never 0."""
 
     record: CommitRecord
     generation: int
 
 
 class CommitStore(Protocol):
-    """What is owed to commits, changed only by whoever knows what is there."""
+    """Records of commits with compare-and-swap."""
 
     def all(self) -> Mapping[str, VersionedRecord]:
-        """The records of one environment, by commit; raises ServiceError where it can't have them all."""
+        """Return an environment's records, by commit; raise ServiceError if any is unavailable."""
 
     def write(self, record: CommitRecord, generation: int) -> bool:
-        """Replace the record of this generation, 0 for none; False where that isn't what is there."""
+        """Replace the record of this generation, 0 for none; return False if the generation differs."""
 
     def remove(self, sha: str, generation: int) -> None:
-        """Remove the record of this generation; nothing where that isn't what is there."""
+        """Remove the record if it has this generation."""
 
     def now(self) -> datetime:
-        """The store's own time."""
+        """Return the store's own time."""
 
 
 class JobApi(Protocol):
-    """The jobs of one target. Every listing is complete, or raises ServiceError."""
+    """Jobs of a target. Every listing is complete, or raises ServiceError."""
 
     def runs(self) -> tuple[ActualJob, ...]:
-        """All runs that carry this repository's source label, without their specs."""
+        """Return all runs with this repository's source label, without their specs."""
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
-        """All jobs that carry this key label, whichever source they have, without their specs."""
+        """Return all jobs with this key label, from any source, without their specs."""
 
     def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
-        """A job as it is now, with its spec; raises NotFoundError."""
+        """Return the current job, with its spec; raise NotFoundError if missing."""
 
     def named(self, api_version: str, kind: str, job_name: str) -> str | None:
-        """The resource name that a job of that name has; None where the service chooses it."""
+        """Return the resource name for a job name; None if the service chooses resource names."""
 
     def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
-        """Send one create, once, with this credential and no other."""
+        """Send a create exactly once, with this credential and no other."""
 
     def cancel(self, job: ActualJob) -> None:
-        """Ask for the job's end."""
+        """Request the job's cancel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Proof of identity that ends at a known time and can't be renewed.
+    """Credential that expires at a known time and can't be renewed.
 
     Attributes:
-        headers: What the request carries.
-        expires: When the service stops to take it, by the service's clock, never too early.
+        headers: Headers of the request.
+        expires: Time from which the service refuses it, by the service's clock; never too early.
     """
 
     headers: Mapping[str, str] = field(repr=False)
@@ -194,17 +195,17 @@ class Credential:
 
 
 class Fence(Protocol):
-    """Makes the credentials that bound when a create can be accepted."""
+    """Source of credentials: their expiry bounds the time at which a create can be accepted."""
 
     def mint(self) -> Credential:
-        """A new credential for one create; raises ServiceError."""
+        """Return a new credential for a single create, or raise ServiceError."""
 
 
 class Clock(Protocol):
-    """The process's own time: good for its own waiting, and for nothing that others see."""
+    """The process's own clock, only for its own waits: other processes never see its times."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Return seconds since a fixed moment."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -212,16 +213,16 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What at-most-once rests on beside the fence.
+    """Time bounds that at-most-once needs besides the fence.
 
     Attributes:
         executes: The longest time between the arrival of a create's head and its job's existence. The service
             judges the credential when the head arrives. So this time includes the body's way, of which the
             transport allows 60 s to write (`HttpRequest.timeout`).
         visible: The longest time between a job's existence and its being in every listing.
-        look_again: Seconds between two looks, both of which must find nothing, before a create is sent anew.
-        lifetime: How long a create's credential lasts, where that can be chosen.
-        pace: Seconds from one create to the next, over all that one apply sends: Vertex AI takes 60 a minute.
+        look_again: Seconds between the two searches that must find no job before a create is sent again.
+        lifetime: Lifetime of a create's credential, if it can be chosen.
+        pace: Seconds between the creates of an apply: Vertex AI accepts 60 a minute.
     """
 
     executes: timedelta
@@ -238,13 +239,13 @@ EMBEDDED_BOUNDS = Bounds(timedelta(seconds=2), timedelta(0), 0.1, timedelta(seco
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All that the core knows of the outside of one target.
+    """All ports of a target.
 
     Attributes:
-        source: The id of the repository whose jobs these are.
-        chance: Gives that many random bytes.
-        bounds: What the waiting rests on.
-        owner: Who this process is, for people who read a claim.
+        source: The repository's id.
+        chance: Returns the given number of random bytes.
+        bounds: Time bounds of the service.
+        owner: Description of this process, for people who read a claim.
         instance: The environment's `instance`; "" for none.
         neighbours: The instances of the repository's other environments with the same project and location.
     """

@@ -1,4 +1,4 @@
-"""What is known of each attempt at each content: its claim, and the runs that the service has of it."""
+"""Attempts at each content: the claim, and the service's runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Attempt(Struct, frozen=True):
     """One attempt at one content.
 
     Attributes:
-        id: Which.
-        claim: None where it has none.
-        run: The run that counts; None where the service has none.
-        others: Further runs that requests of ours made, oldest first.
-        strangers: Runs with the attempt's labels that the claim knows nothing of, oldest first.
+        id: The content's key and the attempt's number.
+        claim: Its claim, if any.
+        run: The run that counts; None if the service has none.
+        others: Further runs of its own requests, oldest first.
+        strangers: Runs with the attempt's labels but no recorded request, oldest first.
     """
 
     id: ClaimId
@@ -39,47 +39,47 @@ class Attempt(Struct, frozen=True):
 
     @property
     def state(self) -> State | None:
-        """The run's state, or how it ended where the service has it no more; None where neither is known."""
+        """State of the run, or the recorded end of a deleted run; None if unknown."""
         if self.run:
             return self.run.state
         return self.claim.ended if self.claim else None
 
     @property
     def bound(self) -> bool:
-        """Whether it is recorded which job it became."""
+        """True if the claim names the attempt's job."""
         return self.claim is not None and self.claim.state is ClaimState.BOUND
 
     @property
     def failed(self) -> bool:
-        """Whether it was seen to fail: only then the next attempt may be made."""
+        """True if it is known to have failed: only then the next attempt may be made."""
         return self.bound and self.state is State.FAILED
 
     @property
     def name(self) -> str:
-        """The name of its run."""
+        """Name of its run."""
         if self.claim:
             return self.claim.job_name
         return self.run.job_name if self.run else ""
 
 
 def base_of(name: str) -> str:
-    """The base name that a job name begins with; the whole name where it isn't one of ours."""
+    """Return the base name of a job name; the whole name if it has another form."""
     found = _JOB_NAME.fullmatch(name)
     return found["base"] if found else name
 
 
 def keys_of(job: DesiredJob) -> tuple[str, ...]:
-    """The keys that a job's claims and runs can have: its own, then those of older versions of the hash."""
+    """Return the keys of a job's claims and runs: its own, then those of older versions of the hash."""
     return job.keys or tuple(label_of(identity) for identity in (job.identity, *job.earlier))
 
 
 def attempts_by_base(
     desired: Iterable[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> dict[str, list[Attempt]]:
-    """Every attempt that has a claim or a run, by base name with '-' as '_', in a fixed order.
+    """Return every attempt with a claim or a run, by base name with '-' as '_', in a fixed order.
 
-    A run whose content is known to be of another kind is left out: a tuning job's trials are custom jobs,
-    and may have its labels.
+    Leave out runs of another kind than their content's: a tuning job's trials are custom jobs, and may have
+    its labels.
     """
     kinds = {id.key: (claim.api_version, claim.kind) for id, claim in claims.items()}
     bases = {id.key: claim.base_name.replace("-", "_") for id, claim in claims.items()}
@@ -99,6 +99,7 @@ def _attempts(
     bound = {claim.resource: id for id, claim in claims.items() if claim.resource}
     runs = defaultdict(list)
     for run in _once(actual):
+        # The claim's name for a run counts more than labels, which can be edited outside.
         id = bound.get(run.resource) or _id_of(run)
         if kinds.get(id.key) in (None, (run.api_version, run.kind)):
             runs[id].append(run)
@@ -106,7 +107,7 @@ def _attempts(
 
 
 def _once(runs: Iterable[ActualJob]) -> Iterable[ActualJob]:
-    """Each job once, oldest first: overlapping pages list one twice, and the later state counts."""
+    # Overlapping pages may list a job twice: the later state counts.
     by_resource = {run.resource: run for run in sorted(runs, key=lambda run: _PROGRESS[run.state])}
     return sorted(by_resource.values(), key=age)
 

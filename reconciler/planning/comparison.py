@@ -1,4 +1,4 @@
-"""How a wanted job differs from the newest run that its base name had: what a plan shows, and its reason."""
+"""Differences between a desired job and the newest run of its base name, and the reason for a submission."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CODE_POINTER = "/package"
 
 
 def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[FieldChange, ...]]:
-    """Why a job is submitted for the first time, and how it differs from what ran before.
+    """Return the reason for a first submission, and the differences from the previous run.
 
     Args:
-        job: The wanted job.
+        job: The desired job.
         before: The attempts at other contents of its base name.
     """
     last = _newest(before)
@@ -34,7 +34,8 @@ def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[Fie
 def predecessors(
     desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> list[ActualJob]:
-    """Return the runs whose specs a plan compares with: the newest of each base name with new content."""
+    """Return the runs that a plan compares with: the newest of each base name with new content."""
+    # Content with a claim was submitted before: its change needs no comparison.
     claimed = {id.key for id in claims}
     new = [job for job in desired if claimed.isdisjoint(keys_of(job))]
     if not new:
@@ -55,7 +56,7 @@ def _newest(attempts: Iterable[Attempt]) -> Attempt | None:
 
 
 def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
-    """The fields of the spec that a manifest changed, and whether the code changed."""
+    """Return the changed fields of the spec, and a field for changed code."""
     fields = tuple(field for field in diff(before.spec, job.spec) if not _is_no_change(field))
     old, new = before.labels.get(CODE, ""), label_of(job.code) if job.code else ""
     return fields if old == new else (FieldChange(CODE_POINTER, old or None, new or None), *fields)
@@ -66,22 +67,22 @@ def _is_no_change(field: FieldChange) -> bool:
 
 
 def _rerun_changed(claim: Claim | None, job: DesiredJob) -> bool | None:
-    """Whether `rerun` changed; None where nobody knows."""
+    """Return True if `rerun` changed; None if unknown."""
     known = claim.rerun if claim else ""
     return known != rerun_digest(job.manifest.reconcile.rerun) if known else None
 
 
 def why_changed(count: int, *, code: bool, rerun: bool | None) -> str:
-    """Why a job is another one than before, as a short phrase.
+    """Return the reason for a job's new identity, as a short phrase.
 
     Args:
-        count: How many fields of its spec differ.
-        code: Whether its code differs.
-        rerun: Whether its `rerun` differs; None where nobody knows.
+        count: Number of changed fields of its spec.
+        code: True if its code changed.
+        rerun: True if its `rerun` changed; None if unknown.
     """
     said = [f"{count} field{'s' if count > 1 else ''} changed"] if count else []
     said += ["the code changed"] if code else []
-    # Where nothing else differs, it is what makes this another job, unless it is known to be the same.
+    # Without another difference, `rerun` must have changed, unless it is known to be the same.
     if rerun or (rerun is None and not said):
         said.append("rerun changed")
     *first, last = said or ["only a default was written out or left out"]

@@ -1,4 +1,4 @@
-"""What is to be done about one wanted job, and why: the table that the plan's submissions rest on."""
+"""Decision table: the change of one desired job, and its reason."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def decide(
     """Return the one change of a desired job.
 
     Args:
-        target: Where it is to run.
+        target: The job's target.
         job: The desired job.
-        of_base: All attempts at the contents that its base name had, its own among them.
-        doubtful: Live runs of any content that may be the environment's own, as `Observed.doubtful` has them.
+        of_base: All attempts of its base name, at its own and at other contents.
+        doubtful: Live runs of any content that may be the environment's own, from `Observed.doubtful`.
     """
     return _Decision(target, job, of_base, doubtful).change()
 
 
 class _Decision:
-    """One wanted job, and what is known of it."""
+    """A desired job with its attempts."""
 
     def __init__(
         self, target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob]
@@ -62,6 +62,7 @@ class _Decision:
         open_ = [attempt for attempt in self._mine if not attempt.failed]
         if self._job.manifest.reconcile.suspend:
             return self._suspended(open_)
+        # An open attempt blocks any other: it may have a job that is still alive.
         if open_:
             return self._open(_counting(open_))
         return self._after_failure(_counting(self._mine)) if self._mine else self._first()
@@ -85,11 +86,11 @@ class _Decision:
         return self._submission(label_of(self._job.identity), 1, reason, fields=fields)
 
     def _after_failure(self, last: Attempt) -> Change:
-        """Every attempt so far was seen to fail."""
         number = last.id.attempt
         left = self._job.manifest.reconcile.attempts - number
         if left <= 0:
             return self._ended(last, State.FAILED)
+        # A run of unknown origin may do the same work: a submission beside it could pay twice.
         beside = self._beside()
         if beside:
             return self._about(
@@ -99,13 +100,13 @@ class _Decision:
         return self._submission(last.id.key, number + 1, reason, actual=last.run)
 
     def _beside(self) -> ActualJob | None:
-        """A run that no recorded request made, and that may do what a submission would do."""
+        """Return a run without a recorded request that may do the same work as a submission."""
         strangers = (run for attempt in self._mine for run in attempt.strangers)
         odd = (attempt.run for attempt in self._odd if attempt.run)
         return next((run for run in (*strangers, *odd) if _counts(run)), None)
 
     def _open(self, attempt: Attempt) -> Change:
-        """An attempt that isn't known to have failed: there is no other beside it."""
+        # While an attempt is not known to have failed, no other attempt may start beside it.
         claim = attempt.claim
         wanted = self._job.manifest.reconcile.attempts
         if attempt.id.attempt > wanted and not attempt.bound and not attempt.run:
@@ -127,7 +128,6 @@ class _Decision:
                 assert_never(claim.state)
 
     def _again(self, attempt: Attempt, reason: str, *, fresh: bool = False) -> Change:
-        """The submission of an attempt that has begun."""
         return self._submission(attempt.id.key, attempt.id.attempt, reason, actual=attempt.run, fresh=fresh)
 
     def _why_pending(self, claim: Claim) -> str:
@@ -141,6 +141,7 @@ class _Decision:
     def _held(self, attempt: Attempt, claim: Claim) -> Change:
         if attempt.run and attempt.run.resource != claim.odd:
             return self._again(attempt, _found(attempt))
+        # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
             return self._none(attempt, f"given up; {_RERUN}", Stuck.GIVEN_UP)
         how = f'run "reconciler resolve {self._name(attempt)} --resubmit" or "--give-up"'
@@ -160,7 +161,7 @@ class _Decision:
                 assert_never(state)
 
     def _ended(self, attempt: Attempt, state: State) -> Change:
-        """What ended stays ended, also where other content ran since, or the service forgot it."""
+        """Return the change of an ended attempt: it stays ended, even if other content ran since."""
         stuck, remedy = _END[state]
         if self._overtaken(attempt):
             said = f"already ran as {self._name(attempt)} ({state.lower()}); {_RERUN}"
@@ -169,7 +170,8 @@ class _Decision:
         return self._none(attempt, "; ".join([state.lower(), *gone, *remedy]), stuck)
 
     def _overtaken(self, attempt: Attempt) -> bool:
-        """Whether other content ran later; what the service forgot is older than what it still has."""
+        """Return True if other content ran later."""
+        # A run that the service has dropped is older than each run that it still has.
         others = [other.run for other in self._rest if other.run]
         return any(attempt.run is None or age(run) > age(attempt.run) for run in others)
 
@@ -183,7 +185,7 @@ class _Decision:
         actual: ActualJob | None = None,
         fresh: bool = True,
     ) -> Change:
-        """A submission, unless something forbids it; `fresh` where no request of it can make a job."""
+        """Return a submission, or the reason against it; `fresh` if no earlier request can make a job."""
         action = Action.SUBMIT if number == 1 else Action.RETRY
         if self._target.engine == "google" and self._job.manifest.api_version == ML_V1:
             return self._about(Action.BLOCKED, _ML_IS_GONE, key, number, actual=actual)
@@ -199,7 +201,7 @@ class _Decision:
         return self._about(action, reason, key, number, fields=fields, actual=actual)
 
     def _clash(self, name: str) -> str | None:
-        """Two contents may share the 16 digits of a name; the whole identity in the key tells them apart."""
+        """Return the error for other content with this job name, which has only 16 digits of the hash."""
         for attempt in self._rest:
             for run in (attempt.run, *attempt.others, *attempt.strangers):
                 if run and run.job_name == name:
@@ -252,11 +254,11 @@ _END: dict[State, tuple[Stuck | None, list[str]]] = {
     State.FAILED: (Stuck.FAILED, [f'raise "attempts" or {_RERUN}']),
     State.CANCELLED: (Stuck.CANCELLED, [_RERUN]),
 }
-"""What an end leaves to do, and how; a state without an entry is no end."""
+"""By final state: the reason for being out of sync, and the remedies."""
 
 
 def _ml_is_shared(target: Target) -> str:
-    """Say that another environment's run of this content can't be told from the environment's own."""
+    """Return the error for an AI Platform job in a project that two environments share."""
     return (
         f"the environment {quote(target.sharing)} has the project {quote(target.project)} too, and AI "
         "Platform does not tell their jobs apart: write a project of its own in the environment that is new"
@@ -264,7 +266,7 @@ def _ml_is_shared(target: Target) -> str:
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
-    """Whether an attempt can have been made: only labels speak of it, and there is none before one failed."""
+    # Without a claim, an attempt rests on labels alone; a later attempt needs a failed predecessor.
     before = attempt.id.attempt - 1
     return (
         attempt.claim is not None or before == 0 or any(a.failed for a in attempts if a.id.attempt == before)
@@ -272,7 +274,7 @@ def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
 
 
 def _counting(attempts: Sequence[Attempt]) -> Attempt:
-    """The attempt that says how its content stands: one whose job is known goes before one that isn't."""
+    """Return the attempt that decides: the latest with a known job, else the latest."""
     return max(reversed(attempts), key=lambda attempt: (attempt.state is not None, attempt.id.attempt))
 
 
@@ -290,7 +292,7 @@ def _before_instance(run: ActualJob) -> str:
 
 
 def _unsettled(attempt: Attempt) -> str:
-    """What goes on with a suspended job all the same."""
+    """Return the remaining activity of a suspended job, as a clause."""
     if attempt.state and not attempt.state.ended:
         return f"; its run goes on: {attempt.state.lower()}"
     if attempt.claim and attempt.claim.state is ClaimState.PENDING:
@@ -301,7 +303,7 @@ def _unsettled(attempt: Attempt) -> str:
 
 
 def _counts(run: ActualJob) -> bool:
-    """Whether a run may have done, or may yet do, what a further attempt would do."""
+    """Return True if a run did, or may still do, the work of a further attempt."""
     return run.state not in (State.FAILED, State.CANCELLED)
 
 

@@ -1,4 +1,4 @@
-"""How what there is differs from what is wanted, and what of it is cancelled."""
+"""Differences between actual and desired jobs, and the cancels that resolve them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
 from reconciler.planning.attempts import Attempt, keys_of
 
 Finding = tuple[Drift, Change | None]
-"""What was found, and the cancel that mends it, where one may."""
+"""A difference, and the cancel that resolves it, if permitted."""
 
 
 def of_wanted(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
-    """What happened outside to an attempt at what is wanted."""
+    """Yield outside changes to an attempt of a desired job."""
     about = Drift(DriftKind.MODIFIED, attempt.name, job.manifest.name, "")
     wanted = attempt.bound and not job.manifest.reconcile.suspend
     if wanted and attempt.state is None:
@@ -31,7 +31,7 @@ def of_wanted(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
 
 
 def superseded(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
-    """The live run of another content of a wanted job's base name."""
+    """Yield the live run of other content under a desired job's base name."""
     run = attempt.run
     if run is None or run.state.ended:
         return
@@ -47,12 +47,13 @@ def superseded(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
 
 
 def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
-    """The live run of a base name that no manifest has.
+    """Yield the live run of a base name without a manifest.
 
     Args:
-        attempt: The attempt at it.
-        base_name: What it is called where it has no claim.
-        any_wanted: Whether there is any manifest at all: else none was deleted, but all are out of sight.
+        attempt: Its attempt.
+        base_name: Its name if it has no claim.
+        any_wanted: False if the repository has no manifest at all. Then no run is cancelled: the manifests
+            are more likely out of sight than deleted.
     """
     run = attempt.run
     if run is None or run.state.ended:
@@ -71,12 +72,13 @@ def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[
 
 
 def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
-    """All runs of an attempt but the one that counts; those that its own requests made are cancelled."""
+    """Yield the surplus runs of an attempt; runs of its own requests are cancelled."""
     for run in attempt.others:
         assert attempt.run is not None, "others are beside a run that stays"
         stays = attempt.run.resource
         detail = f"a second run of one attempt ({run.state.lower()}): {run.resource} beside {stays}"
         finding = Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail)
+        # A copied label is no proof of origin: only a run of a recorded request may be cancelled.
         if not may_cancel(attempt.claim, run):
             yield finding, None
         elif any_wanted:
@@ -90,7 +92,7 @@ def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterato
 
 
 def foreign(job: DesiredJob, runs: Iterable[ActualJob]) -> Iterator[Drift]:
-    """Live runs of the wanted content that belong to another repository; nothing is done about them."""
+    """Yield live runs of the desired content that belong to another repository; they are never cancelled."""
     for run in runs:
         if run.labels.get(KEY) in keys_of(job) and not run.state.ended:
             whose = run.labels.get(SOURCE, "nobody")
@@ -129,5 +131,4 @@ def _cancel(attempt: Attempt, run: ActualJob, reason: str) -> Change:
 
 
 def _for(job: DesiredJob, change: Change) -> Change:
-    """The change, told of the manifest that causes it."""
     return replace(change, base_name=job.manifest.name, path=job.manifest.path, line=job.manifest.line)

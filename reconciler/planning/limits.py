@@ -1,4 +1,4 @@
-"""The brakes on one apply: the reviewed plan, and the most it may submit, cancel and cost."""
+"""Limits on an apply: the reviewed plan, and the most that it may submit, cancel and cost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SUBMISSIONS = (Action.SUBMIT, Action.RETRY)
 
 
 def check_brakes(plan: Plan, hours: float, limits: Limits, reviewed: str | None) -> None:
-    """Raise RefusedError where the plan isn't the reviewed one, or does more than the limits allow.
+    """Raise RefusedError if the plan differs from the reviewed plan or exceeds a limit.
 
     Args:
-        plan: What is about to be applied.
+        plan: The plan to apply.
         hours: The most accelerator-hours that its submissions can use.
-        limits: The environment's.
-        reviewed: The digest of the plan that was looked at; None where none was.
+        limits: The environment's limits.
+        reviewed: Digest of the reviewed plan; None without a review.
     """
     if reviewed is not None and reviewed != plan.digest:
         raise RefusedError(
@@ -33,7 +33,7 @@ def check_brakes(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
 
 
 def check_limit(name: str, planned: float, most: float | None) -> None:
-    """Raise RefusedError where more is planned than one apply may do; None is no limit."""
+    """Raise RefusedError if the plan exceeds a limit; None is no limit."""
     if most is not None and planned > most:
         raise RefusedError(
             f"the plan holds {planned:.10g} {name}, and one apply may do {most:.10g}",

@@ -1,4 +1,4 @@
-"""What came of a plan, and how the jobs stand."""
+"""Results of applied changes, and the status of each job."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 
 Recorded = Literal["none", "pending", "bound", "rejected", "held"]
-"""How far a submission has come, as its claim says."""
+"""State of a submission, from its claim."""
 
 
 class Status(StrEnum):
-    """How far apply came with one change."""
+    """Result of one change."""
 
     APPLIED = "applied"
     FAILED = "failed"
@@ -27,11 +27,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one change.
+    """Result of one change, with its job.
 
     Attributes:
-        state: The job's state as last seen, None where there is no job.
-        resource: The job's resource name, "" where there is none.
+        state: The job's last known state; None without a job.
+        resource: The job's resource name; "" without a job.
     """
 
     change: Change
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One line of `status`: a run, an attempt whose run isn't there, or a wanted job without any."""
+    """Row of `status`: a run, an attempt without a run, or a desired job without an attempt."""
 
     job_name: str
     base_name: str
@@ -64,9 +64,9 @@ class JobStatus:
 def job_statuses(
     desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> list[JobStatus]:
-    """All runs, all attempts whose runs are gone or not known yet, and all wanted jobs without either.
+    """Return all runs, all attempts without a run, and all desired jobs without an attempt.
 
-    By base name; then what the service no longer has, the runs by age, and what isn't known to have one.
+    Sort by base name; then deleted runs, runs by age, and attempts of unknown outcome.
     """
     rows: list[JobStatus] = []
     by_base = attempts_by_base(desired, actual, claims)
@@ -108,7 +108,6 @@ def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
 
 
 def _of_claim(claim: Claim, base_name: str) -> JobStatus:
-    """An attempt whose run isn't there: gone, refused, held, or of unknown outcome."""
     return JobStatus(
         job_name=claim.job_name,
         base_name=base_name,
@@ -123,7 +122,7 @@ def _of_claim(claim: Claim, base_name: str) -> JobStatus:
 
 
 def _said(claim: Claim) -> str:
-    """Why an attempt has no job that is known, and what to do about it."""
+    """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
         return 'given up; change "rerun" to run it again'
     if claim.state is ClaimState.HELD:

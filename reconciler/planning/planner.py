@@ -1,4 +1,4 @@
-"""Desired jobs, claims and actual jobs in, a plan out: no input, no output, no clock."""
+"""Planner: a pure function from desired jobs, claims and actual jobs to a plan."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def make_plan(
     source: str | None = None,
     doubtful: Sequence[ActualJob] = (),
 ) -> Plan:
-    """What apply would do, and what it would leave.
+    """Return the plan: the changes that apply makes, and the drift that it reports.
 
     Args:
-        target: Where the plan is for.
-        desired: The wanted jobs, with unique base names.
+        target: The plan's target.
+        desired: The desired jobs, with unique base names.
         actual: The runs that were listed as this repository's, in any order.
         claims: Every claim of this repository in the target.
         body_of: The request body of a desired job, for the digest; the same for every attempt.
-        whole: Whether `desired` is all that the repository wants; only then a run can be judged orphaned.
-        source: The repository's id: runs with another one are told of, and else left out; None where all are
-            its own.
-        doubtful: Live runs that may be the environment's own, as `Observed.doubtful` has them: nothing of
-            their content is sent beside them.
+        whole: True if `desired` has all jobs of the repository; only then a run can be orphaned.
+        source: The repository's id: runs with another id are reported, but otherwise left out; None if all
+            runs are its own.
+        doubtful: Live runs that may be the environment's own, from `Observed.doubtful`: their content is not
+            submitted while they run.
     """
     own, foreign = by_owner(actual, claims, source)
     by_base = attempts_by_base(desired, own, claims)
@@ -53,9 +53,10 @@ def make_plan(
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
         findings += ((found, None) for found in drift.foreign(job, foreign))
+    # With only some paths selected, a base name without a manifest may be on another path.
     if whole:
         findings += _of_unwanted(by_base, any_wanted=bool(desired))
-    # A run that a claim names may have another's source by now: somebody gave it away.
+    # A claim's run may have another source label by now: then it belongs to another repository.
     changes += (
         cancel
         for _, cancel in findings
@@ -74,7 +75,7 @@ def by_owner(
     own: list[ActualJob] = []
     foreign: list[ActualJob] = []
     for run in runs:
-        # A claim's job stays ours when somebody takes our label from it.
+        # A claim's job stays the repository's own without its label: labels can be edited outside.
         is_own = source is None or run.labels.get(SOURCE) == source or run.resource in bound
         (own if is_own else foreign).append(run)
     return own, foreign
@@ -88,11 +89,12 @@ def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> I
             yield from ((found, None) for found in drift.of_wanted(job, attempt))
             continue
         for found, cancel in drift.superseded(job, attempt):
+            # Never cancel for a successor that can't start.
             yield found, cancel if _replaces(change) else None
 
 
 def _replaces(change: Change) -> bool:
-    """Whether the wanted content runs, or ran: else nothing takes the place of what is cancelled for it."""
+    """Return True if the desired content runs or ran: only then may it replace a cancelled run."""
     return change.action is not Action.BLOCKED and change.stuck not in (Stuck.SUSPENDED, Stuck.GIVEN_UP)
 
 
@@ -110,7 +112,7 @@ def _order(change: Change) -> tuple[str, str, str, str]:
 
 
 def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:
-    """A SHA-256 over the target and every change that isn't `none`."""
+    """Return a SHA-256 of the target and every change other than `none`."""
     said: Mapping[str, object] = {
         "target": [target.environment, target.engine, target.project, target.location],
         "changes": [

@@ -1,4 +1,4 @@
-"""Cancels that are checked: asked for, waited for, and told as the job really ended."""
+"""Cancel requests, and the wait for the state in which the job really ends."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ _ASKED = 3
 
 
 def ask(ports: Ports, run: ActualJob) -> None:
-    """Ask for a run's end.
-
-    A service refuses that for a run that has just ended, and an answer may get lost: then the run's own state
-    counts, and where it says neither that it ended nor that it ends, it is asked again, as asking twice does
-    no more than asking once. Raises ReconcilerError where that is in vain too.
-    """
+    """Request the cancel of a run, up to 3 times; raise the last ReconcilerError if all requests fail."""
     for asked in range(1, _ASKED + 1):
         try:
             ports.jobs.cancel(run)
             return
         except ReconcilerError:
+            # The service refuses the cancel of a run that has just ended, and its answer may get lost: the
+            # run's own state decides. A repeated cancel has no further effect.
             if _is_ending(ports, run):
                 return
             if asked == _ASKED:
@@ -36,16 +33,16 @@ def _is_ending(ports: Ports, run: ActualJob) -> bool:
 
 
 def end_of(ports: Ports, run: ActualJob, until: float, pause: float) -> State:
-    """The state in which a run ended: a cancel may come too late.
+    """Return the state in which a run ended: a cancel may come too late.
 
     Args:
         ports: The target.
         run: The run.
-        until: When patience is over, by `ports.clock`; then it is the state in which the run is.
-        pause: Seconds between two looks.
+        until: Deadline by `ports.clock`; after it, return the run's current state.
+        pause: Seconds between two reads.
 
     Raises:
-        ReconcilerError: The run can't be asked.
+        ReconcilerError: The run can't be read.
     """
     while True:
         state = _state(ports, run)

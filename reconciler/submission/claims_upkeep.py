@@ -1,4 +1,4 @@
-"""What a claim remembers is kept true: the manifest's place and wishes, and how its job ended."""
+"""Updates of claims with the manifest's current path and policy and the job's final state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reconciler.submission.protocol import bound
 
 
 def runs_by_claim(observed: Observed) -> dict[ClaimId, list[ActualJob]]:
-    """The runs that each claim may be about: those with its labels, and the one that it names."""
+    """Return the runs of each claim: those with its labels, and the run that it names."""
     bound = {claim.resource: id for id, claim in observed.known.items() if claim.resource}
     found: dict[ClaimId, list[ActualJob]] = defaultdict(list)
     for run in observed.runs:
@@ -25,32 +25,31 @@ def runs_by_claim(observed: Observed) -> dict[ClaimId, list[ActualJob]]:
 
 
 def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -> Claim:
-    """The claim as it should be; equal to the given one where nothing is news.
+    """Return the updated claim; equal to the given claim if it is up to date.
 
     Args:
-        claim: As it is.
-        job: The wanted job of this content; None where nothing wants it any more: then what it last wished
-            stays.
-        runs: Those that `runs_by_claim` gives.
+        claim: The stored claim.
+        job: The desired job of this content; None if no manifest has it: the stored policy stays.
+        runs: The claim's runs, from `runs_by_claim`.
     """
     wished = _wished(claim, job) if job else claim
     if claim.state is ClaimState.BOUND:
         return _seen(wished, runs)
     made_ = [run for run in runs if made(claim, run)]
-    # A wanted job is compared first. What nobody wants any more is what its mark says.
+    # `Submitter.adopt` compares a desired job before it binds. Without a manifest, the request id decides.
     return bound(wished, elder(made_)) if made_ and job is None else wished
 
 
 def is_left(claim: Claim, job: DesiredJob | None, known: Mapping[ClaimId, Claim]) -> bool:
-    """Whether nothing goes on with a submission whose outcome isn't known.
+    """Return True if no apply continues a submission with an unknown outcome.
 
     Args:
         claim: Its claim.
-        job: The wanted job of this content, None where nothing wants it any more.
+        job: The desired job of this content; None if no manifest has it.
         known: Every claim.
     """
     before = known.get(ClaimId(claim.id.key, claim.id.attempt - 1))
-    # An attempt is called for by the failure of the one before, which may turn out to be none.
+    # Only a failed predecessor justifies an attempt, and its recorded state may change.
     is_called_for = claim.id.attempt == 1 or (before is not None and before.ended is State.FAILED)
     is_wanted = job is not None and not job.manifest.reconcile.suspend
     return claim.state is ClaimState.PENDING and not (is_wanted and is_called_for)
@@ -62,7 +61,7 @@ def _wished(claim: Claim, job: DesiredJob) -> Claim:
 
 
 def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
-    """A job that stays in place of the one that the claim names, an end, or that the job is gone."""
+    # The audit may keep an older duplicate instead of the job that the claim names.
     stays = kept(claim, runs)
     if stays is not None and stays.resource != claim.resource:
         claim = replace(

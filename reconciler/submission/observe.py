@@ -1,4 +1,4 @@
-"""One look at a target: its claims and its runs, and whether they can be believed."""
+"""Claims and runs of a target, and the checks that its listings are complete."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from itertools import islice
 
 from msgspec import Struct
 
-from reconciler.base.errors import NotFoundError
+from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, checked
 from reconciler.model.duplicates import marked
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
-from reconciler.submission.listings import blind, is_old
 
 _ASKED = 3
-"""Ended jobs that are read by name where a listing is empty."""
+"""Ended jobs that are read by name if a listing is empty."""
 
 
 class Observed(Struct, frozen=True, dict=True):
-    """What there was, at one look.
+    """Claims and runs of a target at the time of the read.
 
     Attributes:
         claims: Every claim of the repository in this target.
         runs: Every run of it, without their specs.
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
-            time when it had another `instance`, or none; as `_doubtful` has them.
+            time before its `instance` changed.
     """
 
     claims: Mapping[ClaimId, Versioned]
@@ -36,26 +35,26 @@ class Observed(Struct, frozen=True, dict=True):
 
     @cached_property
     def known(self) -> Mapping[ClaimId, Claim]:
-        """The claims without their generations."""
+        """Claims without their generations."""
         return {id: found.claim for id, found in self.claims.items()}
 
 
 def observe(ports: Ports) -> Observed:
-    """Return the claims and runs of one look.
+    """Read the claims and runs of a target.
 
-    A claim's job that the listing leaves out is asked for by name. Where it is there, with its labels, and
-    isn't so young that a listing may still lack it, listings can't be trusted, and a search for jobs that
-    finds nothing would mean nothing. The same holds for an empty listing while the service still has one of
-    the jobs that ended, of which a few are read.
+    Read by name each bound job that the listing leaves out, and a few ended jobs if the listing is empty.
 
     Raises:
-        ServiceError: A service can't be asked; the claims aren't this repository's; the listing is blind.
+        ServiceError: A service is unavailable, the claims belong to another repository, or the listing leaves
+            out a job that it must show.
     """
-    # The claims first: a job that a claim names was there before its claim was listed.
+    # The claims first: a job that a claim names existed before its claim was listed.
     claims = ports.claims.listed()
     listed = ports.jobs.runs()
     own, others = _by_instance(ports, claims, listed)
     ports.claims.check(len(own))
+    # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
+    # "not found" for "never made", and submit again.
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
     runs = (*own, *_unlisted(ports, missing))
     return Observed(claims, runs, _doubtful(ports, claims, runs, others))
@@ -85,19 +84,18 @@ def _doubtful(
 ) -> tuple[ActualJob, ...]:
     """Return the live runs of other instances that may have been submitted for this one.
 
-    Until its first run with its present label, an environment may have submitted under any other: when its
-    claims were prepared says nothing, as its settings may have been merged later. What was created after that
-    run and carries the label of a neighbour is the neighbour's. This holds for an environment without
-    `instance` too: its own runs are those without the label.
+    Before its first run with its present label, an environment may have submitted under any other label. A
+    later run with a neighbour's label is the neighbour's. The same holds for an environment without
+    `instance`: its own runs have no such label.
 
-    An instance that no environment has now was this environment's, or a removed one's: its runs are doubtful
-    at any age, as an environment that gave up its `instance` has older runs from before it had one.
+    Runs of an instance that no environment has now are doubtful at any age: it may have been this
+    environment's earlier `instance`.
     """
     live = [run for run in others if not run.state.ended]
     if not live:
         return ()
-    # Where the time of an own run can't be read, or the service has it no more, the oldest of the rest is
-    # younger, and more is doubtful.
+    # Without the oldest own run (deleted, or its time unreadable), `first` is later and more runs are
+    # doubtful: the safe side.
     own = (run for run in runs if _is_submitted(ports, claims, run))
     first = min((time for time in map(_created, own) if time), default=None)
 
@@ -111,9 +109,9 @@ def _doubtful(
 
 
 def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: ActualJob) -> bool:
-    """Return whether a run has the environment's label and the mark of one of its requests.
+    """Return True if a run has the environment's label and the id of a recorded request.
 
-    A run without the label that a claim binds may be from before the label, and anybody can copy a job.
+    The claim alone is no proof: a bound run without the label may be older than the label.
     """
     if run.labels.get(SOURCE) != ports.source or run.labels.get(INSTANCE, "") != ports.instance:
         return False
@@ -122,7 +120,7 @@ def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: Actual
 
 
 def _created(run: ActualJob) -> datetime | None:
-    """Return when a run was created; None where its time can't be read."""
+    """Return the time of a run's creation; None if it can't be parsed."""
     try:
         return checked(datetime.fromisoformat(run.create_time))
     except ValueError:
@@ -130,7 +128,7 @@ def _created(run: ActualJob) -> datetime | None:
 
 
 def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
-    """The claims whose job should be among the runs, and isn't."""
+    """Return the bound claims with a job that is missing from the runs."""
     seen = {run.resource for run in runs}
     return [
         claim
@@ -140,7 +138,7 @@ def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -
 
 
 def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
-    """Return a few claims whose jobs ended, and which only a listing can find without the claim."""
+    """Return a few claims of ended jobs that have names chosen by the service."""
     ended = (
         found.claim
         for found in claims.values()
@@ -158,5 +156,45 @@ def _unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
             continue
         labelled = job.labels.get(SOURCE) == ports.source and job.labels.get(KEY) == claim.id.key
         if labelled and is_old(ports, claim.id, job):
-            raise blind(job)
+            raise _incomplete_listing(job)
         yield job
+
+
+def check_search(ports: Ports, witnesses: Iterable[ActualJob]) -> None:
+    """Raise ServiceError if a search by key leaves out a job that it must find.
+
+    The first witness decides that the service still has and that is older than `Bounds.visible`.
+
+    Args:
+        ports: The target.
+        witnesses: Jobs of the same kind, with the labels of their submission.
+    """
+    for witness in witnesses:
+        key = witness.labels.get(KEY, "")
+        found = ports.jobs.with_key(witness.api_version, witness.kind, key)
+        if any(job.resource == witness.resource for job in found):
+            return
+        try:
+            job = ports.jobs.read(witness.api_version, witness.kind, witness.resource)
+        except NotFoundError:
+            continue
+        if job.labels.get(KEY) == key and is_old(ports, ClaimId(key, attempt_of(job)), job):
+            raise _incomplete_listing(job)
+
+
+def _incomplete_listing(job: ActualJob) -> ServiceError:
+    return ServiceError(
+        f"the service's listing leaves out {job.resource}, which is there: nothing can be decided",
+        hint="try again in some minutes; if it stays, the listing's filter no longer works",
+    )
+
+
+def is_old(ports: Ports, id: ClaimId, job: ActualJob) -> bool:
+    """Return True if every listing must show the job, by the store's clock at a read of this claim."""
+    now = ports.claims.read(id).now
+    try:
+        return now - datetime.fromisoformat(job.create_time) > ports.bounds.visible
+    except (ValueError, TypeError):
+        # Without a readable time the job counts as old: a needless stop costs a person's look, and a listing
+        # that leaves out jobs may cost a second job.
+        return True

@@ -1,15 +1,23 @@
-"""At most one job for each attempt: the protocol between a claim, a credential that expires, and one request.
+"""Protocol that submits at most one job per attempt: a claim, an expiring credential, one create request.
 
-The services take no id from us that would make a second create harmless, so the order of things does:
+The services accept no request id that would make a second create harmless, so safety comes from the order
+of steps. `Submitter` runs them in this order:
 
-1. A claim is written before the request leaves, by compare-and-swap: of two reconcilers one sends.
-2. The request carries a credential that expires at a time that the claim names, and that nothing renews: a
-   process that slept meanwhile is refused by the service.
-3. A request whose outcome isn't known is looked for by its mark. It is sent anew only when its credential has
-   expired, what was accepted must have become a job, and every listing must show it: after `fence + executes
-   + visible`, by the store's clock.
+1. Read the claim (`_run`). BOUND: finished. HELD: only bind an existing job. PENDING, REJECTED: go on.
+2. Look for the attempt's job (`adoption.JobSearch`). If it exists, bind it and send no create.
+3. If a request may have left and no job is visible (`_recover`), wait until `fence + executes + visible` by
+   the store's clock: by then its credential has expired, an accepted request has become a job, and every
+   listing shows that job. Then look a second time.
+4. Mint a credential for one create (`_send`). It expires at a known time and is never renewed, so the
+   service refuses a process that was suspended in between.
+5. Write the claim as PENDING by compare-and-swap, with a new request id and the credential's expiry: of
+   several reconcilers, only the one that wrote the claim goes on to send.
+6. Send the create (`_create`). The request id is a label of the job.
+7. Write the result to the claim (`_record`): BOUND, REJECTED or HELD. After an unknown outcome it stays
+   PENDING.
 
-So there is at most one request that can still make a job at any time, and nothing waits for a dead process.
+At any time, at most one request can still make a job. A crash between two steps leaves a claim from which
+the next call continues.
 """
 
 from __future__ import annotations
@@ -21,11 +29,11 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.base.errors import ServiceError
 from reconciler.base.sanitize import one_line
 from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState
 from reconciler.model.duplicates import elder
-from reconciler.model.job import INSTANCE, KEY, SOURCE, TRY, ActualJob, State, attempt_of, labels_digest
+from reconciler.model.job import TRY, ActualJob, State, labels_digest
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (
     Answer,
@@ -38,33 +46,33 @@ from reconciler.model.ports import (
     Unknown,
     Versioned,
 )
-from reconciler.submission.adoption import differences
-from reconciler.submission.listings import check_search
+from reconciler.submission.adoption import JobSearch, Mismatch
+from reconciler.submission.observe import check_search
 from reconciler.submission.quota import USED_UP, NotBegunError, Quota
 
 MAX_UNANSWERED = 5
-"""Requests in a row without a known outcome, after which a person has to say how it goes on."""
+"""Consecutive requests without a known outcome before the claim is HELD for a person."""
 MAX_TRIES = 20
-"""Marks that a claim keeps, the newest; each refusal brings one, and a claim has to stay small."""
+"""Newest request ids that a claim keeps: each refusal adds an id, and a claim has a size limit."""
 
 _ROUNDS = 10
 _SENDINGS = 3
-_MARK_BYTES = 16
+_REQUEST_ID_BYTES = 16
 _WRITE_PAUSES = (1.0, 2.0)
-"""Seconds before a claim is written again: Cloud Storage takes one write a second of one object."""
+"""Seconds before a claim is written again: Cloud Storage accepts 1 write per second and object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One attempt that is to be submitted.
+    """Submission of one attempt.
 
     Attributes:
-        claim: What its claim says of it; the state and what follows from it don't count.
-        body: The create's body with the mark that it is given, labels and all.
-        earlier: The claims that older versions of the hash would have made for the same content.
-        witnesses: Other jobs of its kind, which a search by key must find before it is sent again.
-        attempts: The most attempts that the manifest allows. A later one is bound where its job is found, and
-            never sent; None for no limit.
+        claim: The claim to write; its state and outcome fields are ignored.
+        body: Returns the create's body, labels included, for a request id.
+        earlier: Claim ids of the same content under older versions of the hash.
+        witnesses: Other jobs of the same kind that a search by key must find before a request is sent again.
+        attempts: The manifest's limit on attempts; None for no limit. A later attempt is bound to an existing
+            job, but never sent.
     """
 
     claim: Claim
@@ -76,14 +84,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How far a submission came.
+    """Result of a submission so far.
 
     Attributes:
-        claim: As it is now: BOUND, REJECTED or HELD, or PENDING where the outcome isn't known yet.
-        job: The job that it was bound to just now.
-        until: PENDING: when the outcome can be settled at the latest, by the service's clock.
-        now: The service's time when that was said.
-        said: PENDING: what is known of why the outcome isn't.
+        claim: The current claim: BOUND, REJECTED or HELD, or PENDING for an unknown outcome.
+        job: The job that this call bound.
+        until: PENDING: latest time at which the outcome can be settled, by the service's clock.
+        now: The service's time at that answer.
+        said: PENDING: the known cause of the unknown outcome.
     """
 
     claim: Claim
@@ -93,34 +101,21 @@ class Settlement:
     said: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Odd:
-    """A job that has an attempt's name or labels, and why it can't be taken for the attempt's own."""
-
-    job: ActualJob
-    why: str
-
-    @property
-    def said(self) -> str:
-        return f"{self.job.resource} has its name or labels, and {self.why}"
-
-
 class Submitter:
-    """Settles submissions; holds nothing between two calls, as its process may die at any moment.
+    """Protocol runner without state between calls: its process may die at any moment.
 
-    Several may be settled at once, from several threads, with submitters of their own and one quota.
+    Several threads may submit at once, each with its own submitter, sharing one quota.
 
     Args:
         ports: The target.
-        quota: Lets creates go; None where nothing has to be waited for.
+        quota: The shared rate limiter for creates; None for no limit.
     """
 
     def __init__(self, ports: Ports, quota: Quota | None = None) -> None:
         self._ports = ports
-        self._source = ports.source
-        self._instance = ports.instance
         self._claims = ports.claims
         self._jobs = ports.jobs
+        self._search = JobSearch(ports)
         self._fence = ports.fence
         self._clock = ports.clock
         self._chance = ports.chance
@@ -129,70 +124,71 @@ class Submitter:
         self._quota = quota or Quota(ports.clock, ports.chance)
 
     def settle(self, order: Order) -> Settlement:
-        """Bring a submission as far as it can come now; of its requests one at a time can make a job.
+        """Advance a submission as far as possible now, with at most one request that can still make a job.
 
         Raises:
-            NotBegunError: The service takes no more creates for now; nothing was begun.
-            ServiceError: A service can't be asked; what was begun is in the claim, and the next call goes on.
+            NotBegunError: The service accepts no more creates for now; no claim was written.
+            ServiceError: A service is unavailable; the claim holds the progress, and the next call continues.
         """
-        return self._rounds(order, lambda found, now: self._step(order, found, now))
+        return self._run(order, lambda found, now: self._step(order, found, now))
 
     def adopt(self, order: Order) -> None:
-        """Bind a submission to its job where that is there, or hold it; sends nothing."""
+        """Bind a submission to its existing job, or hold it for a job that differs; never send a request."""
         found = self._claims.read(order.claim.id).found
         if found is None or found.claim.state is ClaimState.BOUND:
             return
-        seen = self._look(order, found.claim)
-        if isinstance(seen, ActualJob) or (seen and seen.job.resource != found.claim.odd):
-            self._settled(found, seen)
+        job = self._search.find(order.claim, order.body, found.claim)
+        # A mismatch that the claim already names is no news: writing it again would only contend with others.
+        if isinstance(job, ActualJob) or (job and job.job.resource != found.claim.odd):
+            self._bind_or_hold(found, job)
 
     def resubmit(self, order: Order) -> Settlement:
-        """Go on with a submission that is held or refused, because a person says so.
+        """Continue a held or refused submission on a person's request.
 
-        A job that one of its requests made is bound, whatever it differs in. Else it is sent again, after the
-        same waiting as for everything that may still be under way.
+        Bind a job that one of its requests made, even if it differs. Otherwise send again, after the same
+        wait for earlier requests as in `settle`.
         """
-        return self._rounds(order, lambda found, now: self._forced(order, found, now))
+        return self._run(order, lambda found, now: self._forced_step(order, found, now))
 
     def give_up(self, id: ClaimId) -> Claim | None:
-        """Hold a submission for ever; the claim as it is then, None where there is none.
+        """Hold a submission for ever and return its claim; None if no claim exists.
 
-        It is BOUND where its job is there: that isn't given up by saying so.
+        If its job exists, the claim is BOUND instead: giving up does not undo a submission.
         """
         for _ in range(_ROUNDS):
             found = self._claims.read(id).found
             if found is None or found.claim.state is ClaimState.BOUND:
                 return found.claim if found else None
-            mine = self._made(found.claim)
+            jobs = self._search.own_jobs(found.claim)
             held = replace(found.claim, state=ClaimState.HELD, given_up=True)
-            settled = bound(found.claim, elder(mine)) if mine else held
+            settled = bound(found.claim, elder(jobs)) if jobs else held
             written = self._put(replace(settled, owner=self._owner), found.generation)
             if written:
                 return written.claim
         raise _contended(id)
 
     def conclude(self, id: ClaimId) -> None:
-        """Write down that nothing came of a submission that nobody goes on with, once nothing can."""
+        """Reject an abandoned PENDING submission once none of its requests can make a job any more."""
         read = self._claims.read(id)
-        ripe = self._ripe(read.found.claim) if read.found else None
+        ripe = self._settles_at(read.found.claim) if read.found else None
+        # Before that time, a request may still make a job: REJECTED would then permit a second create.
         if read.found is None or ripe is None or read.now <= ripe:
             return
         claim = read.found.claim
-        if claim.state is ClaimState.PENDING and not self._made(claim):
+        if claim.state is ClaimState.PENDING and not self._search.own_jobs(claim):
             self._clock.sleep(self._bounds.look_again)
-            if not self._made(claim):
+            # Look twice: a single incomplete listing must not pass for the job's absence.
+            if not self._search.own_jobs(claim):
                 said = "no job came of it, and nothing asked for it any more"
                 self._put(replace(claim, state=ClaimState.REJECTED, error=said), read.found.generation)
 
-    def _made(self, claim: Claim) -> list[ActualJob]:
-        """The jobs that the claim's recorded requests made."""
-        return [job for job in self._listed(claim) if job.labels.get(TRY) in claim.tries]
+    # Step 1: read the claim, and choose the next step by its state.
 
-    def _rounds(
+    def _run(
         self, order: Order, step: Callable[[Versioned | None, datetime], Settlement | None]
     ) -> Settlement:
-        """Take steps until one settles something: each begins with what the claim is now."""
         for _ in range(_ROUNDS):
+            # Read again in every round: a step returns None if another reconciler changed the claim first.
             read = self._claims.read(order.claim.id)
             settled = step(read.found, read.now)
             if settled is not None:
@@ -201,45 +197,46 @@ class Submitter:
 
     def _step(self, order: Order, found: Versioned | None, now: datetime) -> Settlement | None:
         if found is None:
-            # Nothing was begun: thousands of looks for nothing are spared where nothing can be sent anyway.
+            # Before any search: an exhausted quota would make thousands of searches useless.
             self._quota.check()
-            return self._first(order, now)
+            return self._begin(order, now)
         match found.claim.state:
             case ClaimState.BOUND:
+                # For ever, even if the service no longer has the job: a new request would run it twice.
                 return Settlement(found.claim)
             case ClaimState.PENDING:
                 return self._recover(order, found, now)
             case ClaimState.REJECTED:
                 early = found.claim.not_before is not None and now < found.claim.not_before
-                return Settlement(found.claim, now=now) if early else self._again(order, found, now)
+                return Settlement(found.claim, now=now) if early else self._send_if_absent(order, found, now)
             case ClaimState.HELD:
-                seen = self._look(order, found.claim)
-                return self._settled(found, seen) if isinstance(seen, ActualJob) else Settlement(found.claim)
+                job = self._search.find(order.claim, order.body, found.claim)
+                if isinstance(job, ActualJob):
+                    return self._bind(found.claim, found.generation, job)
+                return Settlement(found.claim)
 
-    def _forced(self, order: Order, found: Versioned | None, now: datetime) -> Settlement | None:
+    def _forced_step(self, order: Order, found: Versioned | None, now: datetime) -> Settlement | None:
         if found is None or found.claim.state is ClaimState.BOUND:
             return self._step(order, found, now)
         if found.claim.state is ClaimState.REJECTED:
-            return self._again(order, found, now)
+            return self._send_if_absent(order, found, now)
         return self._recover(order, found, now, forced=True)
 
-    def _first(self, order: Order, now: datetime) -> Settlement | None:
-        """There is no claim: a job may be there all the same, if claims got lost."""
+    def _begin(self, order: Order, now: datetime) -> Settlement | None:
         self._check_failed_before(order.claim.id)
+        # A claim under an older version of the hash is for the same content: a second would submit it twice.
         for id in order.earlier:
             older = self._claims.read(id).found
             if older is not None:
                 return Settlement(older.claim)
-        seen = self._look(order, None)
-        return (
-            self._send(order, None, now) if seen is None else self._settled(Versioned(order.claim, 0), seen)
-        )
+        # Claims may have been lost: a job of this content may exist without a claim.
+        job = self._search.find(order.claim, order.body, None)
+        if job is None:
+            return self._send(order, None, now)
+        return self._bind_or_hold(Versioned(order.claim, 0), job)
 
     def _check_failed_before(self, id: ClaimId) -> None:
-        """Raise ServiceError for a further attempt unless the one before it is known to have failed.
-
-        That it failed is written down first: the service may drop its record, and then nobody would know.
-        """
+        """Raise ServiceError unless the previous attempt, if any, is known to have failed."""
         if id.attempt == 1:
             return
         before = self._claims.read(ClaimId(id.key, id.attempt - 1)).found
@@ -248,6 +245,7 @@ class Submitter:
             if not claim.ended:
                 job = self._jobs.read(claim.api_version, claim.kind, claim.resource)
                 claim = replace(claim, ended=job.state if job.state.ended else None)
+            # Record the failure before the next attempt: the service may drop the job, and with it the proof.
             if claim.ended is State.FAILED and (claim == before.claim or self._put(claim, before.generation)):
                 return
         raise ServiceError(
@@ -255,27 +253,35 @@ class Submitter:
             hint="run `reconciler plan` again: jobs changed since the last plan",
         )
 
-    def _again(self, order: Order, found: Versioned, now: datetime) -> Settlement | None:
-        """It made no job, as far as its answer can be believed: one look, then it is sent anew."""
-        seen = self._look(order, found.claim)
-        return self._send(order, found, now) if seen is None else self._settled(found, seen)
+    # Step 3: make sure that no earlier request can still make a job.
+
+    def _has_unique_name(self, order: Order) -> bool:
+        """Return whether the service makes only one job of a name: then no wait is needed."""
+        claim = order.claim
+        return self._jobs.named(claim.api_version, claim.kind, claim.job_name) is not None
+
+    def _send_if_absent(self, order: Order, found: Versioned, now: datetime) -> Settlement | None:
+        # A refusal should mean that no job exists; the search guards against an answer that was wrong.
+        job = self._search.find(order.claim, order.body, found.claim)
+        return self._send(order, found, now) if job is None else self._bind_or_hold(found, job)
 
     def _recover(
         self, order: Order, found: Versioned, now: datetime, *, forced: bool = False
     ) -> Settlement | None:
-        """A request may have left: find its job, or make sure that there can be none."""
-        seen = self._look(order, found.claim, forced=forced)
-        if seen is not None:
-            return self._settled(found, seen)
-        ripe = self._ripe(found.claim)
-        if not self._named(order):
+        job = self._search.find(order.claim, order.body, found.claim, forced=forced)
+        if job is not None:
+            return self._bind_or_hold(found, job)
+        ripe = self._settles_at(found.claim)
+        if not self._has_unique_name(order):
+            # Until then the request may still be accepted, or its job be missing from listings.
             if ripe is not None and now <= ripe:
                 return Settlement(found.claim, until=ripe, now=now)
+            # Look twice: a single incomplete listing must not pass for the job's absence.
             self._clock.sleep(self._bounds.look_again)
-            seen = self._look(order, found.claim, forced=forced)
-            if seen is not None:
-                return self._settled(found, seen)
-            # The plan's listing may be an hour old by now, with a quota to wait for.
+            job = self._search.find(order.claim, order.body, found.claim, forced=forced)
+            if job is not None:
+                return self._bind_or_hold(found, job)
+            # A broken filter finds no job at all, and the plan's check may be an hour old after a quota wait.
             check_search(self._ports, order.witnesses)
         unanswered = found.claim.unanswered + 1
         if unanswered >= MAX_UNANSWERED and not forced:
@@ -286,142 +292,104 @@ class Submitter:
         except NotBegunError as error:
             if forced or not error.message or (ripe is not None and now <= ripe):
                 raise
-            # Nothing came of it, and nothing can any more: that is known, and is said.
+            # No earlier request can make a job now, and no new request left: REJECTED is certain.
             return self._reject(found, error.message, None)
 
-    def _ripe(self, claim: Claim) -> datetime | None:
-        """After this moment, what no listing shows will never be there; None where no request was sent."""
+    def _settles_at(self, claim: Claim) -> datetime | None:
+        """Return the time after which an unlisted job can never appear; None if no request was sent."""
         return claim.fence and claim.fence + self._bounds.executes + self._bounds.visible
+
+    # Steps 4 to 6: mint a credential, write the claim, send one create.
 
     def _send(
         self, order: Order, found: Versioned | None, now: datetime, unanswered: int = 0
     ) -> Settlement | None:
-        """Claim the sending of one request, and send it."""
+        """Run steps 4 to 7; return None if another reconciler wrote the claim first."""
         number = order.claim.id.attempt
+        # The plan had this attempt because its job existed: without the job, sending would pass the limit.
         if order.attempts is not None and number > order.attempts:
             raise ServiceError(
                 f'attempt {number} is not sent: its job is gone, and "attempts" is {order.attempts}',
                 hint="run `reconciler plan` again: jobs changed since the last plan",
             )
+        # Wait for the quota before the credential is minted: a long wait would outlast it.
         self._quota.begin()
         started = self._clock.monotonic()
         credential = self._fence.mint()
+        # A fence in the past would permit a second create while this request can still make a job.
         if credential.expires <= now:
             raise ServiceError(
                 f"the credential for the create ended at {credential.expires:%Y-%m-%d %H:%M:%S} UTC already, "
                 "by the service's own clock",
                 hint='nothing was sent: check "endpoints" in reconciler.yaml, and any proxy between',
             )
-        mark = base64.b32encode(self._chance(_MARK_BYTES)).decode("ascii").rstrip("=").lower()
+        request_id = base64.b32encode(self._chance(_REQUEST_ID_BYTES)).decode("ascii").rstrip("=").lower()
         before = found.claim if found else order.claim
         pending = replace(
             order.claim,
             state=ClaimState.PENDING,
             commit=before.commit,
-            tries=(*before.tries, mark)[-MAX_TRIES:],
+            tries=(*before.tries, request_id)[-MAX_TRIES:],
             fence=credential.expires,
             refusals=before.refusals,
             unanswered=unanswered,
             owner=self._owner,
         )
+        # Before the request leaves: after a crash, the next run knows that a job may exist. The generation
+        # makes the write fail if another reconciler claimed the attempt since the read.
         mine = self._put(pending, found.generation if found else 0)
         if mine is None:
             return None
-        # As late as can be: in a bucket that was emptied a moment ago, no claim says what others have sent.
+        # As late as possible: in a bucket that was just emptied, no claim shows the requests of others.
         self._claims.check(runs=1)
-        answer = self._sent(order, order.body(mark), credential, started)
-        return self._answered(order, mine, answer)
+        answer = self._create(order, order.body(request_id), credential, started)
+        return self._record(order, mine, answer)
 
-    def _sent(self, order: Order, body: JsonObject, credential: Credential, started: float) -> Answer:
-        """The answer to one request; what never left may be sent again while the credential is young."""
+    def _create(self, order: Order, body: JsonObject, credential: Credential, started: float) -> Answer:
+        """Send one create and return the answer; repeat only a request of which no byte left."""
         answer: Answer = NotSent("this process stood still for longer than its credential lasts")
+        # Half of the lifetime: the request needs the rest to arrive before the credential expires.
         until = started + self._bounds.lifetime.total_seconds() / 2
         for _ in range(_SENDINGS):
             left = self._quota.take(until)
             if left:
-                # As good as refused: the service would have answered this one as it did those before it.
+                # Counts as refused: the service would have refused this create like those before it.
                 said = "the service took no more submissions a moment before this one was sent"
                 return Refused(USED_UP, "RESOURCE_EXHAUSTED", said, left)
+            # The process may have been suspended: a late create could arrive after its fence.
             if self._clock.monotonic() > until:
                 break
+            # Always the credential that the claim names: a newer one would outlive the recorded fence.
             answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)
             self._quota.answered(answer)
+            # After any byte left, a repetition could make a second job.
             if not isinstance(answer, NotSent):
                 break
         return answer
 
-    def _answered(self, order: Order, mine: Versioned, answer: Answer) -> Settlement | None:
+    # Step 7: write the result to the claim.
+
+    def _record(self, order: Order, mine: Versioned, answer: Answer) -> Settlement | None:
         match answer:
-            case Created(job):
-                return self._bind(mine.claim, mine.generation, job)
+            case Created(created):
+                return self._bind(mine.claim, mine.generation, created)
             case Refused(message=message):
                 return self._reject(mine, message, answer)
             case NotSent(message):
                 return self._reject(mine, message, None)
-            case Taken(message) if self._named(order):
-                seen = self._look(order, mine.claim)
-                return self._reject(mine, message, None) if seen is None else self._settled(mine, seen)
+            case Taken(message) if self._has_unique_name(order):
+                job = self._search.find(order.claim, order.body, mine.claim)
+                return self._reject(mine, message, None) if job is None else self._bind_or_hold(mine, job)
             case Taken(message) | Unknown(message):
-                return Settlement(mine.claim, until=self._ripe(mine.claim), said=message)
+                # A job may exist or still appear: the claim stays PENDING, and no other request is sent.
+                return Settlement(mine.claim, until=self._settles_at(mine.claim), said=message)
 
-    def _look(self, order: Order, known: Claim | None, *, forced: bool = False) -> ActualJob | _Odd | None:
-        """The attempt's job if it is there, None if it isn't, or a job that can't be taken for it.
-
-        `forced`: a person decides that what a recorded request made is the job, whatever it differs in, and
-        that what none made is not.
-        """
-        listed = self._listed(order.claim)
-        ours = [job for job in listed if known is None or job.labels.get(TRY) in known.tries]
-        if not ours:
-            return None if forced or not listed else _Odd(listed[0], "no recorded request made it")
-        job = elder(ours)
-        if forced:
-            return job
-        whole = self._whole(job, known)
-        different = differences(order.body(job.labels.get(TRY, "")), whole) if whole else ()
-        if different:
-            where = ", ".join(change.pointer for change in different[:3])
-            return _Odd(job, f"it is another job: it differs at {where}")
-        return whole or job
-
-    def _whole(self, job: ActualJob, known: Claim | None) -> ActualJob | None:
-        """A listed job with its body; None where it was deleted a moment ago."""
-        try:
-            return self._jobs.read(job.api_version, job.kind, job.resource)
-        except NotFoundError:
-            if known is not None:
-                return None  # its mark says that it was the attempt's job all the same
-            raise ServiceError(
-                f"{job.resource} is listed and can't be read, so that nobody knows whose job it was",
-                hint="apply again: listings will agree soon",
-            ) from None
-
-    def _listed(self, claim: Claim) -> list[ActualJob]:
-        """What may be the attempt's job: what has its name, else what has its labels."""
-        name = self._jobs.named(claim.api_version, claim.kind, claim.job_name)
-        if name is not None:
-            try:
-                return [self._jobs.read(claim.api_version, claim.kind, name)]
-            except NotFoundError:
-                return []
-        return [
-            job
-            for job in self._jobs.with_key(claim.api_version, claim.kind, claim.id.key)
-            if job.labels.get(SOURCE) == self._source
-            and job.labels.get(INSTANCE, "") == self._instance
-            and job.labels.get(KEY) == claim.id.key
-            and attempt_of(job) == claim.id.attempt
-        ]
-
-    def _named(self, order: Order) -> bool:
-        """Whether the service makes only one job of a name: then nothing has to be waited for."""
-        claim = order.claim
-        return self._jobs.named(claim.api_version, claim.kind, claim.job_name) is not None
-
-    def _settled(self, found: Versioned, seen: ActualJob | _Odd) -> Settlement | None:
-        if isinstance(seen, ActualJob):
-            return self._bind(found.claim, found.generation, seen)
-        return self._hold(found.claim, found.generation, seen.said, seen.job.resource)
+    def _bind_or_hold(self, found: Versioned, job: ActualJob | Mismatch) -> Settlement | None:
+        if isinstance(job, ActualJob):
+            return self._bind(found.claim, found.generation, job)
+        resource = job.job.resource
+        why = f"{resource} has its name or labels, and {job.why}"
+        return self._hold(found.claim, found.generation, why, resource)
 
     def _bind(self, claim: Claim, generation: int, job: ActualJob) -> Settlement | None:
         written = self._put(replace(bound(claim, job), owner=self._owner), generation)
@@ -450,7 +418,7 @@ class Submitter:
         return Settlement(written.claim, now=now) if written else None
 
     def _put(self, claim: Claim, generation: int) -> Versioned | None:
-        """Write a claim; None if another was quicker. What wasn't written is written again, a few times."""
+        """Write a claim, with retries; return None if another reconciler wrote it first."""
         for pause in _WRITE_PAUSES:
             try:
                 return self._put_once(claim, generation)
@@ -459,11 +427,6 @@ class Submitter:
         return self._put_once(claim, generation)
 
     def _put_once(self, claim: Claim, generation: int) -> Versioned | None:
-        """Write a claim, by what is there afterwards.
-
-        That a write failed says little: the store may have taken it and lost the answer, or have taken it and
-        refused its own repetition.
-        """
         failed: ServiceError | None = None
         try:
             written = self._claims.write(claim, generation)
@@ -471,6 +434,8 @@ class Submitter:
             written, failed = None, error
         if written is not None:
             return written
+        # The store may have accepted the write and lost the answer, or refused its own repetition: the claim
+        # that it holds now decides, and a claim of ours has a request id that no other process can have.
         found = self._claims.read(claim.id).found
         if found is not None and found.claim == claim:
             return found
@@ -480,12 +445,12 @@ class Submitter:
 
 
 def bound(claim: Claim, job: ActualJob) -> Claim:
-    """The claim, bound to a job."""
-    mark = job.labels.get(TRY, "")
+    """Return the claim, bound to a job."""
+    request_id = job.labels.get(TRY, "")
     return replace(
         claim,
         state=ClaimState.BOUND,
-        tries=claim.tries if mark in claim.tries or not mark else (*claim.tries, mark),
+        tries=claim.tries if request_id in claim.tries or not request_id else (*claim.tries, request_id),
         fence=None,
         resource=job.resource,
         ended=job.state if job.state.ended else None,

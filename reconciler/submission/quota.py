@@ -1,6 +1,6 @@
-"""How many creates a service takes: a pace that all of them keep, and what happens once it refuses one.
+"""Rate limiter for create requests: a common pace, and a common pause after a refusal.
 
-A quota is the project's, so that a create that was refused for it says something about all others.
+A quota belongs to the project, so a refused create holds up all others.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ _LONGEST = timedelta(hours=1)
 
 
 class NotBegunError(ServiceError):
-    """A submission that isn't begun: nothing is claimed or sent for it; "" where nothing more shall be."""
+    """A submission without a claim and a request; the message is "" if apply was stopped."""
 
 
 class Quota:
-    """Lets creates go, one after the other; may be used from several threads.
+    """Thread-safe rate limiter for create requests.
 
-    Two moments are kept apart by the pace. The begin of a submission, which may be put off for long: before
-    it, nothing is claimed, and no credential runs out. And its create, as what comes between the two takes
-    now more, now less.
+    It paces two events: the begin of a submission, which may wait for long, as no claim is written and no
+    credential minted yet; and its create, as the time between the two varies.
 
     Args:
-        clock: The process's own.
-        chance: Gives that many random bytes.
-        pace: Seconds from one create to the next.
-        patience: Seconds from the first refusal, with no create taken since, within which the next create has
-            to be allowed: otherwise nothing waits for that.
-        pause: Seconds after which who waits looks whether to go on.
-        tell: Gets a line about what is waited for.
-        go_on: Whether what isn't begun still may be.
+        clock: The process's own clock.
+        chance: Returns the given number of random bytes.
+        pace: Seconds between two creates.
+        patience: Longest wait in seconds, from the first refusal since the last accepted create; a submission
+            that would wait longer is not begun.
+        pause: Seconds between two checks of `go_on` during a wait.
+        tell: Receives a line about the wait.
+        go_on: Returns False if no further submission may begin.
     """
 
     def __init__(
@@ -69,17 +68,17 @@ class Quota:
 
     @property
     def held_for(self) -> float:
-        """Seconds in which no create may be sent because one was refused; 0 for none."""
+        """Remaining seconds of the pause after a refusal; 0 without a pause."""
         with self._lock:
             return max(0.0, self._held_until - self._clock.monotonic())
 
     def check(self) -> None:
-        """Raise NotBegunError where the next create is allowed only after patience is over."""
+        """Raise NotBegunError if the pause after a refusal exceeds the patience."""
         with self._lock:
             self._check(self._clock.monotonic())
 
     def begin(self) -> None:
-        """Wait until a submission may begin; raises NotBegunError where that takes longer than patience."""
+        """Wait until a submission may begin; raise NotBegunError if that exceeds the patience."""
         while True:
             with self._lock:
                 now = self._clock.monotonic()
@@ -93,13 +92,13 @@ class Quota:
             self._clock.sleep(min(free - now, self._pause))
 
     def take(self, until: float) -> float:
-        """Wait for the turn of one create.
+        """Wait until a create may be sent.
 
         Args:
-            until: When it is too late for it, by the clock.
+            until: Deadline, by the clock.
 
         Returns:
-            0 where it may be sent now; else the seconds that are left until it could be.
+            0 if it may be sent now; otherwise the remaining seconds of a wait beyond the deadline.
         """
         while True:
             with self._lock:
@@ -113,27 +112,27 @@ class Quota:
             self._clock.sleep(min(free - now, self._pause))
 
     def answered(self, answer: Answer) -> None:
-        """Learn from the answer to a create: one that was refused for a quota holds up all others."""
+        """Update the pause from the answer to a create: a refusal for a quota holds up all others."""
         if isinstance(answer, Refused) and answer.status == USED_UP:
             self._refused(answer)
         elif isinstance(answer, Created | Taken | Refused):
             with self._lock:
-                # What was sent before the refusal, and is answered after it, says nothing about it.
+                # An answer to a create from before the refusal must not end the pause.
                 if self._clock.monotonic() >= self._held_until:
                     self._refusals, self._first_refusal = 0, inf
 
     def backoff(self, refusals: int, asked: float | None) -> timedelta:
-        """How long to wait after so many refusals in a row; by chance up to half as long again.
+        """Return the wait after consecutive refusals, with random jitter of up to half.
 
-        It doubles from 30 s to an hour, and is at least what the service asks for, of which an hour counts.
-        Chance parts those whose create was refused at the same moment.
+        It doubles from 30 s to an hour, and is at least the time that the service asks for, up to an hour.
 
         Args:
             refusals: At least 1.
-            asked: The seconds that the service asks to wait; None where it doesn't.
+            asked: Seconds that the service asks to wait; None if it doesn't.
         """
         doubled = min(_FIRST * 2.0 ** min(refusals - 1, 10), _LONGEST)
         wished = timedelta(seconds=min(asked or 0.0, _LONGEST.total_seconds()))
+        # The jitter keeps reconcilers apart that were refused at the same moment.
         share = int.from_bytes(self._chance(8), "big") / 2**64
         return max(doubled, wished) * (1.0 + share / 2)
 
@@ -144,7 +143,7 @@ class Quota:
     def _refused(self, answer: Refused) -> None:
         with self._lock:
             now = self._clock.monotonic()
-            # Several may be under way when the first is refused: theirs is the same refusal.
+            # Creates in flight are refused together: they count as a single refusal.
             is_news = now >= self._held_until
             if is_news:
                 self._refusals += 1

@@ -27,13 +27,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.decide": _PLANS,
     "planning.attempts": _PLANS,
     "model.duplicates": _PLANS,
-    "submission.adoption": ("submission/test_adoption", "submission/test_adoption_fields"),
-    "model.claim": ("model/test_claim", "model/test_claim_limits"),
-    "submission.listings": (
-        "submission/test_observation",
-        "google/test_unlisted_jobs",
-        "operations/test_apply",
+    "submission.adoption": (
+        "submission/test_adoption",
+        "submission/test_adoption_fields",
+        "submission/test_submission",
+        "submission/test_submission_refusals",
+        "submission/test_submission_details",
     ),
+    "model.claim": ("model/test_claim", "model/test_claim_limits"),
     "submission.observe": (
         "submission/test_observation",
         "google/test_unlisted_jobs",

@@ -151,7 +151,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "instance-search": Guard(
         "I2",
-        (Patch(_SUBMITTER, 'and job.labels.get(INSTANCE, "") == self._instance', ""),),
+        (Patch("submission.adoption", 'and job.labels.get(INSTANCE, "") == self._instance', ""),),
     ),
     "instance-listing": Guard(
         "instance",
