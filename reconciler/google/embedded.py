@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
+from reconciler import __version__
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import (
     READ_METHODS,
@@ -149,16 +150,22 @@ class EmbeddedService:
     def stop(self) -> bool:
         """Stop the service, but not its jobs, which the next service takes over; return True if it ran."""
         with self._reaching:
-            self._reached = self._find()
-            if self._reached is None:
-                return False
-        self._checked(HttpRequest("POST", ROOT + "_service/stop", body=b""))
+            running = self._find()
+            if running is not None:
+                self._end(running)
+            return running is not None
+
+    def _end(self, running: _Running) -> None:
+        # Another process may be ending it too: it then answers 503, or no more at all.
+        with suppress(NotSentError, NoAnswerError):
+            response = running.send(HttpRequest("POST", ROOT + "_service/stop", body=b""))
+            if response.status >= 300 and response.status != 503:
+                raise api_error(response.status, response.body)
         deadline = time.monotonic() + _STOPS_WITHIN
         while not self._has_ended():
             if time.monotonic() > deadline:
                 raise ServiceError("the embedded service doesn't end", hint=self._see_log())
             time.sleep(_PAUSE)
-        return True
 
     def _has_ended(self) -> bool:
         """Return True if no service may write to the home any more."""
@@ -201,7 +208,10 @@ class EmbeddedService:
             # Note the state first, so that any later change makes a copy out of date.
             state = _state_of(self._home)
             if running := self._find():
-                return running
+                # After an upgrade, the modules that an older service would load for its next job may be gone.
+                if not self._start or running.address.version == __version__:
+                    return running
+                self._end(running)
             if self._start:
                 return self._spawn()
             try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -17,6 +19,7 @@ import pytest
 from held_service import HeldService
 from noted_locks import LONG, Meeting
 
+import reconciler
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NotSentError
@@ -24,7 +27,7 @@ from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google import embedded
 from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service import stopped
-from reconciler.training_service.address import Address, lock_home, write_address
+from reconciler.training_service.address import Address, lock_home, read_address, write_address
 from reconciler.training_service.application import Application
 from reconciler.training_service.http.message import Request, Response
 
@@ -248,3 +251,34 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
         started = stack.enter_context(HeldService(tmp_path).running())
         assert call_all([lambda: ask("early"), lambda: ask("late")], threads=True) == [200, 200]
     assert asked.count(f"{started.url}/_service/health") == 1
+
+
+OLDER = """
+import sys
+import reconciler
+reconciler.__version__ = "0.1.0"
+from reconciler.training_service.__main__ import main
+sys.exit(main(["--home", sys.argv[1], "--stay"]))
+"""
+
+
+def test_service_of_another_version_is_replaced_before_it_gets_a_job(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    prepare_home(Home(home, None), os.environ)
+    older = subprocess.Popen([sys.executable, "-c", OLDER, str(home)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert older.stdout is not None
+        assert "is served" in older.stdout.readline()
+        with EmbeddedService(home, start=False, checkout=None) as reader:
+            assert reader.send(LISTING).status == 200
+            assert older.poll() is None, "reading needs no other service"
+        with EmbeddedService(home, start=True, checkout=None) as service:
+            assert service.send(LISTING).status == 200
+            assert older.wait(30) == 0
+            found = read_address(home)
+            assert found is not None
+            assert found.version == reconciler.__version__
+            assert service.stop()
+    finally:
+        older.kill()
+        older.wait()
