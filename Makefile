@@ -8,6 +8,7 @@ PYTEST_FLAGS ?=
 KILLS ?= 200
 MINUTES ?= 10
 UV_FLAGS ?=
+QUICK := base git manifests model output packaging planning reporting submission
 SEEDS ?= 2000
 SEED ?=
 OPTIONS ?=
@@ -31,7 +32,7 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test explore chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test quick explore chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +51,9 @@ demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker
 
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
+
+quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
+	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \

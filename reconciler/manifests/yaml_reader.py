@@ -164,8 +164,7 @@ class _Reader:
         in_mapping = False
         key = _NO_KEY
         values = 0
-        first = None
-        look_for_tags = bool(self._text)
+        first, look_for_tags = None, bool(self._text)
         while True:
             event = next_event()
             first = first or event
