@@ -91,26 +91,25 @@ class Pass:
     steady: bool = False
 
     @property
-    def live(self) -> bool:
-        """Return True if jobs, submissions or this pass's own changes may soon change the state."""
-        observed = self.settled.observed if self.settled else None
-        if observed is None:
-            return False
-        return not self.steady or self._is_pending or any(not run.state.ended for run in observed.runs)
+    def observed(self) -> Observed | None:
+        """Return the claims and runs after the pass; None if they could not be read."""
+        return self.settled.observed if self.settled else None
 
     @property
-    def at_rest(self) -> bool:
-        """Return True if the next pass has no work until an input changes."""
-        return self._is_done and not self.live
+    def live(self) -> bool:
+        """Return True if jobs, submissions or this pass's own changes may soon change the state."""
+        if self.observed is None:
+            return False
+        return not self.steady or self._is_pending or any(not run.state.ended for run in self.observed.runs)
 
     @property
     def rests_locally(self) -> bool:
         """Return True if the next pass can read the embedded service's state without starting it."""
-        return self.at_rest and self.engine == "local"
+        return self._is_done and not self.live and self.engine == "local"
 
     def holds_for(self, inputs: PassInputs) -> bool:
         """Return True if a pass with these inputs would make no change and report the same state."""
-        unchanged = self.settled is not None and self.settled.observed == inputs.observed
+        unchanged = self.observed == inputs.observed
         # Time alone can settle a pending submission, and the reason for a missing commit may be temporary.
         is_known = not self._is_pending and not self.origin.reason
         return self._is_done and is_known and unchanged and self.inputs == inputs
@@ -123,8 +122,7 @@ class Pass:
 
     @property
     def _is_pending(self) -> bool:
-        observed = self.settled.observed if self.settled else None
-        claims = observed.known.values() if observed else ()
+        claims = self.observed.known.values() if self.observed else ()
         return any(claim.state is ClaimState.PENDING for claim in claims)
 
 
