@@ -1,4 +1,4 @@
-"""Plan, status and problems as text for people; `plan_markdown` serves GitHub, and `json` scripts.
+"""Plan, status and problems as text for people; `markdown` serves GitHub, and `json` scripts.
 
 All text from manifests and services goes through `sanitize`, so that it can't act on a terminal or on a
 workflow's log.

@@ -103,9 +103,14 @@ class Pass:
         return not self.steady or self._is_pending or any(not run.state.ended for run in self.observed.runs)
 
     @property
+    def at_rest(self) -> bool:
+        """Return True if the next pass has no work until an input changes."""
+        return self._is_done and not self.live
+
+    @property
     def rests_locally(self) -> bool:
         """Return True if the next pass can read the embedded service's state without starting it."""
-        return self._is_done and not self.live and self.engine == "local"
+        return self.at_rest and self.engine == "local"
 
     def holds_for(self, inputs: PassInputs) -> bool:
         """Return True if a pass with these inputs would make no change and report the same state."""
