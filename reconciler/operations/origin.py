@@ -169,14 +169,7 @@ def _names(named: list[str]) -> str:
 
 
 class _Comparison:
-    """Comparison of the files that were read with the files of one commit.
-
-    Args:
-        commit: The commit.
-        config: The settings as they were read.
-        desired: All desired jobs as they were read.
-        jobs: The jobs to compare.
-    """
+    """Comparison of the files that were read with the files of one commit, for `origin_of`."""
 
     def __init__(
         self, commit: Revision, config: Config, desired: Desired, jobs: Iterable[DesiredJob]

@@ -37,7 +37,9 @@ class CodeReader:
         """
         try:
             tree = self._tree(folder)
-            self._check(folder, tree, module)
+            if (folder, module) not in self._checked:
+                check_sdist(tree, module)
+                self._checked.add((folder, module))
         except SourceTreeError as error:
             self.problems += [
                 Problem(manifest.path, manifest.line, 1, "/package/path", finding.message, finding.hint)
@@ -61,8 +63,3 @@ class CodeReader:
         if isinstance(found, SourceTreeError):
             raise found
         return found
-
-    def _check(self, folder: Path, tree: SourceTree, module: str) -> None:
-        if (folder, module) not in self._checked:
-            check_sdist(tree, module)
-            self._checked.add((folder, module))

@@ -23,6 +23,7 @@ from reconciler.output.text import (
     matters,
     more_fields,
     place,
+    problem_count,
     summary_line,
     target_text,
 )
@@ -131,9 +132,7 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
         top.append(f"**Settings change:** {len(compared.settings):,} in {code('reconciler.yaml')}{decided}.")
     top += map(text, compared.notes)
     if compared.problems:
-        files = counted(len({problem.path for problem in compared.problems}), "file")
-        found = counted(len(compared.problems), "problem")
-        top.append(f"**{found} in {files}:** nothing is applied until they are mended.")
+        top.append(f"**{problem_count(compared.problems)}:** nothing is applied until they are mended.")
     # With problems and no valid changes, counts of zero would be misleading.
     if plan.changes or not compared.problems:
         hours = _hours(plan.changes)

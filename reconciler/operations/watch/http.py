@@ -80,19 +80,16 @@ def address_of(text: str) -> tuple[str, int]:
         )
     host = found[1] or found[2]
     host = "127.0.0.1" if host.lower() == "localhost" else host
-    if not _is_loopback(host):
+    try:
+        is_loopback = ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
         raise UsageError(
             f"{quote(text)} is no address that only this machine reaches",
             hint="write 127.0.0.1:PORT; for other machines put a proxy that knows who asks before it",
         )
     return host, int(found[3])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager
