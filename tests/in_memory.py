@@ -109,6 +109,6 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
             setattr(session, name, getattr(made.outside, name))
         yield session
 
-    for opener in ("reconciler.cli.context", "reconciler.operations.watch.one_pass"):
+    for opener in ("reconciler.cli.context", "reconciler.operations.watch.loop"):
         monkeypatch.setattr(f"{opener}.open_session", opened)
     return made

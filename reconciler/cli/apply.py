@@ -18,6 +18,8 @@ from reconciler.google.session import Session
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Plan
 from reconciler.operations.apply import (
+    Awaited,
+    awaited,
     carry_out,
     check_limits,
     invalid,
@@ -25,13 +27,13 @@ from reconciler.operations.apply import (
     refused,
     settle,
     submitted_by,
+    wait,
 )
 from reconciler.operations.execute import PATIENCE, applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import uncarried
 from reconciler.operations.plan import plan_of
 from reconciler.operations.report import missing_status_reasons
-from reconciler.operations.wait import Awaited, awaited, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import keys_of

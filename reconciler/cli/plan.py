@@ -55,8 +55,7 @@ def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
 
 def _write(plan: Plan, folder: Path) -> None:
     """Write the plan as Markdown, within the limits of a comment and of a job summary, and in full."""
-    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT
-    from reconciler.output.plan_markdown import plan_markdown
+    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, plan_markdown
 
     limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
     try:
@@ -75,8 +74,7 @@ def _text(plan: Plan, arguments: argparse.Namespace) -> str:
 
         return json_text(plan_json(plan))
     if arguments.format == "markdown":
-        from reconciler.output.markdown import SUMMARY_LIMIT
-        from reconciler.output.plan_markdown import plan_markdown
+        from reconciler.output.markdown import SUMMARY_LIMIT, plan_markdown
 
         return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT)
     from reconciler.output.text import plan_text

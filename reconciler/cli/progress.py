@@ -17,9 +17,9 @@ from reconciler.base.sanitize import one_line
 from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
+from reconciler.operations.apply import JobsListener
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.submissions import Standing
-from reconciler.operations.wait import Listener
 from reconciler.output.text import short_error
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _details(standing: Standing) -> str:
 
 
 @contextmanager
-def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) -> Iterator[Listener]:
+def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) -> Iterator[JobsListener]:
     """Yield a listener that shows the states of awaited jobs."""
     if arguments.quiet:
         yield lambda jobs: None
@@ -151,7 +151,7 @@ class _Lines:
 
 
 @contextmanager
-def _live_table(session: Session) -> Iterator[Listener]:
+def _live_table(session: Session) -> Iterator[JobsListener]:
     from rich.console import Console
     from rich.live import Live
 

@@ -1,17 +1,19 @@
-"""Steps of one apply after planning: limits, changes, claims and commit statuses."""
+"""Steps of one apply after planning: limits, changes, claims, commit statuses, and the wait for jobs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError
+from reconciler.base.errors import InvalidError, NotFoundError, ReconcilerError, RefusedError
 from reconciler.git.commit import passed_over
 from reconciler.google.session import Session
+from reconciler.model.job import ActualJob
 from reconciler.model.plan import Action, DesiredJob, Plan
+from reconciler.model.ports import Ports
 from reconciler.operations.execute import Applier
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
@@ -21,6 +23,8 @@ from reconciler.planning.limits import SUBMISSIONS, check_brakes
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import Observed, observe
+
+JobsListener = Callable[[tuple[ActualJob, ...]], None]
 
 _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
 
@@ -133,3 +137,61 @@ def invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
         return unposted_sentences([*failed, *post_reason(session, commit, reason)])
     except ReconcilerError as other:
         return [other.message]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Awaited:
+    """Job to wait for, by its resource name: several jobs may share a display name."""
+
+    api_version: str
+    kind: str
+    resource: str
+
+
+def awaited(job: ActualJob) -> Awaited:
+    """Return the identification of a job for `wait`."""
+    return Awaited(job.api_version, job.kind, job.resource)
+
+
+def wait(ports: Ports, jobs: Collection[Awaited], tell: JobsListener, pause: float) -> tuple[ActualJob, ...]:
+    """Wait until all jobs have ended; return them sorted by name, without deleted jobs.
+
+    Args:
+        ports: The target.
+        jobs: The jobs to wait for.
+        tell: Called after each poll with the existing jobs, sorted by name.
+        pause: Seconds between two polls.
+
+    Raises:
+        ServiceError: The service can't be read.
+    """
+    ended: dict[Awaited, ActualJob] = {}
+    while True:
+        live = []
+        # An ended job is not read again: its state is final.
+        for key, job in _poll(ports, set(jobs) - ended.keys()):
+            if job.state.ended:
+                ended[key] = job
+            else:
+                live.append(job)
+        tell(_sorted([*ended.values(), *live]))
+        if not live:
+            return _sorted(ended.values())
+        ports.clock.sleep(pause)
+
+
+def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
+    """Yield the current state of the jobs that exist."""
+    listed = {job.resource: job for job in ports.jobs.runs()}
+    for key in sorted(jobs):
+        job = listed.get(key.resource)
+        try:
+            # A listing may lack a job that was created a moment ago.
+            yield key, job or ports.jobs.read(key.api_version, key.kind, key.resource)
+        except NotFoundError:
+            # A deleted job's end can't be known.
+            continue
+
+
+def _sorted(jobs: Collection[ActualJob]) -> tuple[ActualJob, ...]:
+    return tuple(sorted(jobs, key=lambda job: (job.job_name, job.resource)))

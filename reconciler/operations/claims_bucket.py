@@ -68,14 +68,13 @@ def prepare_claims(session: Session) -> Prepared:
 def _bucket(session: Session) -> JsonObject | None:
     bucket = session.environment.claims_bucket
     try:
-        found: JsonObject = execute(
-            session.connection.client("storage.buckets").get(bucket=bucket, fields=_FIELDS)
-        )
+        buckets = session.connection.client("storage.buckets")
+        found: JsonObject = execute(buckets.get(bucket=bucket, fields=_FIELDS))
+        return found
     except NotFoundAtServiceError:
         return None
     except ApiError as error:
         raise _explained(session, error) from None
-    return found
 
 
 def _create(session: Session) -> JsonObject:

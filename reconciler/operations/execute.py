@@ -229,7 +229,7 @@ def applier_of(
     def stage(job: DesiredJob) -> None:
         archive = desired.archives.get(job.job_name)
         if archive:
-            uploader.put(archive)
+            uploader.put(archive())
 
     return Applier(
         ports=session.ports,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
@@ -34,12 +34,12 @@ class Desired(Struct, frozen=True):
 
     Attributes:
         jobs: The jobs, sorted by base name.
-        archives: The staged archive by job name, built on first access from exactly the code that was named.
+        archives: The builders of staged archives by job name, each from exactly the code that was named.
         code: The source tree as it was read, by job name; without jobs that have no package.
     """
 
     jobs: tuple[DesiredJob, ...]
-    archives: Mapping[str, Sdist]
+    archives: Mapping[str, Callable[[], Sdist]]
     code: Mapping[str, SourceTree] = {}
 
 
@@ -85,7 +85,7 @@ def stageable_jobs(
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package, module):
             job = _job(manifest, found, tree.digest, environment)
-            reader.archives.add(job.job_name, tree, manifest.name, module)
+            reader.add_archive(job.job_name, tree, manifest.name, module)
             trees[job.job_name] = tree
             jobs.append(job)
     jobs.sort(key=lambda job: job.manifest.base_name)

@@ -169,14 +169,7 @@ def _names(named: list[str]) -> str:
 
 
 class _Comparison:
-    """Comparison of the files that were read with the files of one commit.
-
-    Args:
-        commit: The commit.
-        config: The settings as they were read.
-        desired: All desired jobs as they were read.
-        jobs: The jobs to compare.
-    """
+    """Comparison of the files that were read with the files of one commit, for `origin_of`."""
 
     def __init__(
         self, commit: Revision, config: Config, desired: Desired, jobs: Iterable[DesiredJob]
@@ -186,7 +179,8 @@ class _Comparison:
         self._desired = desired
         self._places = {job.manifest.path: self._place(job.manifest.path) for job in jobs}
         settings = self._place(FILE_NAME)
-        self._digests = self._digests_at([*self._places.values(), settings])
+        ids = [*{commit.entry(place).id for place in (*self._places.values(), settings) if place}]
+        self._digests = dict(zip(ids, map(digest_of, commit.contents(ids)), strict=True))
         self._package_of = laying_out(commit)
         self._folders: dict[tuple[Names, str], Path] = {}
         self._packages: dict[tuple[Path, str], str] = {}
@@ -207,11 +201,6 @@ class _Comparison:
         """Return the place of a file in the commit, links followed; None if it has no such file."""
         place = self._commit.place(PurePosixPath(path).parts) if not path.startswith("/") else None
         return place if place is not None and self._commit.entry(place).is_file else None
-
-    def _digests_at(self, places: Iterable[Names | None]) -> dict[str, bytes]:
-        """Return the digests of the commit's files at these places, by blob id."""
-        ids = [*{self._commit.entry(place).id for place in places if place}]
-        return {id: digest_of(data) for id, data in zip(ids, self._commit.contents(ids), strict=True)}
 
     def _differing(self, path: str, place: Names | None, digest: bytes) -> str:
         """Return how a file that was read, or was not there, differs; "" if it does not."""
@@ -268,7 +257,8 @@ class _Comparison:
         read = set(self._places.values())
         unread = sorted(place for place in self._manifests() if place not in read)
         return [
-            self._clause(_shown("/".join(place)), "is only in")
+            # Git allows names that aren't UTF-8.
+            self._clause(os.fsencode("/".join(place)).decode("utf-8", "backslashreplace"), "is only in")
             for place in unread
             if not is_below_any(self._commit.root.joinpath(*place), packages)
         ]
@@ -315,11 +305,6 @@ def _is_same(read: SourceFile, kept: SourceFile) -> bool:
     )
 
 
-def _shown(path: str) -> str:
-    # Git allows names that aren't UTF-8.
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def laying_out(commit: Revision) -> PackageOf:
     """Return a finder of packages among a commit's files, which writes each found package to a folder."""
 
@@ -327,11 +312,7 @@ def laying_out(commit: Revision) -> PackageOf:
         file = manifest.relative_to(commit.root).parts
         if not written.startswith("/"):
             folder = (*file[:-1], *PurePosixPath(written).parts)
-            commit.lay_out(folder, _is_code, beside=file)
+            commit.lay_out(folder, lambda name: True, beside=file)
         return package_folder(manifest, written)
 
     return found
-
-
-def _is_code(name: str) -> bool:
-    return True

@@ -86,5 +86,5 @@ def request_body(
     spec, kind = job.spec, job.manifest.kind
     archive = desired.archives.get(job.job_name)
     if archive:
-        spec = engine.with_package(kind, spec, staged_uri(bucket, archive))
+        spec = engine.with_package(kind, spec, staged_uri(bucket, archive()))
     return engine.body(kind, spec, job_name, {**job.manifest.labels, **labels})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 from reconciler.base.diagnostics import Problem
@@ -12,41 +12,17 @@ from reconciler.packaging.sdist import Sdist, build_sdist, check_sdist
 from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_source_tree
 
 
-class Archives(Mapping[str, Sdist]):
-    """Mapping from job names to archives, each built on first access."""
-
-    def __init__(self) -> None:
-        self._makers: dict[str, Callable[[], Sdist]] = {}
-        self._made: dict[str, Sdist] = {}
-
-    def add(self, job_name: str, tree: SourceTree, name: str, module: str) -> None:
-        """Register a job's archive, to be built from the source tree that its name was computed from."""
-        self._makers[job_name] = partial(build_sdist, tree, name, module)
-
-    def __getitem__(self, job_name: str) -> Sdist:
-        # Most plans submit few jobs, and an archive is needed for those alone.
-        if job_name not in self._made:
-            self._made[job_name] = self._makers[job_name]()
-        return self._made[job_name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-
 class CodeReader:
     """Reader that reads each package folder once, however many jobs stage it.
 
     Attributes:
         problems: The reasons why packages can't be staged.
-        archives: The archives of the added jobs.
+        archives: The builders of the added jobs' archives, by job name. Each builds its archive once.
     """
 
     def __init__(self, root: Path) -> None:
         self.problems: list[Problem] = []
-        self.archives = Archives()
+        self.archives: dict[str, Callable[[], Sdist]] = {}
         self._root = root
         self._trees: dict[Path, SourceTree | SourceTreeError] = {}
         self._checked: set[tuple[Path, str]] = set()
@@ -61,7 +37,9 @@ class CodeReader:
         """
         try:
             tree = self._tree(folder)
-            self._check(folder, tree, module)
+            if (folder, module) not in self._checked:
+                check_sdist(tree, module)
+                self._checked.add((folder, module))
         except SourceTreeError as error:
             self.problems += [
                 Problem(manifest.path, manifest.line, 1, "/package/path", finding.message, finding.hint)
@@ -69,6 +47,10 @@ class CodeReader:
             ]
             return None
         return tree
+
+    def add_archive(self, job_name: str, tree: SourceTree, name: str, module: str) -> None:
+        """Add a job's archive, to be built from the source tree that its name was computed from."""
+        self.archives[job_name] = cache(partial(build_sdist, tree, name, module))
 
     def _tree(self, folder: Path) -> SourceTree:
         if folder not in self._trees:
@@ -81,8 +63,3 @@ class CodeReader:
         if isinstance(found, SourceTreeError):
             raise found
         return found
-
-    def _check(self, folder: Path, tree: SourceTree, module: str) -> None:
-        if (folder, module) not in self._checked:
-            check_sdist(tree, module)
-            self._checked.add((folder, module))

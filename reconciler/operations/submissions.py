@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from reconciler.base.concurrency import RunTasks
@@ -72,10 +72,11 @@ class _Open:
     is_reported: bool = False
 
 
+@dataclass(slots=True)
 class Submissions:
     """Runner of submissions within a time limit.
 
-    Args:
+    Attributes:
         ports: The target.
         together: Runs several tasks, concurrently or in order.
         patience: Seconds to wait for unknown outcomes, and for a quota.
@@ -85,31 +86,24 @@ class Submissions:
         listener: Called with the progress.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        together: RunTasks,
-        patience: float,
-        pause: float,
-        tell: Callable[[str], None],
-        go_on: Callable[[], bool],
-        listener: Listener,
-    ) -> None:
-        self._ports = ports
-        self._clock = ports.clock
-        self._together = together
-        self._patience = patience
-        self._pause = pause
-        self._tell = tell
-        self._go_on = go_on
-        self._listener = listener
-        # Submissions report from several threads; listeners are called from one at a time.
-        self._reporting = threading.Lock()
-        self._open: list[_Open] = []
-        self._total = self._done = self._failed = 0
-        self._quota = Quota(
-            ports.clock, ports.chance, ports.bounds.pace, patience, pause, self._report_wait, go_on
-        )
+    ports: Ports
+    together: RunTasks
+    patience: float
+    pause: float
+    tell: Callable[[str], None]
+    go_on: Callable[[], bool]
+    listener: Listener
+    # Submissions report from several threads; listeners are called from one at a time.
+    _reporting: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _open: list[_Open] = field(default_factory=list, init=False)
+    _total: int = field(default=0, init=False)
+    _done: int = field(default=0, init=False)
+    _failed: int = field(default=0, init=False)
+    _quota: Quota = field(init=False)
+
+    def __post_init__(self) -> None:
+        clock, chance, pace = self.ports.clock, self.ports.chance, self.ports.bounds.pace
+        self._quota = Quota(clock, chance, pace, self.patience, self.pause, self._report_wait, self.go_on)
 
     @property
     def waiting(self) -> set[str]:
@@ -123,39 +117,39 @@ class Submissions:
         """
         self._total = len(submissions)
         self._report_progress()
-        for submission, result in self._together([partial(self._send, one) for one in submissions]):
+        for submission, result in self.together([partial(self._send, one) for one in submissions]):
             if isinstance(result, Outcome):
                 yield self._counted(result)
             else:
                 # Other submissions took time since: an unknown outcome may be known already.
-                delay = 0.0 if result.until else delay_of(result, self._pause) or 0.0
-                self._open.append(_Open(submission, result, self._clock.monotonic() + delay))
+                delay = 0.0 if result.until else delay_of(result, self.pause) or 0.0
+                self._open.append(_Open(submission, result, self.ports.clock.monotonic() + delay))
                 self._report_progress()
 
     def end(self) -> Iterator[Outcome]:
         """Repeat the open submissions until the time limit; yield the outcome of each."""
-        end = self._clock.monotonic() + self._patience
+        end = self.ports.clock.monotonic() + self.patience
         while self._open:
-            now = self._clock.monotonic()
+            now = self.ports.clock.monotonic()
             due = [one for one in self._open if one.due <= now]
-            for one, result in self._together([partial(self._retry, one) for one in due]):
+            for one, result in self.together([partial(self._retry, one) for one in due]):
                 if isinstance(result, Outcome):
                     self._open.remove(one)
                     yield self._counted(result)
                 else:
                     self._postpone(one, result)
             # A submission that is due only after the time limit is left to the next apply.
-            for one in [one for one in self._open if one.due > end or not self._go_on()]:
+            for one in [one for one in self._open if one.due > end or not self.go_on()]:
                 self._open.remove(one)
                 yield self._counted(self._outcome(one.submission, one.settled))
             if self._open:
-                left = min(one.due for one in self._open) - self._clock.monotonic()
+                left = min(one.due for one in self._open) - self.ports.clock.monotonic()
                 # No sleep is longer than the pause, so that a stop is noticed soon.
-                self._clock.sleep(min(max(0.0, left), self._pause))
+                self.ports.clock.sleep(min(max(0.0, left), self.pause))
 
     def _send(self, submission: Submission) -> tuple[Submission, Outcome | Settlement]:
         change = submission.change
-        if not self._go_on():
+        if not self.go_on():
             return submission, Outcome(change, Status.SKIPPED)
         try:
             submission.stage()
@@ -176,13 +170,13 @@ class Submissions:
 
     def _result(self, submission: Submission) -> Outcome | Settlement:
         """Return the outcome of a submission, or its state if another attempt can change that."""
-        settled = Submitter(self._ports, self._quota).settle(submission.order)
-        waits = delay_of(settled, self._pause) is not None
+        settled = Submitter(self.ports, self._quota).settle(submission.order)
+        waits = delay_of(settled, self.pause) is not None
         return settled if waits else self._outcome(submission, settled)
 
     def _postpone(self, one: _Open, settled: Settlement) -> None:
         one.settled = settled
-        one.due = self._clock.monotonic() + (delay_of(settled, self._pause) or 0.0)
+        one.due = self.ports.clock.monotonic() + (delay_of(settled, self.pause) or 0.0)
         if settled.until and not one.is_reported:
             one.is_reported = True
             self._report_wait(waiting_line(settled))
@@ -198,7 +192,7 @@ class Submissions:
         if job is not None:
             return job.state
         try:
-            return self._ports.jobs.read(claim.api_version, claim.kind, claim.resource).state
+            return self.ports.jobs.read(claim.api_version, claim.kind, claim.resource).state
         except (ServiceError, NotFoundError):
             # The claim proves the submission: a run that is deleted or can't be read is no failure.
             return claim.ended
@@ -211,14 +205,14 @@ class Submissions:
 
     def _report_wait(self, line: str) -> None:
         with self._reporting:
-            self._tell(line)
+            self.tell(line)
         self._report_progress()
 
     def _report_progress(self) -> None:
         with self._reporting:
-            held, pace = self._quota.held_for, self._ports.bounds.pace
+            held, pace = self._quota.held_for, self.ports.bounds.pace
             left = held + pace * (self._total - self._done) if pace else None
-            self._listener(Standing(self._total, self._done, self._failed, len(self._open), held, left))
+            self.listener(Standing(self._total, self._done, self._failed, len(self._open), held, left))
 
 
 def delay_of(settled: Settlement, pause: float) -> float | None:

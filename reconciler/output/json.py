@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reconciler.base.diagnostics import Problem
@@ -27,14 +28,7 @@ def validation_json(files: int, problems: Sequence[Problem]) -> Json:
 
 def problem_json(problem: Problem) -> Json:
     """Return a problem with its place."""
-    return {
-        "path": problem.path,
-        "line": problem.line,
-        "column": problem.column,
-        "pointer": problem.pointer,
-        "message": problem.message,
-        "hint": problem.hint,
-    }
+    return asdict(problem)
 
 
 def plan_json(plan: Plan) -> Json:

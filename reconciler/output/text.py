@@ -1,4 +1,4 @@
-"""Plan, status and problems as text for people; `plan_markdown` serves GitHub, and `json` scripts.
+"""Plan, status and problems as text for people; `markdown` serves GitHub, and `json` scripts.
 
 All text from manifests and services goes through `sanitize`, so that it can't act on a terminal or on a
 workflow's log.
@@ -53,9 +53,7 @@ def validation_text(files: int, problems: Sequence[Problem]) -> str:
     """Return the problems, and a last line that counts them."""
     if not problems:
         return f"{counted(files, 'file')} valid." if files else "There are no manifests."
-    wrong = len({problem.path for problem in problems})
-    last = f"{counted(len(problems), 'problem')} in {counted(wrong, 'file')} of {files}."
-    return f"{problems_text(problems)}\n\n{last}"
+    return f"{problems_text(problems)}\n\n{problem_count(problems)} of {files}."
 
 
 def validation_github(files: int, problems: Sequence[Problem]) -> str:
@@ -132,9 +130,7 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
         hours = f"; at most {before:.10g} → {after:.10g} accelerator-hours" if before or after else ""
         yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
     if compared.problems:
-        files = counted(len({problem.path for problem in compared.problems}), "file")
-        found = counted(len(compared.problems), "problem")
-        yield f"{found} in {files}: what can't be read isn't counted above."
+        yield f"{problem_count(compared.problems)}: what can't be read isn't counted above."
     if plan.changes or not compared.problems:
         if compared.base_problems:
             found = counted(compared.base_problems, "problem")
@@ -290,6 +286,12 @@ def _out_of_sync(plan: Plan) -> str:
     numbers = Counter(change.stuck for change in plan.changes if change.stuck)
     counts = [f"{numbers[reason]} {reason}" for reason in Stuck if numbers[reason]]
     return f" ({', '.join(counts)})" if counts else ""
+
+
+def problem_count(problems: Sequence[Problem]) -> str:
+    """Return the number of problems and of files with problems."""
+    files = len({problem.path for problem in problems})
+    return f"{counted(len(problems), 'problem')} in {counted(files, 'file')}"
 
 
 def counted(number: int, noun: str) -> str:

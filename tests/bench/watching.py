@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from reconciler.operations.watch.one_pass import run_pass
+from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass
 

@@ -141,7 +141,7 @@ def test_an_archive_of_other_bytes_makes_no_other_job(root: Path, monkeypatch: p
     monkeypatch.setattr(staged_code, "build_sdist", other_archive)
     after = wanted(root, text).archives
     assert [*before] == [*after] == [NAME]
-    assert before[NAME].data != after[NAME].data
+    assert before[NAME]().data != after[NAME]().data
 
 
 # What makes another job: everything else.

@@ -276,7 +276,7 @@ class TestApplierOfASession:
 
     def test_packages_are_staged_where_the_body_says(self, outside: Outside) -> None:
         plain, packed = self.job("a"), self.job("b")
-        desired = Desired((plain, packed), {packed.job_name: self.ARCHIVE})
+        desired = Desired((plain, packed), {packed.job_name: lambda: self.ARCHIVE})
         session, uploads = self.session(outside)
         list(applier_of(session, desired, lambda job: "c0ffee").run(plan_of(outside, desired.jobs)))
         assert uploads.archives == [self.ARCHIVE]
@@ -290,7 +290,7 @@ class TestApplierOfASession:
 
     def test_what_several_jobs_share_is_uploaded_once(self, outside: Outside) -> None:
         jobs = tuple(self.job(f"job-{number}") for number in range(12))
-        desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), self.ARCHIVE))
+        desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), lambda: self.ARCHIVE))
         session, uploads = self.session(outside)
         made = applier_of(session, desired, NO_ORIGIN.commit_of)
         list(made.together([partial(made.stage, job) for job in jobs]))
@@ -300,7 +300,7 @@ class TestApplierOfASession:
         self, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         jobs = tuple(self.job(name) for name in "ab")
-        desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), self.ARCHIVE))
+        desired = Desired(jobs, dict.fromkeys((job.job_name for job in jobs), lambda: self.ARCHIVE))
         session, uploads = self.session(outside)
         put = uploads.put
         answers = iter([ServiceError("away"), None])

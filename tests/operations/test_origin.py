@@ -20,7 +20,7 @@ from reconciler.manifests.cache import ManifestCache, Memory
 from reconciler.manifests.settings import Config, load_config
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
-from reconciler.operations.watch.one_pass import run_pass
+from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.state import Checkout, LoopCache
 
 Change = Callable[[Repository], object]

@@ -23,7 +23,7 @@ from watching import PATIENCE, until, watching
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.manifests.cache import ManifestCache
-from reconciler.operations.watch.one_pass import run_pass
+from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.training_service.state.records import JobState

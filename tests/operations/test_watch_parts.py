@@ -35,10 +35,9 @@ from reconciler.git.remote import Clone, checked_branch, checked_url
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import DriftKind
-from reconciler.operations.watch import one_pass
+from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
-from reconciler.operations.watch.loop import Loop
-from reconciler.operations.watch.one_pass import run_pass
+from reconciler.operations.watch.loop import Loop, run_pass
 from reconciler.operations.watch.report import Teller
 from reconciler.operations.watch.source import Files, KeptSettings, Place, RemoteBranch, WorkTree, places
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
@@ -350,8 +349,10 @@ class TestTelling:
     ) -> None:
         commands.job("census")
         before: list[str] = []
-        settle_ = one_pass.settle
-        monkeypatch.setattr(one_pass, "settle", lambda *given: before.extend(told.names()) or settle_(*given))
+        settle_ = watch_loop.settle
+        monkeypatch.setattr(
+            watch_loop, "settle", lambda *given: before.extend(told.names()) or settle_(*given)
+        )
         self.turn(commands, told)
         assert before == ["submitted"]
         assert told.names() == ["pass"], "nothing is told twice"

@@ -28,8 +28,7 @@ from reconciler.model.plan import (
     Plan,
     Target,
 )
-from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
-from reconciler.output.plan_markdown import plan_markdown
+from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, plan_markdown, text
 from reconciler.output.text import plan_text
 from tests.planning import GOOGLE
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import Problem
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
-from reconciler.output.plan_markdown import plan_markdown
+from reconciler.output.markdown import plan_markdown
 from reconciler.output.text import (
     outcomes_text,
     plan_text,

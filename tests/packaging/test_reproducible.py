@@ -77,7 +77,7 @@ assert not validation.problems, validation.problems
 desired = desired_jobs(root, validation.manifests, Environment("e", "local", "p", "l", "b", "b"))
 (job,) = desired.jobs
 tree = read_source_tree(root / "trainers" / "census", root)
-archive = desired.archives[job.job_name]
+archive = desired.archives[job.job_name]()
 print(ascii([file.path for file in tree.files]), job.code, job.job_name, job.identity, archive.sha256)
 """
 

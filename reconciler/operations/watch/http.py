@@ -14,13 +14,7 @@ from ipaddress import ip_address
 from threading import Thread
 from typing import Any
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from reconciler.base.diagnostics import quote
@@ -86,19 +80,16 @@ def address_of(text: str) -> tuple[str, int]:
         )
     host = found[1] or found[2]
     host = "127.0.0.1" if host.lower() == "localhost" else host
-    if not _is_loopback(host):
+    try:
+        is_loopback = ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
         raise UsageError(
             f"{quote(text)} is no address that only this machine reaches",
             hint="write 127.0.0.1:PORT; for other machines put a proxy that knows who asks before it",
         )
     return host, int(found[3])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager
@@ -179,20 +170,25 @@ _OPEN = (ClaimState.PENDING, ClaimState.HELD)
 
 
 class Metrics:
-    """Metrics of the loop; every label value is exported from the start."""
+    """Metrics of the loop; every label value is exported from the start.
+
+    Attributes:
+        submissions, fetch_failures: Counters of submitted jobs, and of failed fetches of the remote branch.
+        invalid, unposted: Gauges of files with problems, and of statuses that could not be posted.
+    """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._registry = CollectorRegistry()
         self._passes = self._counter("passes", "Passes, by how they ended.", "result", Result)
-        self._submissions = self._counter("submissions", "Jobs that were submitted.")
-        self._fetches = self._counter("fetch_failures", "Fetches of the remote branch that failed.")
+        self.submissions = self._counter("submissions", "Jobs that were submitted.")
+        self.fetch_failures = self._counter("fetch_failures", "Fetches of the remote branch that failed.")
         self._last = self._gauge("last_pass_timestamp_seconds", "When the last pass ended.")
         self._success = self._gauge("last_success_timestamp_seconds", "When a pass last did all it had to.")
         self._duration = self._gauge("last_pass_duration_seconds", "How long the last pass took.")
         self._refused = self._gauge("refused", "1 while a limit stops the passes, else 0.")
-        self._invalid = self._gauge("manifests_invalid", "Files with problems, at the last pass.")
-        self._unposted = self._gauge("statuses_unposted", "Statuses that the last pass couldn't post.")
+        self.invalid = self._gauge("manifests_invalid", "Files with problems, at the last pass.")
+        self.unposted = self._gauge("statuses_unposted", "Statuses that the last pass couldn't post.")
         self._jobs = self._gauge("jobs", "Runs of this repository, by state.", "state", State)
         self._claims = self._gauge("claims", "Submissions that aren't settled, by state.", "state", _OPEN)
         self._drift = self._gauge("drift_findings", "What drifted, by kind.", "kind", DriftKind)
@@ -207,14 +203,6 @@ class Metrics:
         if result is Result.SUCCEEDED:
             self._success.set(now)
 
-    def invalid(self, files: int) -> None:
-        """Set the number of files with problems."""
-        self._invalid.set(files)
-
-    def submitted(self, jobs: int) -> None:
-        """Add to the number of submitted jobs."""
-        self._submissions.inc(jobs)
-
     def seen(self, observed: Observed) -> None:
         """Set the numbers of runs and open claims."""
         _set(self._jobs, State, (run.state for run in observed.runs))
@@ -223,14 +211,6 @@ class Metrics:
     def drifted(self, findings: Iterable[Drift]) -> None:
         """Set the numbers of the plan's drift findings."""
         _set(self._drift, DriftKind, (finding.kind for finding in findings))
-
-    def unposted(self, statuses: int) -> None:
-        """Set the number of statuses that could not be posted."""
-        self._unposted.set(statuses)
-
-    def fetch_failed(self) -> None:
-        """Record a failed fetch of the remote branch."""
-        self._fetches.inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format, of type CONTENT_TYPE."""

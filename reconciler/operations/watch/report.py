@@ -25,10 +25,6 @@ Fields = tuple[tuple[str, Any], ...]
 _STATES = re.compile(rf"\b(?:{'|'.join(State)})\b", re.IGNORECASE)
 
 
-def _unchanged(fields: Fields) -> Fields:
-    return fields
-
-
 class Teller:
     """Reporter that turns passes into events and metrics.
 
@@ -55,7 +51,7 @@ class Teller:
     def fetched(self, commit: str, error: ReconcilerError | None) -> None:
         """Report a fetch of the remote branch: the new commit, "" for none, or the error."""
         if error:
-            self._metrics.fetch_failed()
+            self._metrics.fetch_failures.inc()
         failed_before = self._standing.get(("not-fetched", ""))
         self._report_new("not-fetched", [_of_error(error)] if error else [])
         if failed_before and not error:
@@ -76,7 +72,7 @@ class Teller:
         self._recovered()
         applied = [outcome for outcome in outcomes if outcome.status is Status.APPLIED]
         submitted = [outcome for outcome in applied if outcome.change.action in SUBMISSIONS]
-        self._metrics.submitted(len(submitted))
+        self._metrics.submissions.inc(len(submitted))
         for line in uncarried(origin, [o.change.desired for o in submitted if o.change.desired]):
             self._events.warning("no-commit", message=line)
         for outcome in submitted:
@@ -99,10 +95,10 @@ class Teller:
             self._metrics.drifted(result.plan.drift)
             self._report_new("drift", map(_of_drift, result.plan.drift), same=_without_states)
         if result.settled:
-            self._metrics.unposted(result.settled.unposted)
+            self._metrics.unposted.set(result.settled.unposted)
             self._report_new("not-kept", ((("message", problem),) for problem in result.settled.problems))
-            if result.settled.observed:
-                self._seen(result.settled.observed)
+        if result.observed:
+            self._seen(result.observed)
         done = any(outcome.status is Status.APPLIED for outcome in result.outcomes)
         # A pass without a change is logged at debug level, so that an idle loop is quiet.
         log = self._events.info if done else self._events.debug
@@ -113,7 +109,7 @@ class Teller:
         problems = result.error.problems if isinstance(result.error, InvalidError) else ()
         invalid = [tuple(problem_json(problem).items()) for problem in problems]
         named = len({problem.path for problem in problems})
-        self._metrics.invalid(max(named, 1) if result.result is Result.INVALID else 0)
+        self._metrics.invalid.set(max(named, 1) if result.result is Result.INVALID else 0)
         self._report_new("invalid", invalid)
         for kind in (Result.FAILED, Result.INVALID, Result.REFUSED):
             # Problems with a position are reported as "invalid" events already.
@@ -143,7 +139,7 @@ class Teller:
         found: Iterable[Fields],
         *,
         about: str = "",
-        same: Callable[[Fields], Fields] = _unchanged,
+        same: Callable[[Fields], Fields] = lambda fields: fields,
     ) -> None:
         """Report the findings that the previous call with these arguments did not have.
 

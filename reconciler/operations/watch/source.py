@@ -6,21 +6,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
+from watchdog import events
 from watchdog.observers import Observer
 from watchdog.observers.api import ObservedWatch
 
@@ -37,14 +27,9 @@ from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
 
 # Without the events of opened and closed files: each pass opens every manifest, and would trigger the next.
-_CHANGES: list[type[FileSystemEvent]] = [
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
+_CHANGES: list[type[events.FileSystemEvent]] = [
+    *(events.DirCreatedEvent, events.DirDeletedEvent, events.DirMovedEvent),
+    *(events.FileCreatedEvent, events.FileDeletedEvent, events.FileModifiedEvent, events.FileMovedEvent),
 ]
 
 
@@ -122,12 +107,12 @@ class Files:
         return True
 
 
-class _Handler(FileSystemEventHandler):
+class _Handler(events.FileSystemEventHandler):
     def __init__(self, ignored: Collection[Path], changed: Callable[[], None]) -> None:
         self._ignored = [os.fspath(folder) for folder in ignored]
         self._changed = changed
 
-    def on_any_event(self, event: FileSystemEvent) -> None:
+    def on_any_event(self, event: events.FileSystemEvent) -> None:
         paths = [os.fsdecode(path) for path in (event.src_path, event.dest_path) if path]
         if not all(self._is_ignored(path) for path in paths):
             self._changed()
@@ -212,28 +197,21 @@ class Source(Protocol):
         """Update the watched folders to those of these jobs' code."""
 
 
+@dataclass(slots=True)
 class WorkTree:
     """Files of a repository's work tree; `wakes` gets an event for each change."""
 
-    due = math.inf
+    root: Path
+    environ: Mapping[str, str]
+    environment: str | None
+    files: Files
+    wakes: Wakes
+    teller: Teller
+    due: float = field(default=math.inf, init=False)
+    _settings: KeptSettings = field(default_factory=KeptSettings, init=False)
+    _packages: set[Path] = field(default_factory=set, init=False)
 
-    def __init__(
-        self,
-        root: Path,
-        environ: Mapping[str, str],
-        environment: str | None,
-        files: Files,
-        wakes: Wakes,
-        teller: Teller,
-    ) -> None:
-        self._root = root
-        self._environ = environ
-        self._environment = environment
-        self._files = files
-        self._wakes = wakes
-        self._teller = teller
-        self._settings = KeptSettings()
-        self._folders = {root / JOBS_FOLDER}
+    def __post_init__(self) -> None:
         self._follow()
 
     def refresh(self) -> bool:
@@ -243,46 +221,36 @@ class WorkTree:
     def checkout(self) -> Checkout:
         """Return the work tree."""
         self._follow()
-        head = head_of(self._root, self._environ)
+        head = head_of(self.root, self.environ)
         commit = head.carried if head else ""
-        return Checkout(self._root, commit, self._environ, self._environment, self._settings.read)
+        return Checkout(self.root, commit, self.environ, self.environment, self._settings.read)
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
         """Watch the code of these jobs."""
-        packages = {job.manifest.package for job in jobs if job.manifest.package}
-        self._folders = {self._root / JOBS_FOLDER, *packages}
+        self._packages = {job.manifest.package for job in jobs if job.manifest.package}
         if self._follow():
             # A file may have changed after it was read and before it was watched.
-            self._wakes.change()
+            self.wakes.change()
 
     def _follow(self) -> bool:
-        more = self._files.follow(places(self._root, self._folders))
-        self._teller.not_watched(self._files.problem)
+        more = self.files.follow(places(self.root, {self.root / JOBS_FOLDER, *self._packages}))
+        self.teller.not_watched(self.files.problem)
         return more
 
 
+@dataclass(slots=True)
 class RemoteBranch:
     """Branch of a remote, fetched every `interval` seconds, with a backoff after failures."""
 
-    def __init__(
-        self,
-        clone: Clone,
-        environ: Mapping[str, str],
-        environment: str | None,
-        interval: float,
-        wakes: Wakes,
-        teller: Teller,
-        chance: Chance,
-    ) -> None:
-        self.due = 0.0
-        self._clone = clone
-        self._environ = environ
-        self._environment = environment
-        self._interval = interval
-        self._wakes = wakes
-        self._teller = teller
-        self._chance = chance
-        self._failures = 0
+    clone: Clone
+    environ: Mapping[str, str]
+    environment: str | None
+    interval: float
+    wakes: Wakes
+    teller: Teller
+    chance: Chance
+    due: float = field(default=0.0, init=False)
+    _failures: int = field(default=0, init=False)
 
     def refresh(self) -> bool:
         """Fetch the branch if due; report an error and keep the previous commit."""
@@ -291,24 +259,23 @@ class RemoteBranch:
         moved = False
         try:
             # A fetch from a slow remote must not delay a stop.
-            with self._wakes.left_off_at_stop():
-                moved = self._clone.refresh()
+            with self.wakes.left_off_at_stop():
+                moved = self.clone.refresh()
             self._failures = 0
-            self._teller.fetched(self._clone.commit if moved else "", None)
+            self.teller.fetched(self.clone.commit if moved else "", None)
         except GitError as error:
             self._failures += 1
-            self._teller.fetched("", error)
-        later = backoff(self._failures, self._chance) if self._failures else 0.0
-        self.due = time.monotonic() + self._interval + later
+            self.teller.fetched("", error)
+        later = backoff(self._failures, self.chance) if self._failures else 0.0
+        self.due = time.monotonic() + self.interval + later
         return moved
 
     def checkout(self) -> Checkout | None:
         """Return the last fetched commit; None before the first."""
-        if not self._clone.commit:
+        clone = self.clone
+        if not clone.commit:
             return None
-        return Checkout(
-            self._clone.tree, self._clone.commit, self._environ, self._environment, is_exported=True
-        )
+        return Checkout(clone.tree, clone.commit, self.environ, self.environment, is_exported=True)
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
         """Do nothing: only a fetch brings changes."""

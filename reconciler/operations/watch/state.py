@@ -91,12 +91,16 @@ class Pass:
     steady: bool = False
 
     @property
+    def observed(self) -> Observed | None:
+        """Return the claims and runs after the pass; None if they could not be read."""
+        return self.settled.observed if self.settled else None
+
+    @property
     def live(self) -> bool:
         """Return True if jobs, submissions or this pass's own changes may soon change the state."""
-        observed = self.settled.observed if self.settled else None
-        if observed is None:
+        if self.observed is None:
             return False
-        return not self.steady or self._is_pending or any(not run.state.ended for run in observed.runs)
+        return not self.steady or self._is_pending or any(not run.state.ended for run in self.observed.runs)
 
     @property
     def at_rest(self) -> bool:
@@ -110,7 +114,7 @@ class Pass:
 
     def holds_for(self, inputs: PassInputs) -> bool:
         """Return True if a pass with these inputs would make no change and report the same state."""
-        unchanged = self.settled is not None and self.settled.observed == inputs.observed
+        unchanged = self.observed == inputs.observed
         # Time alone can settle a pending submission, and the reason for a missing commit may be temporary.
         is_known = not self._is_pending and not self.origin.reason
         return self._is_done and is_known and unchanged and self.inputs == inputs
@@ -123,8 +127,7 @@ class Pass:
 
     @property
     def _is_pending(self) -> bool:
-        observed = self.settled.observed if self.settled else None
-        claims = observed.known.values() if observed else ()
+        claims = self.observed.known.values() if self.observed else ()
         return any(claim.state is ClaimState.PENDING for claim in claims)
 
 
