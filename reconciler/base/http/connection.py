@@ -10,8 +10,8 @@ from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
-from reconciler.base.http.destination import Destination
 from reconciler.base.http.message import HttpResponse
+from reconciler.base.http.recipients import Destination
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_head, read_response, request_bytes
 
 if TYPE_CHECKING:
