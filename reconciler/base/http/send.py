@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
 from reconciler import __version__
-from reconciler.base.errors import InvalidError
 from reconciler.base.http.message import (
     READ_METHODS,
     HttpRequest,
@@ -45,24 +43,19 @@ _CREDENTIALS = ("authorization", "cookie", "proxy-authorization")
 
 
 class DirectTransport:
-    """Thread-safe transport that sends each request at most once and follows no redirect.
+    """Thread-safe transport that sends each request at most once, follows no redirect and uses no proxy.
 
     Reads share kept-alive connections, the most recently used first.
 
     Args:
         tokens: The rule for the token of the requests. A request with a credential is not sent without a
             rule, nor to a destination that the rule doesn't permit.
-        proxy: `http://[user:password@]host:port`, used by CONNECT for https addresses only; None by default,
-            whatever the environment variables.
         max_body: The maximum length of a response's body in bytes; a longer response raises NoAnswerError.
     """
 
-    def __init__(
-        self, tokens: TokenRule | None = None, *, proxy: str | None = None, max_body: int = MAX_BODY
-    ) -> None:
+    def __init__(self, tokens: TokenRule | None = None, *, max_body: int = MAX_BODY) -> None:
         self._tokens = tokens
         self._tls: ssl.SSLContext | None = None
-        self._proxy = _proxy_address(proxy) if proxy else None
         self._max_body = max_body
         self._idle: dict[str, list[Connection]] = {}
         self._lock = threading.Lock()
@@ -126,7 +119,7 @@ class DirectTransport:
         from reconciler.base.http.connection import connected
 
         try:
-            return connected(address, time.monotonic() + timeout, self._trusted(address), self._proxy)
+            return connected(address, time.monotonic() + timeout, self._trusted(address))
         except Exception as error:
             raise NotSentError(f"{address.origin} can't be reached: {_why(error)}") from None
 
@@ -185,17 +178,6 @@ def _headers(request: HttpRequest, address: Destination) -> dict[str, str]:
     if request.method not in READ_METHODS:
         headers["connection"] = "close"
     return headers
-
-
-def _proxy_address(proxy: str) -> SplitResult:
-    try:
-        address = urlsplit(proxy)
-        usable = address.scheme == "http" and address.hostname and address.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise InvalidError("the proxy isn't given as http://host:port")
-    return address
 
 
 def _unquoting(response: HttpResponse, headers: Mapping[str, str]) -> HttpResponse:
