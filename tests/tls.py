@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from reconciler.base.http.destination import Destination
+from reconciler.base.http.recipients import Destination
 
 _SERVER = "server.pem"
 _WAITS = 10.0

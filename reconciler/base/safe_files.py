@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,25 +47,31 @@ def opened_folder(path: Path | str, *, folder: int | None = None, follow: bool =
         os.close(descriptor)
 
 
-def read_file(
-    path: Path | str, limit: int, *, folder: int | None = None, follow: bool = False
-) -> tuple[bytes, os.stat_result]:
-    """Return the first `limit` bytes of a regular file, and its status.
+def open_file(
+    path: Path | str, *, folder: int | None = None, follow: bool = False
+) -> tuple[int, os.stat_result]:
+    """Open a regular file to read; return its descriptor and status.
 
     Raises:
         IrregularFileError: The entry is no regular file.
-        OSError: The file can't be read, or is a link and `follow` is False.
+        OSError: The file can't be opened, or is a link and `follow` is False.
     """
     descriptor = os.open(path, _READ_FILE | _no_follow(follow), dir_fd=folder)
-    try:
-        # Check the open file: the entry may have changed since any earlier check.
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise IrregularFileError(status.st_mode)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(limit), status
-    finally:
+    # Check the open file: the entry may have changed since any earlier check.
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
+        raise IrregularFileError(status.st_mode)
+    return descriptor, status
+
+
+def read_file(
+    path: Path | str, limit: int, *, folder: int | None = None, follow: bool = False
+) -> tuple[bytes, os.stat_result]:
+    """Return the first `limit` bytes of a regular file, and its status; raises as `open_file`."""
+    descriptor, status = open_file(path, folder=folder, follow=follow)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit), status
 
 
 def new_file(name: str, folder: int, mode: int = 0o600) -> BinaryIO:
@@ -77,9 +83,24 @@ def write_temporary(name: str, data: bytes, folder: int) -> str:
     """Write a private file in an open folder; return its name: `name`, a dot and a random suffix."""
     # Not the process id: processes of two containers that share the folder may have the same id.
     temporary = f"{name}.{os.urandom(8).hex()}"
-    with new_file(temporary, folder) as file:
-        file.write(data)
+    try:
+        with new_file(temporary, folder) as file:
+            file.write(data)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
     return temporary
+
+
+def replace_file(name: str, data: bytes, folder: int) -> None:
+    """Write a private file in an open folder atomically; a concurrent reader gets the old or the new one."""
+    temporary = write_temporary(name, data, folder)
+    try:
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        os.unlink(temporary, dir_fd=folder)
+        raise
 
 
 def is_private(status: os.stat_result) -> bool:

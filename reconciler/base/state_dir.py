@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError
-from reconciler.base.safe_files import new_file, open_folder, read_file, write_temporary
+from reconciler.base.safe_files import new_file, open_folder, read_file, replace_file
 from reconciler.base.user_key import key_folder, user_key
 
 MARK = "mark"
@@ -336,8 +336,7 @@ def _is_marked(home: Home, folder: int, environ: Mapping[str, str]) -> bool:
 def set_mark(home: Home, checkout: Path, folder: int, environ: Mapping[str, str]) -> None:
     """Write the mark into the home's open folder; raises OSError, and HomeError if no key can be stored."""
     key = _own_key(home, checkout, environ)
-    temporary = write_temporary(MARK, _mark_of(home, folder, key), folder)
-    os.replace(temporary, MARK, src_dir_fd=folder, dst_dir_fd=folder)
+    replace_file(MARK, _mark_of(home, folder, key), folder)
 
 
 def _mark_of(home: Home, folder: int, key: bytes) -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
-from reconciler.git.objects import Entry, Objects, entries, objects_of, too_much
+from reconciler.git.commit import Entry, Objects, entries, objects_of, too_much
 
 MAX_ENTRIES = 100_000
 """The maximum number of files, folders and links that are visited or written."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hmac
 import os
-import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from importlib.machinery import PathFinder
@@ -18,6 +17,7 @@ from msgspec import Raw, Struct
 
 import reconciler
 from reconciler.base.errors import ReconcilerError
+from reconciler.base.safe_files import opened_folder, read_file, replace_file
 from reconciler.base.state_dir import Home, check_mark, checkout_of, locate, prepare_home
 from reconciler.base.user_key import user_key
 from reconciler.manifests import schemas
@@ -39,9 +39,6 @@ _PIECE = 256  # files
 _FOLDER = "cache"
 _CODE_BYTES = 32
 _FORMAT = b"reconciler cache 3\n"
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # The parts of the fingerprint: libraries and own packages that decide what a file contains and whether it
 # is valid. Subpackages don't count.
 _LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
@@ -244,49 +241,22 @@ class CacheFile:
         return None if self._code is None else _FORMAT + self._code_of(b"")
 
     def _read(self) -> bytes:
-        with self._opened_home() as home:
-            folder = os.open(_FOLDER, _OPEN_FOLDER, dir_fd=home)
-        try:
-            file = os.open(self._name, _OPEN_FILE, dir_fd=folder)
-        finally:
-            os.close(folder)
-        with os.fdopen(file, "rb") as opened:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                return b""
-            return opened.read(MAX_BYTES)
+        with self._opened_home() as home, opened_folder(_FOLDER, folder=home) as folder:
+            data, _ = read_file(self._name, MAX_BYTES + 1, folder=folder)
+        return data if len(data) <= MAX_BYTES else b""
 
     def _write(self, data: bytes) -> bool:
         prepare_home(Home(self._home, self._checkout), self._environ)
         with self._opened_home() as home:
             with suppress(FileExistsError):
                 os.mkdir(_FOLDER, mode=0o700, dir_fd=home)
-            folder = os.open(_FOLDER, _OPEN_FOLDER, dir_fd=home)
-        new = f"{self._name}.{os.getpid()}"
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=folder)  # left behind by an earlier process with this id
-            try:
-                with os.fdopen(os.open(new, _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
-                    file.write(data)
-                # One step, so that a concurrent command reads the old file or the new one, never a part.
-                os.replace(new, self._name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:
-                os.unlink(new, dir_fd=folder)
-                raise
-        finally:
-            os.close(folder)
+            with opened_folder(_FOLDER, folder=home) as folder:
+                replace_file(self._name, data, folder)
         return True
 
-    @contextmanager
-    def _opened_home(self) -> Iterator[int]:
+    def _opened_home(self) -> AbstractContextManager[int]:
         # Outside the checkout, the user may have linked the state folder; inside, a branch may bring a link.
-        flags = _OPEN_FOLDER & ~os.O_NOFOLLOW if self._checkout is None else _OPEN_FOLDER
-        descriptor = os.open(self._home, flags)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        return opened_folder(self._home, follow=self._checkout is None)
 
 
 @cache

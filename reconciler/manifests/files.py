@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import UsageError
+from reconciler.base.safe_files import IrregularFileError, open_file
 from reconciler.manifests.findings import MAX_FILE_BYTES, too_large
 
 MAX_FILES = 50_000
@@ -28,8 +29,6 @@ _MAX_OPEN = 32
 
 # O_PATH opens folders that this user may enter but not list.
 _OPEN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-# Non-blocking, because opening a pipe with a manifest's name would wait for a writer.
-_OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Signature(Struct, frozen=True, array_like=True, gc=False):
@@ -124,7 +123,9 @@ class Folders:
         """Read the file at `place`, an absolute path without links; problems call it `path`."""
         folder, _, name = place.rpartition("/")
         try:
-            descriptor = os.open(name, _OPEN_FILE, dir_fd=self._descriptor(folder))
+            descriptor, _ = open_file(name, folder=self._descriptor(folder))
+        except IrregularFileError:
+            return no_file(path)
         except OSError as error:
             return unreadable(path, error)
         try:
@@ -190,8 +191,6 @@ def _read(descriptor: int, path: str) -> FileContent | Problem:
     # A file that changes while it is read gets another reading: a part of a write must not be taken for all.
     for _ in range(_MAX_READINGS):
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return no_file(path)
         if status.st_size > MAX_FILE_BYTES:
             return too_large(path)
         data = _bytes_of(descriptor, status.st_size)

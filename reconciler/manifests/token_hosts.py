@@ -15,8 +15,15 @@ from msgspec import Struct
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError
-from reconciler.base.http.destination import HTTPS_PORT, destination_of
-from reconciler.base.http.recipients import GITHUB, GOOGLE, OwnerHosts, Place, place_of
+from reconciler.base.http.recipients import (
+    GITHUB,
+    GOOGLE,
+    HTTPS_PORT,
+    OwnerHosts,
+    Place,
+    destination_of,
+    place_of,
+)
 from reconciler.base.safe_files import read_file
 from reconciler.base.state_dir import checkout_of
 from reconciler.manifests.settings import FILE_NAME, setting_problem

@@ -16,6 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from reconciler.base.safe_files import IrregularFileError, opened_folder, read_file, replace_file
+
 ADDRESS = "service.json"
 LOCK = "service.lock"
 LOG = "service.log"
@@ -53,15 +55,15 @@ def read_address(home: Path) -> Address | None:
         UntrustedAddressError: The file or its URL may be another person's; send no request there.
     """
     try:
-        descriptor = os.open(home / ADDRESS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data, status = read_file(home / ADDRESS, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IrregularFileError as error:
+        raise UntrustedAddressError(error.strerror) from None
     except OSError as error:
         reason = "it is a link" if error.errno == errno.ELOOP else f"it can't be read: {error.strerror}"
         raise UntrustedAddressError(reason) from None
-    with os.fdopen(descriptor, "rb") as file:
-        _check_own(os.fstat(descriptor))
-        data = file.read(_MOST_BYTES)
+    _check_own(status)
     try:
         address = Address(**json.loads(data))
     except (ValueError, TypeError, RecursionError):
@@ -74,8 +76,6 @@ def read_address(home: Path) -> Address | None:
 
 
 def _check_own(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise UntrustedAddressError("it is not a regular file")
     if status.st_uid != os.geteuid():
         raise UntrustedAddressError(f"it belongs to another user (uid {status.st_uid})")
     if stat.S_IMODE(status.st_mode) != 0o600:
@@ -84,11 +84,8 @@ def _check_own(status: os.stat_result) -> None:
 
 def write_address(home: Path, address: Address) -> None:
     """Write service.json atomically, readable by its owner only."""
-    new = home / f"{ADDRESS}.{os.urandom(4).hex()}"
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(address), file)
-    new.replace(home / ADDRESS)
+    with opened_folder(home, follow=True) as folder:
+        replace_file(ADDRESS, json.dumps(asdict(address)).encode(), folder)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from reconciler.base.safe_files import IrregularFileError, open_file
 from reconciler.training_service.address import ADDRESS
 
 MOST_FILES = 200_000
@@ -26,7 +27,6 @@ _SECONDS = 5.0  # limit for reading the database
 _STEPS = 10_000  # of SQLite, between two checks of the clock
 _LONGEST = 1_000_000  # bytes of one value
 _PIECE = 1024 * 1024
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Bucket(Struct, frozen=True):
@@ -178,10 +178,11 @@ def _count(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with os.fdopen(os.open(source, _OPEN), "rb") as file, target.open("wb") as copy:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{source.name} is not a regular file")
+    try:
+        descriptor, status = open_file(source)
+    except IrregularFileError:
+        raise OSError(f"{source.name} is not a regular file") from None
+    with os.fdopen(descriptor, "rb") as file, target.open("wb") as copy:
         if status.st_size > MOST_DATABASE:
             raise OSError(f"{source.name} is larger than {MOST_DATABASE >> 20} MiB")
         size = 0

@@ -36,7 +36,7 @@ from raw_server import FAULTS as ALL_FAULTS
 from tls import Loopback
 
 from reconciler.base.concurrency import call_all
-from reconciler.base.errors import InvalidError, ServiceError
+from reconciler.base.errors import ServiceError
 from reconciler.base.http import (
     DirectTransport,
     HttpRequest,
@@ -701,56 +701,6 @@ def test_the_environments_proxy_is_not_used(
     assert proxy.arrived == []
 
 
-def tunnel(sock: socket.socket, request: Arrived) -> bool:
-    """What a proxy does at CONNECT: it carries bytes both ways until one side ends."""
-    host, _, port = request.target.partition(":")
-    with socket.create_connection((host, int(port))) as upstream:
-        sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-
-        def carry(source: socket.socket, sink: socket.socket) -> None:
-            with suppress(OSError):
-                while data := source.recv(65536):
-                    sink.sendall(data)
-            for end in (source, sink):
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-
-        back = threading.Thread(target=carry, args=(upstream, sock), daemon=True)
-        back.start()
-        carry(sock, upstream)
-        back.join(10)
-    return False
-
-
-def test_a_given_proxy_tunnels_https(
-    trusted: None, server_tls: ssl.SSLContext, serve: Callable[..., RawServer]
-) -> None:
-    proxy, server = serve(tunnel), serve(answer(201), tls=server_tls)
-    transport = DirectTransport(Loopback(), proxy=f"http://us%40er:pass@localhost:{proxy.port}")
-    assert transport.send(request_to(server)).status == 201
-    (connect,) = proxy.arrived
-    assert (connect.method, connect.target) == ("CONNECT", f"localhost:{server.port}")
-    assert connect.headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
-    assert server.arrived[0].headers["authorization"] == f"Bearer {SECRET}"
-    assert "proxy-authorization" not in server.arrived[0].headers
-
-
-def test_a_proxy_that_refuses_means_not_sent(serve: Callable[..., RawServer]) -> None:
-    proxy, server = serve(answer(407, b"who are you?")), serve(answer())
-    transport = DirectTransport(Loopback(), proxy=f"http://user:hunter2@localhost:{proxy.port}")
-    with pytest.raises(NotSentError) as caught:
-        transport.send(HttpRequest("POST", f"https://localhost:{server.port}/", AUTHORIZED, b"{}"))
-    assert server.connections == 0
-    assert not {SECRET, "hunter2"} & set(all_text(caught.value).split())
-    assert transport.send(request_to(server)).status == 200, "plain http goes past the proxy"
-
-
-@pytest.mark.parametrize("proxy", ["localhost:3128", "socks5://localhost", "http://", "http://a:b:c"])
-def test_a_proxy_that_is_none_is_refused(proxy: str) -> None:
-    with pytest.raises(InvalidError, match="http://host:port"):
-        DirectTransport(Loopback(), proxy=proxy)
-
-
 # Reads that are repeated.
 
 
@@ -1142,14 +1092,6 @@ def test_a_plain_answer_is_read_however_it_comes(size: int) -> None:
     for data in (lengthy, chunked):
         assert by_us(data, "POST", [size] * len(data)) == (200, b"{}", True)
     assert by_us(lengthy + b"x", "POST", []) == (200, b"{}", False)
-
-
-def test_a_proxy_that_speaks_before_the_server_means_not_sent(serve: Callable[..., RawServer]) -> None:
-    """Else what it said would be the beginning of what TLS gets."""
-    proxy = serve(raw(b"HTTP/1.1 200 OK\r\n\r\nstray"))
-    transport = DirectTransport(Loopback(), proxy=f"http://localhost:{proxy.port}")
-    with pytest.raises(NotSentError, match="speaks before"):
-        transport.send(HttpRequest("POST", "https://localhost:1/", AUTHORIZED, b"{}"))
 
 
 def test_a_method_that_is_none_is_not_sent(

@@ -21,7 +21,6 @@ from repository import MANIFEST, Repository
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import GitError
-from reconciler.git import objects
 from reconciler.git import revision as revisions
 from reconciler.manifests import schemas
 from reconciler.model.plan import Action, Comparison, Edit, Plan
@@ -682,7 +681,7 @@ def test_only_what_is_needed_is_read(repo: Repository, monkeypatch: pytest.Monke
     repo.write("data/large.bin", "x" * 200_000)
     repo.write("jobs/notes.txt", "x" * 200_000)
     commit(repo)
-    monkeypatch.setattr(objects, "MAX_BYTES", 50_000)
+    monkeypatch.setattr("reconciler.git.commit.MAX_BYTES", 50_000)
     assert edits(repo) == {"census": UNCHANGED}
     repo.write("trainer/large.bin", "x" * 100_000)
     commit(repo)
@@ -697,7 +696,7 @@ def test_a_package_that_holds_its_manifest_isnt_laid_out(
     repo.write("jobs/odd.yaml", manifest("odd", ".."))
     commit(repo)
     (repo.root / "jobs/odd.yaml").unlink()
-    monkeypatch.setattr(objects, "MAX_BYTES", 50_000)
+    monkeypatch.setattr("reconciler.git.commit.MAX_BYTES", 50_000)
     found = proposed(repo)
     assert [(change.base_name, change.edit) for change in found.changes] == [("census", UNCHANGED)]
     assert compared(found).base_problems == 1

@@ -19,9 +19,8 @@ from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import ML_V1, Manifest
 from reconciler.operations import staged_code
 from reconciler.operations.load_desired import desired_jobs
-from reconciler.packaging.sdist import Sdist, build_sdist, check_sdist
+from reconciler.packaging.sdist import MTIME, Sdist, build_sdist, check_sdist, tar_gz
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError
-from reconciler.packaging.tar import MTIME, tar_gz
 
 ROOT = Path(__file__).resolve().parents[2]
 

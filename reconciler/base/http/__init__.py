@@ -12,8 +12,7 @@ from reconciler.base.http.message import (
     NotSentError,
     Transport,
 )
-from reconciler.base.http.retry import RetryingReads, retry_after, send_idempotent
-from reconciler.base.http.send import DirectTransport
+from reconciler.base.http.send import DirectTransport, RetryingReads, retry_after, send_idempotent
 
 __all__ = [
     "READ_METHODS",

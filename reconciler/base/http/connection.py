@@ -1,4 +1,4 @@
-"""Connections to a server: plain, by TLS, or by TLS through a proxy's tunnel."""
+"""Connections to a server: plain or by TLS."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, unquote
 
-from reconciler.base.http.destination import Destination
 from reconciler.base.http.message import HttpResponse
-from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_head, read_response, request_bytes
+from reconciler.base.http.recipients import Destination
+from reconciler.base.http.wire import Incoming, read_response
 
 if TYPE_CHECKING:
     import ssl
-
-_HTTP_PORT = 80
 
 
 def time_since_boot() -> float:
@@ -101,27 +98,23 @@ def write_request(
         rest = rest[sock.send(rest) :]
 
 
-def connected(
-    address: Destination, end: float, tls: ssl.SSLContext | None, proxy: SplitResult | None
-) -> Connection:
+def connected(address: Destination, end: float, tls: ssl.SSLContext | None) -> Connection:
     """Open a connection to `address`.
 
     Args:
         address: The destination, of scheme http or https.
         end: The deadline on the monotonic clock.
         tls: The trusted certificates; None if the scheme is http.
-        proxy: The proxy that tunnels TLS; None connects directly.
 
     Raises:
         OSError, UnicodeError, UnusableAnswerError: The server can't be reached, or not by TLS.
     """
-    host, port = address.host, address.port
+    sock = _socket(address.host, address.port, end)
     if tls is None:
-        return Connection(_socket(host, port, end))
-    sock = _tunnel(proxy, host, port, end) if proxy else _socket(host, port, end)
+        return Connection(sock)
     try:
         sock.settimeout(_left(end))
-        return Connection(tls.wrap_socket(sock, server_hostname=host.rstrip(".")))
+        return Connection(tls.wrap_socket(sock, server_hostname=address.host.rstrip(".")))
     except BaseException:
         sock.close()
         raise
@@ -133,32 +126,6 @@ def _socket(host: str, port: int, end: float) -> socket.socket:
     sock = socket.create_connection((name, port), _left(end))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
-
-
-def _tunnel(proxy: SplitResult, host: str, port: int, end: float) -> socket.socket:
-    sock = _socket(str(proxy.hostname), proxy.port or _HTTP_PORT, end)
-    try:
-        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        sock.sendall(request_bytes("CONNECT", target, {"host": target, **_credentials(proxy)}, None))
-        incoming = Incoming(sock, end)
-        status, _, _ = read_head(incoming)
-        if status >= 300:
-            raise UnusableAnswerError(f"the proxy refuses with status {status}")
-        if not incoming.is_empty:
-            raise UnusableAnswerError("the proxy speaks before the server")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _credentials(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    from base64 import b64encode
-
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"proxy-authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
 def _left(end: float) -> float:

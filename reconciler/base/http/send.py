@@ -1,20 +1,26 @@
-"""Transport that sends every request at most once."""
+"""Transports: one sends every request at most once, the other retries reads."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Struct
 
 from reconciler import __version__
-from reconciler.base.errors import InvalidError
-from reconciler.base.http.destination import Destination, destination_of
-from reconciler.base.http.message import READ_METHODS, HttpRequest, HttpResponse, NoAnswerError, NotSentError
-from reconciler.base.http.recipients import TokenRule
+from reconciler.base.http.message import (
+    READ_METHODS,
+    HttpRequest,
+    HttpResponse,
+    NoAnswerError,
+    NotSentError,
+    Transport,
+)
+from reconciler.base.http.recipients import Destination, TokenRule, destination_of
 from reconciler.base.http.wire import UnusableAnswerError, is_field_value, is_token, request_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +28,9 @@ if TYPE_CHECKING:
 
     from reconciler.base.http.connection import Connection
 
+BUSY_STATUSES = frozenset({429, 500, 502, 503, 504})
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 64.0
 CONNECT_TIMEOUT = 10.0
 MAX_BODY = 64 * 1024 * 1024
 
@@ -34,24 +43,19 @@ _CREDENTIALS = ("authorization", "cookie", "proxy-authorization")
 
 
 class DirectTransport:
-    """Thread-safe transport that sends each request at most once and follows no redirect.
+    """Thread-safe transport that sends each request at most once, follows no redirect and uses no proxy.
 
     Reads share kept-alive connections, the most recently used first.
 
     Args:
         tokens: The rule for the token of the requests. A request with a credential is not sent without a
             rule, nor to a destination that the rule doesn't permit.
-        proxy: `http://[user:password@]host:port`, used by CONNECT for https addresses only; None by default,
-            whatever the environment variables.
         max_body: The maximum length of a response's body in bytes; a longer response raises NoAnswerError.
     """
 
-    def __init__(
-        self, tokens: TokenRule | None = None, *, proxy: str | None = None, max_body: int = MAX_BODY
-    ) -> None:
+    def __init__(self, tokens: TokenRule | None = None, *, max_body: int = MAX_BODY) -> None:
         self._tokens = tokens
         self._tls: ssl.SSLContext | None = None
-        self._proxy = _proxy_address(proxy) if proxy else None
         self._max_body = max_body
         self._idle: dict[str, list[Connection]] = {}
         self._lock = threading.Lock()
@@ -115,7 +119,7 @@ class DirectTransport:
         from reconciler.base.http.connection import connected
 
         try:
-            return connected(address, time.monotonic() + timeout, self._trusted(address), self._proxy)
+            return connected(address, time.monotonic() + timeout, self._trusted(address))
         except Exception as error:
             raise NotSentError(f"{address.origin} can't be reached: {_why(error)}") from None
 
@@ -176,17 +180,6 @@ def _headers(request: HttpRequest, address: Destination) -> dict[str, str]:
     return headers
 
 
-def _proxy_address(proxy: str) -> SplitResult:
-    try:
-        address = urlsplit(proxy)
-        usable = address.scheme == "http" and address.hostname and address.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise InvalidError("the proxy isn't given as http://host:port")
-    return address
-
-
 def _unquoting(response: HttpResponse, headers: Mapping[str, str]) -> HttpResponse:
     """Remove the request's credential from the body of an error."""
     # Servers and proxies repeat headers, and users see errors.
@@ -217,3 +210,84 @@ def _why(error: BaseException) -> str:
     if error.__cause__ is not None:
         return _why(error.__cause__)
     return f"the connection ended, or broke the rules of HTTP ({type(error).__name__})"
+
+
+class RetryingReads(Struct, frozen=True):
+    """Transport that retries reads with `send_idempotent`, and sends every other request once.
+
+    Attributes:
+        transport: The transport of each attempt.
+        sleep: Sleeps for a number of seconds.
+        random: Returns a number from 0 to below 1.
+        attempts: The maximum number of attempts for one read.
+    """
+
+    transport: Transport
+    sleep: Callable[[float], None]
+    random: Callable[[], float]
+    attempts: int = 4
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Send `request`; a read up to `attempts` times."""
+        if request.method not in READ_METHODS:
+            return self.transport.send(request)
+        return send_idempotent(
+            self.transport, request, attempts=self.attempts, sleep=self.sleep, random=self.random
+        )
+
+
+def send_idempotent(
+    transport: Transport,
+    request: HttpRequest,
+    *,
+    attempts: int = 4,
+    sleep: Callable[[float], None],
+    random: Callable[[], float],
+) -> HttpResponse:
+    """Send an idempotent request, and retry while the server is unreachable or busy.
+
+    The delay doubles from 1 s, with half of it random. `retry-after` is obeyed up to 64 s; a response with a
+    longer delay is returned without a retry.
+
+    Args:
+        transport: The transport of each attempt.
+        request: A request that is harmless if it arrives twice.
+        attempts: The maximum number of attempts, at least 1.
+        sleep: Sleeps for a number of seconds.
+        random: Returns a number from 0 to below 1.
+
+    Raises:
+        NotSentError, NoAnswerError: The last attempt failed.
+    """
+    for attempt in range(attempts - 1):
+        delay = min(FIRST_DELAY * 2**attempt, LONGEST_DELAY) * (0.5 + 0.5 * random())
+        try:
+            response = transport.send(request)
+        except (NotSentError, NoAnswerError):
+            sleep(delay)
+            continue
+        asked = retry_after(response)
+        if not _is_busy(response, asked) or (asked or 0) > LONGEST_DELAY:
+            return response
+        sleep(max(delay, asked or 0))
+    return transport.send(request)
+
+
+def retry_after(response: HttpResponse) -> float | None:
+    """Return the delay in seconds that a response requests (RFC 9110, section 10.2.3), or None."""
+    text = response.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    from email.utils import parsedate_to_datetime
+
+    # Compare a time of day with the response's own `date`, as this machine's clock may be wrong.
+    try:
+        until = parsedate_to_datetime(text)
+        return max(0.0, (until - parsedate_to_datetime(response.headers.get("date", ""))).total_seconds())
+    except (TypeError, ValueError, OverflowError):  # the last for a year beyond 9999
+        return None
+
+
+def _is_busy(response: HttpResponse, asked: float | None) -> bool:
+    # GitHub's secondary rate limit is a 403 with `retry-after`; any other 403 is permanent.
+    return response.status in BUSY_STATUSES or (response.status == 403 and asked is not None)

@@ -11,8 +11,7 @@ from typing import Any
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError
 from reconciler.base.http import DirectTransport
-from reconciler.base.http.destination import destination_of
-from reconciler.base.http.recipients import GITHUB, OwnerHosts
+from reconciler.base.http.recipients import GITHUB, OwnerHosts, destination_of
 from reconciler.manifests.settings import LOCAL, Config
 from reconciler.manifests.token_hosts import token_hosts
 
