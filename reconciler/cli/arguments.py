@@ -80,22 +80,16 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         )
         spec.flags(sub)
         _common(sub)
-        sub.set_defaults(command=_Lazy(spec.name))
+        sub.set_defaults(command=partial(_run, spec.name))
     return parser
 
 
-class _Lazy:
-    """A command whose module is imported when it runs."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, arguments: argparse.Namespace) -> ExitCode:
-        if self._name not in _WITHOUT_HOME:
-            _refuse_foreign_home()
-        module: Any = import_module(f"reconciler.cli.{self._name}")
-        code: ExitCode = module.run(arguments)
-        return code
+def _run(name: str, arguments: argparse.Namespace) -> ExitCode:
+    if name not in _WITHOUT_HOME:
+        _refuse_foreign_home()
+    module: Any = import_module(f"reconciler.cli.{name}")
+    code: ExitCode = module.run(arguments)
+    return code
 
 
 def _refuse_foreign_home() -> None:
