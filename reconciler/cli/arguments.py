@@ -159,8 +159,12 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 
 
 def _digest(text: str) -> str:
-    if not re.fullmatch("sha256:[0-9a-f]{64}", text):
-        raise argparse.ArgumentTypeError(f'not a digest as `plan` prints it: "{text}"')
+    return _matching("sha256:[0-9a-f]{64}", "a digest as `plan` prints it", text)
+
+
+def _matching(pattern: str, expected: str, text: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise argparse.ArgumentTypeError(f'not {expected}: "{text}"')
     return text
 
 
@@ -200,9 +204,7 @@ def _logs(parser: argparse.ArgumentParser) -> None:
 
 
 def _trial(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f'not a number of a trial, counted from 1: "{text}"')
-    return int(text)
+    return int(_matching("[1-9][0-9]{0,8}", "a number of a trial, counted from 1", text))
 
 
 def _tensorboard(parser: argparse.ArgumentParser) -> None:

@@ -92,7 +92,7 @@ def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
 def _parts(
     root: Path, setup: Setup, environment: Environment | None, changes: Sequence[files.Change]
 ) -> list[next_steps.Part]:
-    is_filled_in = not any(change.names_no_action for change in changes)
+    is_filled_in = not any(files.NO_SHA.encode() in change.after for change in changes)
     has_example = (root / "jobs" / "iris.yaml").is_file()
     is_git = Git(root).ask("rev-parse", "--git-dir") is not None
     return [

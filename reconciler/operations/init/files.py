@@ -126,15 +126,13 @@ def source_id(name: str, random: str) -> str:
     return f"{words if words[:1].isalpha() else 'jobs'}-{random}"
 
 
-_FOLDER = Path(__file__).resolve().parent / "templates"
-
 RENEWED = "Written, and after an upgrade renewed, by `reconciler init`"
 """Mark of a file that later versions overwrite."""
 
 
 def template(name: str) -> str:
     """Return the text of the file `name` of `templates/`."""
-    return (_FOLDER / name).read_text(encoding="utf-8")
+    return (Path(__file__).resolve().parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def settings(setup: Setup) -> str:
@@ -290,11 +288,6 @@ class Change:
     def after(self) -> bytes:
         """Return the content after the change."""
         return self.before or b"" if self.data is None else self.data
-
-    @property
-    def names_no_action(self) -> bool:
-        """Return True if the file has the placeholder for the action's commit."""
-        return NO_SHA.encode() in self.after
 
 
 def changes(root: Path, files: Iterable[File], action: Action) -> tuple[Change, ...]:
