@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli.arguments import parse
+
+if TYPE_CHECKING:
+    from reconciler.base.diagnostics import Problem
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
 _INTERRUPTED = """interrupted; jobs that were submitted go on
@@ -31,7 +35,11 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return int(code)
     except ReconcilerError as error:
-        return _failed(error, _log_format(argv))
+        log_format = _log_format(argv)
+        if isinstance(error, InvalidError):
+            print_problems(error.problems, log_format)
+        print_error(error, log_format)
+        return int(error.exit_code)
     except KeyboardInterrupt as stop:
         print(_INTERRUPTED, file=sys.stderr)
         return _BY_SIGNAL + (stop.args[0] if stop.args else signal.SIGINT)
@@ -67,10 +75,52 @@ def _log_format(argv: Sequence[str]) -> str:
     return "json" if is_json else "text"
 
 
-def _failed(error: ReconcilerError, log_format: str) -> int:
-    from reconciler.cli.output import print_error, print_problems
+def print_json(value: Any) -> None:
+    """Print a JSON document on stdout."""
+    sys.stdout.write(f"{json_text(value)}\n")
 
-    if isinstance(error, InvalidError):
-        print_problems(error.problems, log_format)
-    print_error(error, log_format)
-    return int(error.exit_code)
+
+def json_text(value: Any) -> str:
+    """Return a value as indented JSON in ASCII."""
+    import json
+
+    # In ASCII, no encoding can break the JSON and no text of a manifest can act on a terminal. GitHub's
+    # runner takes "##[" for a command anywhere in a line; in JSON it only occurs within strings.
+    return json.dumps(value, indent=2).replace("##[", r"#\u0023[")
+
+
+def print_error(error: ReconcilerError, log_format: str) -> None:
+    """Print an error and its hint on stderr."""
+    print_message(error.message, log_format, error.hint)
+
+
+def print_message(message: str, log_format: str, hint: str = "") -> None:
+    """Print a sentence and a hint on stderr."""
+    if log_format == "json":
+        from reconciler.base.logging import events
+
+        events(log_format).error("error", message=message, **({"hint": hint} if hint else {}))
+        return
+    print(f"reconciler: {one_line(message)}", file=sys.stderr)
+    if hint:
+        print(f"    {one_line(hint)}", file=sys.stderr)
+
+
+def print_lines(lines: Iterable[str], log_format: str) -> None:
+    """Print sentences on stderr."""
+    for line in lines:
+        print_message(line, log_format)
+
+
+def print_problems(problems: Sequence[Problem], log_format: str) -> None:
+    """Print the problems of manifests on stderr, each with its place."""
+    if log_format == "json":
+        from reconciler.base.logging import events
+        from reconciler.output.json import problem_json
+
+        for problem in problems:
+            events(log_format).error("invalid", **problem_json(problem))
+    elif problems:
+        from reconciler.output.text import problems_text
+
+        print(problems_text(problems), file=sys.stderr)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
 from reconciler.base.sanitize import one_line
+from reconciler.cli import print_error, print_json, print_lines
 from reconciler.cli.context import context_of
-from reconciler.cli.output import print_error, print_json, print_message
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of, still_at
 from reconciler.google.session import Session
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if posts_statuses:
             with context.session(start=True) as session:
                 commit = still_at(context.config.root, os.environ, before)
-                _print_lines(invalid(session, commit, error), arguments)
+                print_lines(invalid(session, commit, error), arguments.log_format)
         raise
     with context.session(start=True) as session:
         plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
@@ -73,36 +73,30 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             check_limits(session, plan, arguments.plan_digest)
         except RefusedError as error:
             if posts_statuses:
-                _print_lines(refused(session, applier, desired, plan, error, origin).problems, arguments)
+                report = refused(session, applier, desired, plan, error, origin)
+                print_lines(report.problems, arguments.log_format)
             raise
-        _print_plan(plan, arguments)
+        if arguments.format == "text" and not arguments.quiet:
+            print(plan_text(plan, verbose=arguments.verbose), end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)]
-        _print_lines(notes, arguments)
+        print_lines(notes, arguments.log_format)
         with submitting(arguments, sys.stderr) as listener:
             outcomes = carry_out(session, replace(applier, listener=listener), plan, origin)
         # Settled before the wait, so that commits show the submissions; and again with the final states.
-        _print_lines(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
+        report = settle(session, applier, desired, plan, outcomes, origin)
+        print_lines(report.problems, arguments.log_format)
         jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            _print_lines(settle(session, applier, desired, plan, outcomes, origin).problems, arguments)
+            report = settle(session, applier, desired, plan, outcomes, origin)
+            print_lines(report.problems, arguments.log_format)
     outcomes = [_with_end(outcome, ended) for outcome in outcomes]
-    _print_lines(_failure_lines(desired, jobs, ended), arguments)
+    print_lines(_failure_lines(desired, jobs, ended), arguments.log_format)
     if arguments.format == "json":
         print_json(apply_json(plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
     return _exit_code(outcomes, jobs, ended)
-
-
-def _print_plan(plan: Plan, arguments: argparse.Namespace) -> None:
-    if arguments.format == "text" and not arguments.quiet:
-        print(plan_text(plan, verbose=arguments.verbose), end="\n\n", flush=True)
-
-
-def _print_lines(lines: Iterable[str], arguments: argparse.Namespace) -> None:
-    for line in lines:
-        print_message(line, arguments.log_format)
 
 
 def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:

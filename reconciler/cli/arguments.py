@@ -80,22 +80,16 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         )
         spec.flags(sub)
         _common(sub)
-        sub.set_defaults(command=_Lazy(spec.name))
+        sub.set_defaults(command=partial(_run, spec.name))
     return parser
 
 
-class _Lazy:
-    """A command whose module is imported when it runs."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, arguments: argparse.Namespace) -> ExitCode:
-        if self._name not in _WITHOUT_HOME:
-            _refuse_foreign_home()
-        module: Any = import_module(f"reconciler.cli.{self._name}")
-        code: ExitCode = module.run(arguments)
-        return code
+def _run(name: str, arguments: argparse.Namespace) -> ExitCode:
+    if name not in _WITHOUT_HOME:
+        _refuse_foreign_home()
+    module: Any = import_module(f"reconciler.cli.{name}")
+    code: ExitCode = module.run(arguments)
+    return code
 
 
 def _refuse_foreign_home() -> None:
@@ -165,8 +159,12 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 
 
 def _digest(text: str) -> str:
-    if not re.fullmatch("sha256:[0-9a-f]{64}", text):
-        raise argparse.ArgumentTypeError(f'not a digest as `plan` prints it: "{text}"')
+    return _matching("sha256:[0-9a-f]{64}", "a digest as `plan` prints it", text)
+
+
+def _matching(pattern: str, expected: str, text: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise argparse.ArgumentTypeError(f'not {expected}: "{text}"')
     return text
 
 
@@ -206,9 +204,7 @@ def _logs(parser: argparse.ArgumentParser) -> None:
 
 
 def _trial(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f'not a number of a trial, counted from 1: "{text}"')
-    return int(text)
+    return int(_matching("[1-9][0-9]{0,8}", "a number of a trial, counted from 1", text))
 
 
 def _tensorboard(parser: argparse.ArgumentParser) -> None:

@@ -43,33 +43,23 @@ def _set_up(arguments: argparse.Namespace) -> ExitCode:
         _print_changes(root, changes)
     _print_missing(changes)
     _print_others(setup, changes)
-    parts = _parts(root, setup, environment, changes)
-    if arguments.quiet:
-        _print_commands(parts)
-    else:
-        _print_parts(parts)
+    _print_parts(_parts(root, setup, environment, changes), quiet=arguments.quiet)
     return ExitCode.DONE
 
 
 def _example(root: Path) -> list[str]:
     """Return the example's files that exist already or can be added to a new repository."""
     # A README of any other name or format counts as the repository's own.
-    found = [] if _has_readme(root) and not _is_file(root, README) else [README]
-    is_new = _is_empty(root / "jobs")
+    has_readme = any(path.name.lower().startswith("readme") for path in root.iterdir())
+    found = [] if has_readme and not _is_file(root, README) else [README]
+    jobs = root / "jobs"
+    is_new = not jobs.is_dir() or not any(jobs.iterdir())
     return [*found, *(path for path in EXAMPLE if is_new or _is_file(root, path))]
 
 
 def _is_file(root: Path, path: str) -> bool:
     file = root / path
     return file.is_file() and file.parent.resolve().is_relative_to(root.resolve())
-
-
-def _is_empty(folder: Path) -> bool:
-    return not folder.is_dir() or not any(folder.iterdir())
-
-
-def _has_readme(root: Path) -> bool:
-    return any(path.name.lower().startswith("readme") for path in root.iterdir())
 
 
 def _print_changes(root: Path, changes: Sequence[files.Change]) -> None:
@@ -102,7 +92,7 @@ def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
 def _parts(
     root: Path, setup: Setup, environment: Environment | None, changes: Sequence[files.Change]
 ) -> list[next_steps.Part]:
-    is_filled_in = not any(change.names_no_action for change in changes)
+    is_filled_in = not any(files.NO_SHA.encode() in change.after for change in changes)
     has_example = (root / "jobs" / "iris.yaml").is_file()
     is_git = Git(root).ask("rev-parse", "--git-dir") is not None
     return [
@@ -113,19 +103,15 @@ def _parts(
     ]
 
 
-def _print_commands(parts: Sequence[next_steps.Part]) -> None:
-    for part in parts:
-        print(f"\n# {part.title}")
-        for step in part.steps:
-            print(step.command)
-
-
-def _print_parts(parts: Sequence[next_steps.Part]) -> None:
-    print("\nWhat only you can do:")
+def _print_parts(parts: Sequence[next_steps.Part], *, quiet: bool) -> None:
+    """Print the next steps; with `quiet`, without their purposes."""
+    if not quiet:
+        print("\nWhat only you can do:")
     for number, part in enumerate(parts, start=1):
-        print(f"\n{number}. {part.title}")
+        print(f"\n# {part.title}" if quiet else f"\n{number}. {part.title}")
         for step in part.steps:
-            print(f"\n# {step.why}")
+            if not quiet:
+                print(f"\n# {step.why}")
             print(step.command)
 
 

@@ -24,17 +24,11 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Times of following a log, in seconds.
+    """Times of following a log, in seconds."""
 
-    Attributes:
-        pause: Pause between two reads.
-        lateness: Maximal delay of an entry behind others of the same time.
-        after_end: Time after the job's end in which entries may still arrive.
-    """
-
-    pause: float
-    lateness: float
-    after_end: float
+    pause: float  # between two reads
+    lateness: float  # of an entry behind others of the same time, at most
+    after_end: float  # entries may still arrive that long after the job's end
 
 
 LOCAL_PACE = Pace(pause=0.3, lateness=2.0, after_end=0.0)
@@ -45,13 +39,7 @@ GOOGLE_PACE = Pace(pause=5.0, lateness=10.0, after_end=10.0)
 def follow(
     log: JobLog, pace: Pace, ended: Callable[[], bool], clock: Callable[[], float] = time.monotonic
 ) -> Iterator[LogEntry | None]:
-    """Yield a log's entries as they arrive, each once, until the job has ended; None before each pause.
-
-    Args:
-        pace: The pauses, and the time to read back.
-        ended: Returns True if the job has ended.
-        clock: A monotonic clock in seconds.
-    """
+    """Yield a log's entries as they arrive, each once, until the job has ended; None before each pause."""
     printed = PrintedEntries(pace.lateness, clock)
     end_seen: float | None = None
     while True:
@@ -134,10 +122,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         job = session.read(newest_run(arguments.name, session))
         part = _part(arguments, session, job)
         if not _print(_entries(arguments, session, part), part.source()):
-            # After following, the job is read again, because it may have changed.
-            _refuse_not_started(
-                part if not arguments.follow else _part(arguments, session, session.read(job))
-            )
+            if arguments.follow:
+                # The job may have changed in the meantime.
+                part = _part(arguments, session, session.read(job))
+            _refuse_not_started(part)
     return ExitCode.DONE
 
 
@@ -193,11 +181,12 @@ def _part(arguments: argparse.Namespace, session: Session, job: ActualJob) -> _P
 
 def _check_replica(name: str, replicas: Mapping[str, int], job: ActualJob) -> None:
     names = [f"{prefix}{n}" for prefix, count in replicas.items() for n in range(min(count, _MOST_NAMED))]
+    names.append(_SERVICE)
     prefix, _, number = name.rpartition("-")
     exists = number.isascii() and number.isdigit() and int(number) < replicas.get(f"{prefix}-", 0)
-    if name in (_SERVICE, *names) or exists:
+    if name in names or exists:
         return
-    similar = same_word(name, [*names, _SERVICE]) or similar_word(name, [*names, _SERVICE])
+    similar = same_word(name, names) or similar_word(name, names)
     ranges = (f"{p}0" if n == 1 else f"{p}0 to {p}{n - 1}" for p, n in replicas.items())
     hint = f"did you mean {similar}?" if similar else f"it has {', '.join(ranges)}; and {_SERVICE}"
     raise NotFoundError(f'{job.job_name} has no replica "{name}"', hint=hint)

@@ -18,28 +18,7 @@ from reconciler.submission.observe import observe
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the plan that apply would carry out, without starting a service or changing any state."""
-    if arguments.base is not None:
-        return _run_against_base(arguments)
-    if arguments.output_dir is not None:
-        raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
-    context = context_of(arguments)
-    # Manifests are loaded first, to report their problems before any request to a service.
-    desired = load_desired(context.config, context.environment, arguments.paths)
-    with context.session(start=False) as session:
-        plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
-    print(_text(plan, arguments))
-    pending = any(change.action is not Action.NONE for change in plan.changes)
-    return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
-
-
-def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
-    """Print the changes since a commit, without services and credentials."""
-    from reconciler.operations.pull_request import proposal_of
-
-    if not arguments.base:
-        raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
-    root = find_root(Path.cwd())
-    plan = proposal_of(root, arguments.env, arguments.base, arguments.paths, os.environ)
+    plan = _plan(arguments) if arguments.base is None else _plan_against_base(arguments)
     print(_text(plan, arguments))
     if arguments.output_dir:
         _write(plan, arguments.output_dir)
@@ -51,6 +30,25 @@ def _run_against_base(arguments: argparse.Namespace) -> ExitCode:
         raise InvalidError(f"{invalid} not valid", problems=plan.comparison.problems)
     pending = any(change.action is not Action.NONE for change in plan.changes)
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    if arguments.output_dir is not None:
+        raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
+    context = context_of(arguments)
+    # Manifests are loaded first, to report their problems before any request to a service.
+    desired = load_desired(context.config, context.environment, arguments.paths)
+    with context.session(start=False) as session:
+        return plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
+
+
+def _plan_against_base(arguments: argparse.Namespace) -> Plan:
+    """Return the changes since a commit, without services and credentials."""
+    from reconciler.operations.pull_request import proposal_of
+
+    if not arguments.base:
+        raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
+    return proposal_of(find_root(Path.cwd()), arguments.env, arguments.base, arguments.paths, os.environ)
 
 
 def _write(plan: Plan, folder: Path) -> None:
@@ -69,7 +67,7 @@ def _write(plan: Plan, folder: Path) -> None:
 
 def _text(plan: Plan, arguments: argparse.Namespace) -> str:
     if arguments.format == "json":
-        from reconciler.cli.output import json_text
+        from reconciler.cli import json_text
         from reconciler.output.json import plan_json
 
         return json_text(plan_json(plan))

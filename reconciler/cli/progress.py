@@ -124,8 +124,11 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
     if arguments.quiet:
         yield lambda jobs: None
     elif _is_live(arguments, stream):
-        with _live_table(session) as listener:
-            yield listener
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+            yield lambda jobs: live.update(_table(session, jobs))
     else:
         yield _Lines(arguments)
 
@@ -148,15 +151,6 @@ class _Lines:
             self._states[job.resource] = job.state
             error = {"error": short_error(job.error)} if job.error else {}
             self._events.info(str(job.state), job=job.job_name, **error)
-
-
-@contextmanager
-def _live_table(session: Session) -> Iterator[JobsListener]:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
-        yield lambda jobs: live.update(_table(session, jobs))
 
 
 def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:

@@ -6,8 +6,8 @@ import argparse
 import os
 
 from reconciler.base.errors import ExitCode, NotFoundError
+from reconciler.cli import print_json
 from reconciler.cli.context import context_of
-from reconciler.cli.output import print_json
 from reconciler.model.claim import ClaimId
 from reconciler.model.naming import label_of
 from reconciler.operations.execute import labels_of

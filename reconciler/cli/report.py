@@ -1,28 +1,44 @@
-"""The command `report`."""
+"""The command `report`: commit statuses, and the comment on a pull request."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
-from reconciler.base.errors import ExitCode, InvalidError
-from reconciler.cli.comment import run_comment
+from reconciler.base.errors import ExitCode, InvalidError, UsageError
+from reconciler.cli import print_lines, print_message
 from reconciler.cli.context import context_of
-from reconciler.cli.output import print_message
 from reconciler.git.commit import commit_of, still_at
+from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.apply import invalid
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.report import missing_status_reasons, post_statuses, unposted_sentences
+from reconciler.reporting.github.api import GitHubApi
+from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
+from reconciler.reporting.github.refusals import RefusedError
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import observe
+
+_MAX_EVENT = 32 * 1024 * 1024
+_HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
+_UNAUTHORIZED = "there is no token in GITHUB_TOKEN: no comment is written"
+_READ_ONLY = (
+    "this run's token may not write comments, as on a pull request from a fork, so none is written; "
+    "elsewhere it needs `permissions: {pull-requests: write}`"
+)
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Post commit statuses that changed: states of jobs, the verdict over them, and the drift."""
     if arguments.comment:
-        return run_comment(arguments)
+        return _run_comment(arguments)
     context = context_of(arguments)
     if github_settings(context.config.github, os.environ, context.config.root) is None:
         print("reconciler: no GitHub repository is configured: nothing to post", file=sys.stderr)
@@ -33,15 +49,84 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     except InvalidError as error:
         with context.session(start=True) as session:
             commit = still_at(context.config.root, os.environ, before)
-            for line in invalid(session, commit, error):
-                print_message(line, arguments.log_format)
+            print_lines(invalid(session, commit, error), arguments.log_format)
         raise
     with context.session(start=True) as session:
         origin = origin_of(context.config, desired, desired.jobs, os.environ, whole=True)
         failed = post_statuses(session, desired, observe(session.ports), origin.exact)
-        for line in missing_status_reasons(session, origin):
-            print_message(line, arguments.log_format)
-    for line in unposted_sentences(failed):
-        print_message(line, arguments.log_format)
+        print_lines(missing_status_reasons(session, origin), arguments.log_format)
+    print_lines(unposted_sentences(failed), arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
     return ExitCode.FAILED if any(not post.unknown_commit for post in failed) else ExitCode.DONE
+
+
+def _run_comment(arguments: argparse.Namespace) -> ExitCode:
+    """Update the comment on this run's pull request with the file's text, if the token may write."""
+    environment, github = _configured(arguments)
+    text = _text(arguments.comment, environment)
+    number = pull_request(os.environ)
+    settings = github_settings(github, os.environ, find_root(Path.cwd()))
+    if settings is None:
+        print_message("no GitHub repository is configured: nothing to post", arguments.log_format)
+        return ExitCode.DONE
+    if not settings.token:
+        print_message(_UNAUTHORIZED, arguments.log_format)
+        return ExitCode.DONE
+    try:
+        with closing(settings.transport()) as transport:
+            action = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, text)
+    except RefusedError as refusal:
+        # Pull requests from forks always have a read-only token; their checks must not fail for it.
+        message = _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}"
+        print_message(message, arguments.log_format)
+        return ExitCode.DONE if refusal.read_only else ExitCode.FAILED
+    print(f"Comment on pull request {number}: {action}.")
+    return ExitCode.DONE
+
+
+def _configured(arguments: argparse.Namespace) -> tuple[str, Mapping[str, Any] | None]:
+    """Return the environment's name and the `github` settings."""
+    try:
+        context = context_of(arguments)
+    except InvalidError:
+        # The file's text already reports the invalid settings, so the comment must still be written.
+        return arguments.env or LOCAL, None
+    return context.environment.name, context.config.github
+
+
+def pull_request(environ: Mapping[str, str]) -> int:
+    """Return the number of a GitHub Actions run's pull request; raise UsageError for other runs."""
+    if environ.get("GITHUB_EVENT_NAME") != "pull_request":
+        hint = "use it in a workflow on `pull_request`"
+        raise UsageError("this is no run for a pull request: there is nothing to comment on", hint=hint)
+    match _event(environ.get("GITHUB_EVENT_PATH", "")):
+        case {"pull_request": {"number": int(number)}} if number > 0 and number is not True:
+            return number
+    raise UsageError(
+        "the event in GITHUB_EVENT_PATH names no pull request", hint="GitHub Actions sets the variable"
+    )
+
+
+def _event(path: str) -> Any:
+    try:
+        with Path(path).open("rb") as file:
+            return json.loads(file.read(_MAX_EVENT))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _text(path: Path, environment: str) -> str:
+    """Return the file's text; raise UsageError if it can't be the text of a comment."""
+    try:
+        with path.open("rb") as file:
+            # A character has at most 4 bytes, so a longer file never fits.
+            text = file.read(4 * MAX_COMMENT + 1).decode()
+    except OSError as error:
+        raise UsageError(f"can't read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} isn't UTF-8 text", hint=_HINT) from None
+    if "\0" in text or not text.strip():
+        raise UsageError(f"{path} is empty or no text", hint=_HINT)
+    if not fits(comment_body(environment, text)):
+        raise UsageError(f"{path} is longer than the {MAX_COMMENT:,} characters of a comment", hint=_HINT)
+    return text

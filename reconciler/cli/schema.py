@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from reconciler.base.errors import ExitCode, NotFoundError
-from reconciler.cli.output import print_json
+from reconciler.cli import print_json
 from reconciler.manifests import schemas
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 
 from reconciler.base.errors import ExitCode, InvalidError, NotFoundError, ServiceError, UsageError
+from reconciler.cli import print_error, print_json, print_message
 from reconciler.cli.context import Context, context_of
-from reconciler.cli.output import print_error, print_json, print_message
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob

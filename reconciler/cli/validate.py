@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import ExitCode, InvalidError
-from reconciler.cli.output import print_json
+from reconciler.cli import print_json
 from reconciler.manifests.cache import remembering
 from reconciler.manifests.paths import check_found, manifest_paths
 from reconciler.manifests.settings import find_root, load_config

@@ -19,8 +19,7 @@ from rich.console import Console
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ServiceError
 from reconciler.base.logging import events
-from reconciler.cli import init, logs, progress
-from reconciler.cli.output import print_error, print_json, print_message, print_problems
+from reconciler.cli import init, logs, print_error, print_json, print_message, print_problems, progress
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
 from reconciler.operations.claims_bucket import Prepared

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from reconciler.base.http import HttpRequest, HttpResponse, Transport
-from reconciler.cli.output import json_text
+from reconciler.cli import json_text
 from reconciler.google.client import Connection
 from reconciler.google.embedded import EmbeddedService
 from reconciler.google.session import Session

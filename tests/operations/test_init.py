@@ -31,7 +31,6 @@ from reconciler.manifests import schemas
 from reconciler.manifests.settings import from_document, load_config
 from reconciler.manifests.validate import check_document
 from reconciler.operations.init import files as texts
-from reconciler.operations.init import files as writing
 from reconciler.operations.init.files import (
     APPLY_WORKFLOW,
     EXAMPLE,
@@ -830,10 +829,10 @@ def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, si
 
 def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     files = [File("a/first", "1"), File("b", "2")]
-    changes = writing.changes(tmp_path, files, Action())
+    changes = texts.changes(tmp_path, files, Action())
     (tmp_path / "b").write_text("mine")
     with pytest.raises(ReconcilerError, match='"b" can\'t be written, and nothing was'):
-        writing.write(tmp_path, changes)
+        texts.write(tmp_path, changes)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert (tmp_path / "b").read_text() == "mine"
 
@@ -841,10 +840,10 @@ def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) ->
 def test_a_file_that_was_rewritten_is_put_back(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x\n")
     files = [File("a", "y\n", Existing.EXTENDED, "^y$"), File("b", "2")]
-    changes = writing.changes(tmp_path, files, Action())
+    changes = texts.changes(tmp_path, files, Action())
     (tmp_path / "b").mkdir()
     with pytest.raises(ReconcilerError, match='"b" can\'t be written'):
-        writing.write(tmp_path, changes)
+        texts.write(tmp_path, changes)
     assert (tmp_path / "a").read_text() == "x\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
@@ -852,7 +851,7 @@ def test_a_file_that_was_rewritten_is_put_back(tmp_path: Path) -> None:
 def test_rewriting_keeps_a_files_mode(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "a").chmod(0o600)
-    writing.write(tmp_path, writing.changes(tmp_path, [File("a", "y\n", Existing.EXTENDED, "^y$")], Action()))
+    texts.write(tmp_path, texts.changes(tmp_path, [File("a", "y\n", Existing.EXTENDED, "^y$")], Action()))
     assert (tmp_path / "a").read_text() == "x\ny\n"
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
     assert len(list(tmp_path.iterdir())) == 1
@@ -956,7 +955,7 @@ def test_every_template_is_used(tmp_path: Path) -> None:
     }
     # These are filled in, or for Google Cloud.
     filled = {"reconciler.yaml", "environment.yaml", "pre-commit-config.yaml", "workflows/apply.yml"}
-    assert unused == {*filled, "workflows/apply-local.yml"}
+    assert unused == {*filled, "workflows/apply-local.yml", "ruleset.json"}
 
 
 def test_git_is_not_needed(tmp_path: Path) -> None:

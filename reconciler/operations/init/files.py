@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from stat import S_ISDIR, S_ISLNK, S_ISREG
 from tempfile import mkstemp
 
 from reconciler import __version__
@@ -39,12 +38,7 @@ _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Repository and commit of the reconciler that the workflows use.
-
-    Attributes:
-        repository: `owner/name` on GitHub.
-        sha: The commit's full name; all zeros as a placeholder.
-    """
+    """Repository (`owner/name` on GitHub) and full commit of the reconciler that the workflows use."""
 
     repository: str = "OWNER/REPO"
     sha: str = NO_SHA
@@ -57,14 +51,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Google:
-    """Environment in Google Cloud.
+    """Environment in Google Cloud; its buckets are without `gs://`.
 
     Attributes:
-        name: The name for `--env`.
-        project: The project's id.
-        location: The region.
-        staging_bucket: Without `gs://`.
-        claims_bucket: Without `gs://`.
         submitter: The service account that the workflow acts as, and whose tokens carry each create.
         trainer: The service account that jobs run as; "" for the project's default.
         instance: Separates it from another environment with the same project and location; "" for none.
@@ -88,7 +77,6 @@ class Setup:
         source: The id that marks the repository's jobs.
         repository: `owner/name` on GitHub, or NO_REPOSITORY.
         branch: The branch whose jobs are applied.
-        action: The reconciler that the workflows use.
         google: The environment in Google Cloud; None for the embedded service only.
     """
 
@@ -138,15 +126,13 @@ def source_id(name: str, random: str) -> str:
     return f"{words if words[:1].isalpha() else 'jobs'}-{random}"
 
 
-_FOLDER = Path(__file__).resolve().parent / "templates"
-
 RENEWED = "Written, and after an upgrade renewed, by `reconciler init`"
 """Mark of a file that later versions overwrite."""
 
 
 def template(name: str) -> str:
     """Return the text of the file `name` of `templates/`."""
-    return (_FOLDER / name).read_text(encoding="utf-8")
+    return (Path(__file__).resolve().parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def settings(setup: Setup) -> str:
@@ -253,52 +239,31 @@ class File:
 
 
 def files_of(setup: Setup, example: Iterable[str] = ()) -> tuple[File, ...]:
-    """Return all files of a set-up, sorted by path.
-
-    Args:
-        setup: The parameters of the set-up.
-        example: The files of README and EXAMPLE to include.
-    """
-    found = [*_settings(setup), *_of_git(), *_of_editors(), *_of_pre_commit(setup), *_workflows(setup)]
-    found += (File(path, template(path)) for path in example)
+    """Return all files of a set-up, sorted by path; `example` names the files of README and EXAMPLE."""
+    # Without a known action the hook runs the installed command, which needs nothing filled in.
+    hook = "pre-commit-config.yaml" if setup.action.is_known else "pre-commit-local.yaml"
+    hook_text = with_action(template(hook), setup.action)
+    ignored = r"^/?\.reconciler/?\s*$"
+    found = [
+        _settings_file(setup),
+        File(".gitignore", template("gitignore"), Existing.EXTENDED, ignored),
+        File(".gitattributes", template("gitattributes"), holds=r"^[^#\n].*\beol=lf\b"),
+        *(File(f".vscode/{name}", schema(name), Existing.RENEWED) for name in (ANY_KIND, CONFIG_SCHEMA)),
+        File(".vscode/settings.json", template("vscode/settings.json"), holds=re.escape(ANY_KIND)),
+        File(".vscode/extensions.json", template("vscode/extensions.json")),
+        File(".pre-commit-config.yaml", hook_text, holds=r"\breconciler-validate\b"),
+        File(APPLY_WORKFLOW, apply_workflow(setup), Existing.FILLED_IN),
+        File(PLAN_WORKFLOW, plan_workflow(setup), Existing.FILLED_IN),
+        *(File(path, template(path)) for path in example),
+    ]
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def _settings(setup: Setup) -> Iterator[File]:
-    text = settings(setup)
+def _settings_file(setup: Setup) -> File:
     if setup.google is None:
-        yield File(FILE_NAME, text)
-        return
+        return File(FILE_NAME, settings(setup))
     missing = f"source: {setup.source}\nenvironments:\n{environment(setup.google)}"
-    yield File(FILE_NAME, text, holds=rf"^\s*{setup.google.name}:", missing=missing)
-
-
-def _of_git() -> Iterator[File]:
-    ignored = r"^/?\.reconciler/?\s*$"
-    yield File(".gitignore", template("gitignore"), Existing.EXTENDED, ignored)
-    yield File(".gitattributes", template("gitattributes"), holds=r"^[^#\n].*\beol=lf\b")
-
-
-def _of_editors() -> Iterator[File]:
-    for name in (ANY_KIND, CONFIG_SCHEMA):
-        yield File(f".vscode/{name}", schema(name), Existing.RENEWED)
-    yield File(".vscode/settings.json", template("vscode/settings.json"), holds=re.escape(ANY_KIND))
-    yield File(".vscode/extensions.json", template("vscode/extensions.json"))
-
-
-def _of_pre_commit(setup: Setup) -> Iterator[File]:
-    # Without a known action the hook runs the installed command, which needs nothing filled in.
-    name = "pre-commit-config.yaml" if setup.action.is_known else "pre-commit-local.yaml"
-    text = with_action(template(name), setup.action)
-    yield File(".pre-commit-config.yaml", text, holds=r"\breconciler-validate\b")
-
-
-def _workflows(setup: Setup) -> Iterator[File]:
-    yield File(APPLY_WORKFLOW, apply_workflow(setup), Existing.FILLED_IN)
-    yield File(PLAN_WORKFLOW, plan_workflow(setup), Existing.FILLED_IN)
-
-
-_READ_BY_GIT = (".gitignore", ".gitattributes")
+    return File(FILE_NAME, settings(setup), holds=rf"^\s*{setup.google.name}:", missing=missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,31 +289,19 @@ class Change:
         """Return the content after the change."""
         return self.before or b"" if self.data is None else self.data
 
-    @property
-    def names_no_action(self) -> bool:
-        """Return True if the file has the placeholder for the action's commit."""
-        return NO_SHA.encode() in self.after
-
 
 def changes(root: Path, files: Iterable[File], action: Action) -> tuple[Change, ...]:
     """Return the change of each file below `root`, without writing; fill `action` in.
 
     Raises ReconcilerError with every obstacle.
     """
-    found: list[Change] = []
-    obstacles: list[str] = []
-    for file in files:
-        obstacle = _obstacle(root, file.path)
-        if obstacle:
-            obstacles.append(obstacle)
-        else:
-            found.append(_change(root, file, action))
-    if obstacles:
+    files = tuple(files)
+    obstacles = filter(None, (_obstacle(root, file.path) for file in files))
+    if listed := "; ".join(dict.fromkeys(obstacles)):
         raise ReconcilerError(
-            f"nothing was written: {'; '.join(dict.fromkeys(obstacles))}",
-            hint="move it away, and run `reconciler init` again",
+            f"nothing was written: {listed}", hint="move it away, and run `reconciler init` again"
         )
-    return tuple(found)
+    return tuple(_change(root, file, action) for file in files)
 
 
 def write(root: Path, found: Sequence[Change]) -> None:
@@ -401,23 +354,23 @@ def _obstacle(root: Path, path: str) -> str:
 
 
 def _obstacle_at(file: Path, path: str) -> str:
-    if not os.path.lexists(file):
-        return ""
-    mode = file.lstat().st_mode
-    if S_ISDIR(mode):
-        return f"{quote(path)} is a folder"
-    if S_ISLNK(mode):
-        if path in _READ_BY_GIT:
+    if file.is_symlink():
+        if path in (".gitignore", ".gitattributes"):
             return f"{quote(path)} is a link, which git doesn't follow"
         return "" if file.is_file() else f"{quote(path)} is a link that leads to no file"
-    return "" if S_ISREG(mode) else f"{quote(path)} is no ordinary file"
+    if file.is_dir():
+        return f"{quote(path)} is a folder"
+    return "" if file.is_file() or not file.exists() else f"{quote(path)} is no ordinary file"
 
 
 def _change(root: Path, file: File, action: Action) -> Change:
     target = root / file.path
     if not target.exists():
         return Change(file.path, "wrote", file.text.encode(), None)
-    before = _read(target, file.path)
+    try:
+        before = target.read_bytes()
+    except OSError as error:
+        raise ReconcilerError(f"{quote(file.path)} can't be read: {error.strerror}") from None
     # Bytes that aren't UTF-8 survive the round trip.
     text = before.decode("utf-8", "surrogateescape")
     # The rename would replace a link by a file.
@@ -437,13 +390,6 @@ def _edited(file: File, text: str, action: Action) -> str:
     if file.is_held_by(text):
         return text
     return f"{text}\n{file.text}" if text and not text.endswith("\n") else text + file.text
-
-
-def _read(file: Path, path: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ReconcilerError(f"{quote(path)} can't be read: {error.strerror}") from None
 
 
 def _make_folders(root: Path, path: str, made: list[Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +11,29 @@ from pathlib import Path
 from reconciler.base.git_command import Git
 from reconciler.google.claim_store import PREFIX
 from reconciler.manifests.settings import Environment
-from reconciler.operations.init.files import APPLY_WORKFLOW, NO_REPOSITORY, SUBMITTER, Setup, service_account
+from reconciler.operations.init.files import (
+    APPLY_WORKFLOW,
+    NO_REPOSITORY,
+    SUBMITTER,
+    Setup,
+    service_account,
+    template,
+)
 
 MEMBER = "MEMBER"
 """Placeholder for the identity that runs apply, in a command."""
+
+CHECK = "reconciler"
+"""Name of the check that a protected branch requires: the pull request's job, and the roll-up status."""
+
+PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
+
+_ISSUER = "https://token.actions.githubusercontent.com"
+_PROVIDER = "github"
+_POOLS = "projects/$PROJECT_NUMBER/locations/global/workloadIdentityPools"
+_POOL_LENGTH = 32
+_ENABLE = "gcloud services enable"
+_APIS = ("aiplatform", "cloudresourcemanager", "iam", "iamcredentials", "logging", "storage", "sts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +42,14 @@ class Step:
 
     why: str
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Titled group of steps, in order."""
+
+    title: str
+    steps: tuple[Step, ...]
 
 
 def grants(environment: Environment, source: str, member: str = MEMBER) -> Iterator[Step]:
@@ -36,15 +62,9 @@ def grants(environment: Environment, source: str, member: str = MEMBER) -> Itera
     """
     project, submitter = environment.project, environment.submitter
     yield Step(f"{member}, who runs apply, reads and writes claims", _on_claims(environment, source, member))
-    yield Step(
-        f"{member} uploads packages",
-        f"gcloud storage buckets add-iam-policy-binding gs://{environment.staging_bucket} --member={member} "
-        "--role=roles/storage.objectUser --condition=None",
-    )
-    yield Step(
-        f"{member} sees and cancels jobs" + ("" if submitter else ", and submits them"),
-        _user(project, member),
-    )
+    yield Step(f"{member} uploads packages", _on_bucket(environment.staging_bucket, member))
+    submits = "" if submitter else ", and submits them"
+    yield Step(f"{member} sees and cancels jobs{submits}", _user(project, member))
     if submitter:
         yield from _of_submitter(project, submitter, member)
     account = environment.defaults.get("serviceAccount")
@@ -67,10 +87,7 @@ def _of_submitter(project: str, submitter: str, member: str) -> Iterator[Step]:
         f"gcloud iam service-accounts add-iam-policy-binding {submitter} --project={project} "
         f"--member={member} --role=roles/iam.serviceAccountTokenCreator",
     )
-    yield Step(
-        "tokens are made by this API",
-        f"gcloud services enable iamcredentials.googleapis.com --project={project}",
-    )
+    yield Step("tokens are made by this API", f"{_ENABLE} iamcredentials.googleapis.com --project={project}")
     if member != f"serviceAccount:{submitter}":
         yield Step(f"{submitter} submits jobs", _user(project, f"serviceAccount:{submitter}"))
 
@@ -82,9 +99,13 @@ def _on_claims(environment: Environment, source: str, member: str) -> str:
         f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{folder}") || '
         f'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("{folder}")'
     )
+    return _on_bucket(bucket, member, f"'^#^title=reconciler-claims#expression={expression}'")
+
+
+def _on_bucket(bucket: str, member: str, condition: str = "None") -> str:
     return (
         f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member} "
-        f"--role=roles/storage.objectUser --condition='^#^title=reconciler-claims#expression={expression}'"
+        f"--role=roles/storage.objectUser --condition={condition}"
     )
 
 
@@ -93,13 +114,6 @@ def _user(project: str, member: str) -> str:
         f"gcloud projects add-iam-policy-binding {project} --member={member} "
         "--role=roles/aiplatform.user --condition=None"
     )
-
-
-ISSUER = "https://token.actions.githubusercontent.com"
-EVENTS = ("push", "schedule", "workflow_dispatch")
-PROVIDER = "github"
-
-_POOL_LENGTH = 32
 
 
 def attribute_condition(setup: Setup, repository_id: str, owner_id: str) -> str:
@@ -111,16 +125,13 @@ def attribute_condition(setup: Setup, repository_id: str, owner_id: str) -> str:
         owner_id: The owner's number.
     """
     ref = f"refs/heads/{setup.branch}"
-    events = ", ".join(f"'{event}'" for event in EVENTS)
-    return " && ".join(
-        (
-            f"assertion.repository_id == '{repository_id}'",
-            f"assertion.repository_owner_id == '{owner_id}'",
-            f"assertion.ref == '{ref}'",
-            f"assertion.event_name in [{events}]",
-            f"assertion.workflow_ref == '{setup.repository}/{APPLY_WORKFLOW}@{ref}'",
-            "assertion.runner_environment == 'github-hosted'",
-        )
+    return (
+        f"assertion.repository_id == '{repository_id}' && "
+        f"assertion.repository_owner_id == '{owner_id}' && "
+        f"assertion.ref == '{ref}' && "
+        "assertion.event_name in ['push', 'schedule', 'workflow_dispatch'] && "
+        f"assertion.workflow_ref == '{setup.repository}/{APPLY_WORKFLOW}@{ref}' && "
+        "assertion.runner_environment == 'github-hosted'"
     )
 
 
@@ -131,17 +142,10 @@ def pool_id(setup: Setup) -> str:
     return f"reconciler-{words}"[:_POOL_LENGTH].strip("-")
 
 
-def provider_name(setup: Setup, project_number: str) -> str:
-    """Return the full name of the workflow's identity provider."""
-    return (
-        f"projects/{project_number}/locations/global/workloadIdentityPools/{pool_id(setup)}"
-        f"/providers/{PROVIDER}"
-    )
-
-
 def federation(setup: Setup, environment: Environment, account: str) -> Iterator[Step]:
     """Yield the steps that let runs of the workflow act as `account`; they use shell variables."""
     project, pool = environment.project, pool_id(setup)
+    pools = "gcloud iam workload-identity-pools"
     yield Step(
         "the numbers behind the names, for the commands below",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
@@ -150,58 +154,22 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     )
     yield Step(
         "a pool of identities for this repository alone",
-        f"gcloud iam workload-identity-pools create {pool} --project={project} --location=global",
+        f"{pools} create {pool} --project={project} --location=global",
     )
     condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
     yield Step(
         f"only this workflow on {setup.branch} gets in, by numbers that nobody else can come to have",
-        f"gcloud iam workload-identity-pools providers create-oidc {PROVIDER} --project={project} "
-        f"--location=global --workload-identity-pool={pool} --issuer-uri={ISSUER} "
+        f"{pools} providers create-oidc {_PROVIDER} --project={project} --location=global "
+        f"--workload-identity-pool={pool} --issuer-uri={_ISSUER} "
         "--attribute-mapping=google.subject=assertion.repository_id "
         f'--attribute-condition="{condition}"',
     )
-    member = (
-        "principal://iam.googleapis.com/projects/$PROJECT_NUMBER/locations/global"
-        f"/workloadIdentityPools/{pool}/subject/$REPOSITORY_ID"
-    )
+    member = f"principal://iam.googleapis.com/{_POOLS}/{pool}/subject/$REPOSITORY_ID"
     yield Step(
         f"it acts as {account}",
         f"gcloud iam service-accounts add-iam-policy-binding {account} --project={project} "
         f'--role=roles/iam.workloadIdentityUser --member="{member}"',
     )
-
-
-CHECK = "reconciler"
-"""Name of the check that a protected branch requires: the pull request's job, and the roll-up status."""
-
-PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
-
-_GITHUB_ACTIONS = 15368
-"""Id of the GitHub Actions app, from https://api.github.com/apps/github-actions."""
-
-_ENABLE = "gcloud services enable"
-_APIS = (
-    "aiplatform",
-    "cloudresourcemanager",
-    "iam",
-    "iamcredentials",
-    "logging",
-    "storage",
-    "sts",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Group of steps.
-
-    Attributes:
-        title: The purpose of the steps.
-        steps: The steps in order.
-    """
-
-    title: str
-    steps: tuple[Step, ...]
 
 
 def try_it(*, with_example: bool) -> Part:
@@ -216,12 +184,7 @@ def try_it(*, with_example: bool) -> Part:
 
 
 def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
-    """Return the steps that commit the set-up.
-
-    Args:
-        uncommitted: The paths for `git add`.
-        is_git: True if the folder is in a git repository.
-    """
+    """Return the steps that commit the paths `uncommitted`, in a new repository unless `is_git`."""
     steps = [] if is_git else [Step("a repository", "git init --initial-branch=main")]
     if uncommitted:
         add = f"git add {shlex.join(uncommitted)}\ngit commit --message='Set up reconciler'"
@@ -232,18 +195,25 @@ def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
 
 def google_cloud(setup: Setup, environment: Environment) -> Part:
     """Return the steps that prepare the project for the environment; they use shell variables."""
+    title = f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell"
+    return Part(title, tuple(_google_steps(setup, environment)))
+
+
+def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
     account = environment.submitter or service_account(SUBMITTER, environment.project)
-    steps = [] if setup.is_on_github else [_remote(environment)]
-    steps += _resources(environment, account)
+    if not setup.is_on_github:
+        yield Step(
+            "first: the steps that need the repository's name on GitHub are left out until `origin` says it",
+            f"git remote add origin https://github.com/{NO_REPOSITORY}.git\n"
+            f"reconciler init --env {environment.name}",
+        )
+    yield from _resources(environment, account)
     needed = grants(environment, setup.source, f"serviceAccount:{account}")
     # `_resources` has enabled all APIs already.
-    steps += (step for step in needed if not step.command.startswith(_ENABLE))
-    steps += _of_trainer(environment)
+    yield from (step for step in needed if not step.command.startswith(_ENABLE))
+    yield from _of_trainer(environment)
     if setup.is_on_github:
-        steps += federation(setup, environment, account)
-    return Part(
-        f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell", tuple(steps)
-    )
+        yield from federation(setup, environment, account)
 
 
 def github(setup: Setup, environment: Environment | None, *, is_filled_in: bool) -> Part:
@@ -254,29 +224,29 @@ def github(setup: Setup, environment: Environment | None, *, is_filled_in: bool)
         environment: The environment in Google Cloud that is applied; None for the embedded service.
         is_filled_in: True if the workflows name the reconciler's repository.
     """
-    fill_in = Step(
-        "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
-        "reconciler init --action OWNER/REPO@SHA",
-    )
-    steps = [] if is_filled_in else [fill_in]
-    if environment is not None and setup.is_on_github:
-        number = provider_name(setup, "$PROJECT_NUMBER")
-        steps.append(
-            Step(
-                "tell the workflow the provider's name",
-                f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{number}"',
-            )
+    steps = tuple(_github_steps(setup, environment, is_filled_in=is_filled_in))
+    return Part(f"GitHub, repository {setup.repository}", steps)
+
+
+def _github_steps(setup: Setup, environment: Environment | None, *, is_filled_in: bool) -> Iterator[Step]:
+    if not is_filled_in:
+        yield Step(
+            "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
+            "reconciler init --action OWNER/REPO@SHA",
         )
-    publish = Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
-    steps += [publish, _protection(setup), _owners(setup)]
-    return Part(f"GitHub, repository {setup.repository}", tuple(steps))
-
-
-def _remote(environment: Environment) -> Step:
-    return Step(
-        "first: the steps that need the repository's name on GitHub are left out until `origin` says it",
-        f"git remote add origin https://github.com/{NO_REPOSITORY}.git\n"
-        f"reconciler init --env {environment.name}",
+    if environment is not None and setup.is_on_github:
+        provider = f"{_POOLS}/{pool_id(setup)}/providers/{_PROVIDER}"
+        yield Step(
+            "tell the workflow the provider's name",
+            f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{provider}"',
+        )
+    yield Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
+    yield _protection(setup)
+    owner = setup.repository.partition("/")[0]
+    lines = " ".join(f"'{path} @{owner}/TEAM'" for path in ("/.github/", "/jobs/", "/reconciler.yaml"))
+    yield Step(
+        "whose review a change of these needs: name the team; the ruleset can require code owners' reviews",
+        f"printf '%s\\n' {lines} >>.github/CODEOWNERS",
     )
 
 
@@ -316,8 +286,7 @@ def _of_trainer(environment: Environment) -> Iterator[Step]:
         return
     yield Step(
         f"{trainer} reads packages, and writes what jobs put out",
-        f"gcloud storage buckets add-iam-policy-binding gs://{environment.staging_bucket} "
-        f"--member=serviceAccount:{trainer} --role=roles/storage.objectUser --condition=None",
+        _on_bucket(environment.staging_bucket, f"serviceAccount:{trainer}"),
     )
 
 
@@ -326,33 +295,11 @@ def _trainer(environment: Environment) -> str:
 
 
 def _protection(setup: Setup) -> Step:
-    check = {"context": CHECK, "integration_id": _GITHUB_ACTIONS}
-    checks = {"required_status_checks": [check], "strict_required_status_checks_policy": False}
-    ruleset = {
-        "name": CHECK,
-        "target": "branch",
-        "enforcement": "active",
-        "conditions": {"ref_name": {"include": ["~DEFAULT_BRANCH"], "exclude": []}},
-        "rules": [
-            {"type": "deletion"},
-            {"type": "non_fast_forward"},
-            {"type": "required_status_checks", "parameters": checks},
-        ],
-    }
-    body = json.dumps(ruleset, indent=2)
+    # Its `integration_id` is the id of GitHub Actions, from https://api.github.com/apps/github-actions.
+    body = template("ruleset.json").rstrip()
     return Step(
         f'from now on nothing is merged without the check "{CHECK}", which only GitHub Actions can give',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
-    )
-
-
-def _owners(setup: Setup) -> Step:
-    owner = setup.repository.partition("/")[0]
-    paths = ("/.github/", "/jobs/", "/reconciler.yaml")
-    lines = " ".join(shlex.quote(f"{path} @{owner}/TEAM") for path in paths)
-    return Step(
-        "whose review a change of these needs: name the team; the ruleset can require code owners' reviews",
-        f"printf '%s\\n' {lines} >>.github/CODEOWNERS",
     )
 
 
@@ -390,15 +337,8 @@ def _changed_files(root: Path) -> set[str] | None:
     prefix, filters_off = git.ask("rev-parse", "--show-prefix"), git.filters_off()
     if prefix is None or filters_off is None:
         return None
-    listing = (
-        "status",
-        "--porcelain",
-        "-z",
-        "--no-renames",
-        "--untracked-files=all",
-        "--ignore-submodules=all",
-    )
-    listed = git.ask(*filters_off, *listing, "--", ".")
+    options = ["--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all"]
+    listed = git.ask(*filters_off, "status", *options, "--", ".")
     if listed is None:
         return None
     # Each entry starts with two letters of state and a space.

@@ -32,14 +32,12 @@ from reconciler.operations.init.files import (
     source_id,
 )
 
-_DEFAULT_NAME = "production"
 _OF_GOOGLE = {
     "project": "project",
     "location": "location",
     "stagingBucket": "staging_bucket",
     "claimsBucket": "claims_bucket",
 }
-_NEEDED = ("project", "location", "staging_bucket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +96,21 @@ def _google(flags: Flags, config: Config) -> Google | None:
             if value is not None:
                 raise UsageError(f"{flag(name)} needs --engine google beside it")
         return None
-    lacking = [flag(name) for name in _NEEDED if not given[name]]
+    lacking = [flag(name) for name in ("project", "location", "staging_bucket") if not given[name]]
     if lacking:
         raise UsageError(f"--engine google needs {', '.join(lacking)} beside it")
-    name = flags.environment or _DEFAULT_NAME
+    name = flags.environment or "production"
     if not re.fullmatch("[a-z][a-z0-9-]{0,29}", name) or name == LOCAL:
         hint = "use at most 30 lower-case letters, digits and '-', a letter first; \"local\" is taken"
         raise UsageError(
             f"--env: {quote(name)} can't be the name of an environment in Google Cloud", hint=hint
         )
+    project, location = given["project"], given["location"]
     staging = _bucket(given["staging_bucket"])
-    project = given["project"]
-    return Google(
-        name=name,
-        project=project,
-        location=given["location"],
-        staging_bucket=staging,
-        claims_bucket=_bucket(given["claims_bucket"] or f"{staging}-claims"),
-        submitter=service_account(SUBMITTER, project),
-        trainer=service_account(TRAINER, project),
-        instance=_instance(config, name, project, given["location"]),
-    )
+    claims = _bucket(given["claims_bucket"] or f"{staging}-claims")
+    submitter, trainer = service_account(SUBMITTER, project), service_account(TRAINER, project)
+    instance = _instance(config, name, project, location)
+    return Google(name, project, location, staging, claims, submitter, trainer, instance)
 
 
 def _instance(config: Config, name: str, project: str, location: str) -> str:
@@ -201,13 +193,7 @@ _ENVIRONMENT = re.compile(r"^[ \t]*environment:[ \t]*[\"']?([^\s\"'#]+)", re.MUL
 
 @dataclass(frozen=True, slots=True)
 class OtherWorkflow:
-    """Reconciler workflow that is kept, for another environment.
-
-    Attributes:
-        path: From the repository's root, with "/".
-        environment: The environment of the workflow.
-        action: Its `OWNER/REPO@SHA`; "" with a placeholder.
-    """
+    """Reconciler workflow that is kept, for another environment; `action` is "" for a placeholder."""
 
     path: str
     environment: str
