@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any, Protocol, TypeVar, get_origin
 from urllib.parse import quote, urlencode
@@ -24,6 +25,7 @@ from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError, Trans
 from reconciler.base.sanitize import one_line
 from reconciler.google.http_adapter import ClientHttp
 from reconciler.manifests import schemas
+from reconciler.model.claim import checked
 from reconciler.model.job import ActualJob, Trials
 from reconciler.model.manifest import JsonObject
 
@@ -291,6 +293,14 @@ def text_of(resource: JsonObject, name: str) -> str:
     """Return a text field; "" if it is missing or no text."""
     value = resource.get(name)
     return value if isinstance(value, str) else ""
+
+
+def time_of(text: str) -> datetime | None:
+    """Return a time (RFC 3339) in UTC; None if it can't be read."""
+    try:
+        return checked(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return None
 
 
 def part_of(resource: JsonObject, name: str) -> JsonObject:

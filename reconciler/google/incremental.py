@@ -26,8 +26,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from reconciler.google.client import ApiError
-from reconciler.model.claim import ClaimState, checked
+from reconciler.google.client import ApiError, time_of
+from reconciler.model.claim import ClaimState
 from reconciler.model.job import ActualJob
 from reconciler.model.ports import Bounds, Clock, Versioned
 
@@ -153,7 +153,7 @@ class KnownRuns:
     def _of(self, version: str, lister: Lister, past: _Past | None, margin: timedelta) -> list[ActualJob]:
         """Return the runs of one apiVersion, and remember those that needn't be listed again."""
         listed = _listed(version, lister, past)
-        dated = [(moment, run) for run in listed if (moment := _created(run))]
+        dated = [(moment, run) for run in listed if (moment := time_of(run.create_time))]
         dated.sort(key=lambda made: (made[0], made[1].resource))
         # The next listing can't begin later after a run without a creation time, or before the requested one.
         is_odd = len(dated) < len(listed) or bool(past and dated and dated[0][0] < past.until)
@@ -225,14 +225,6 @@ def _listed(version: str, lister: Lister, past: _Past | None) -> list[ActualJob]
         if error.status == _REFUSED:
             raise _InconsistentError from None
         raise
-
-
-def _created(run: ActualJob) -> datetime | None:
-    """Return the creation time in UTC; None if it is missing or unreadable."""
-    try:
-        return checked(datetime.fromisoformat(run.create_time))
-    except (ValueError, OverflowError):
-        return None
 
 
 def _check_named(runs: Sequence[ActualJob], named: Set[tuple[str, str]]) -> None:

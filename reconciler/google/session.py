@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
-from reconciler.google.client import Connection, Engine, NotFoundAtServiceError
+from reconciler.google.client import Connection, Engine
 from reconciler.google.engines import EngineJobs, api_versions, engine_class
 from reconciler.google.incremental import IncrementalRuns, Memory
+from reconciler.google.object_store import Staging, ensure_bucket
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1
@@ -22,8 +23,7 @@ from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Commi
 
 # Modules that only some commands need are imported at first use.
 if TYPE_CHECKING:
-    from reconciler.google.credential_expiry import TokenSource
-    from reconciler.google.staging import Staging
+    from reconciler.google.credentials import DefaultCredentials
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -43,7 +43,7 @@ class Session:
         config: Config,
         environment: Environment,
         connection: Connection,
-        credentials: TokenSource | None = None,
+        credentials: DefaultCredentials | None = None,
         memory: Memory | None = None,
     ) -> None:
         self.config = config
@@ -86,8 +86,6 @@ class Session:
     @cached_property
     def staging(self) -> Staging:
         """The store of staged packages."""
-        from reconciler.google.staging import Staging
-
         return Staging(self.connection, self.environment.staging_bucket)
 
     @cached_property
@@ -133,7 +131,7 @@ class Session:
     @cached_property
     def fence(self) -> Fence:
         """The source of credentials for creates."""
-        from reconciler.google.credential_expiry import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
+        from reconciler.google.credentials import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
 
         submitter = self.environment.submitter
         if self._credentials is not None and not submitter:
@@ -207,18 +205,8 @@ def open_session(
             service.put_images(config.images)
             service.reserve(_reserved(config))
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
-                _ensure_bucket(connection, bucket)
+                ensure_bucket(connection, bucket)
         yield session
-
-
-def _ensure_bucket(connection: Connection, bucket: str) -> None:
-    # Most often the bucket exists, and this read needs no import of Google's client.
-    try:
-        connection.get("storage.buckets.get", bucket=bucket, fields="name")
-    except NotFoundAtServiceError:
-        from reconciler.google.staging import ensure_bucket
-
-        ensure_bucket(connection, bucket)
 
 
 def _reserved(config: Config) -> set[str]:
