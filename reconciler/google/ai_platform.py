@@ -78,7 +78,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error_message: str = ""
 
 
-_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), partial(typed_record, _Job))
+_PAGES = Pages("jobs", _Job)
 
 
 class MlEngine:
@@ -172,7 +172,7 @@ class MlEngine:
 
     def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
         """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
-        ask = partial(
+        get = partial(
             self._connection.get,
             f"{_METHODS}.list",
             parent=self._parent,
@@ -180,13 +180,9 @@ class MlEngine:
             pageSize=_PAGE_SIZE,
             fields=f"jobs({_LISTED}),nextPageToken",
         )
-        found = listing(
-            lambda token: ask(pageToken=token),
-            _PAGES,
-            lambda job: self._actual(job, {}, {}),
-        )
         # A service that ignored the filter would return jobs of other repositories.
-        return tuple(job for job in found if labels.items() <= job.labels.items())
+        found = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())
+        return tuple(self._actual(job, {}, {}) for job in found)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """List the jobs with this key label."""

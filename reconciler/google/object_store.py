@@ -46,7 +46,7 @@ class StoredObject(Struct, frozen=True, gc=False):
     metadata: Mapping[str, str] = {}
 
 
-_PAGES = Pages("items", StoredObject, ("name", "name"), partial(typed_record, StoredObject))
+_PAGES = Pages("items", StoredObject)
 
 
 class ObjectStore:
@@ -77,19 +77,16 @@ class ObjectStore:
 
     def list_objects(self, prefix: str) -> list[StoredObject]:
         """Return all objects with names that begin with `prefix`; raise ServiceError instead of a part."""
-
-        def ask(token: str | None) -> HttpResponse:
-            return self._connection.get(
-                _LIST,
-                fresh=self._fresh,
-                bucket=self._bucket,
-                prefix=prefix,
-                maxResults=_PAGE_SIZE,
-                fields=f"items({self._fields}),nextPageToken",
-                pageToken=token,
-            )
-
-        return listing(ask, _PAGES, lambda item: item)
+        get = partial(
+            self._connection.get,
+            _LIST,
+            fresh=self._fresh,
+            bucket=self._bucket,
+            prefix=prefix,
+            maxResults=_PAGE_SIZE,
+            fields=f"items({self._fields}),nextPageToken",
+        )
+        return listing(get, _PAGES)
 
     def find(self, name: str) -> tuple[StoredObject | None, HttpResponse]:
         """Return the present object of this name, None if it is missing, and the response.

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
-from reconciler.google.client import Connection, Engine
-from reconciler.google.engines import EngineJobs, api_versions, engine_class
+from reconciler.google.client import Connection
+from reconciler.google.engines import Engine, EngineJobs, api_versions, engine_class
 from reconciler.google.incremental import IncrementalRuns, Memory
 from reconciler.google.object_store import Staging, ensure_bucket
 from reconciler.manifests.settings import Config, Environment

@@ -50,7 +50,7 @@ from reconciler.base.http import (
 from reconciler.base.http import send as sending
 from reconciler.base.http.connection import Connection, time_since_boot, write_request
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
-from reconciler.google.http_adapter import ClientHttp
+from reconciler.google.client import ClientHttp
 
 SECRET = "ya29.very-secret-token"
 AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
