@@ -14,9 +14,8 @@ from reconciler.base.errors import ExitCode, InvalidError, UsageError
 from reconciler.cli.context import context_of
 from reconciler.cli.output import print_message
 from reconciler.manifests.settings import LOCAL, find_root
-from reconciler.reporting.github.api import GitHubApi
+from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
-from reconciler.reporting.github.refusals import RefusedError
 from reconciler.reporting.github.settings import github_settings
 
 _MAX_EVENT = 32 * 1024 * 1024

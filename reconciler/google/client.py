@@ -193,9 +193,8 @@ class Connection:
         document = schemas.discovery(f"{api}.{_VERSIONS[api]}")
         document["rootUrl"] = self.endpoint.roots[api]
         document.pop("mtlsRootUrl", None)
-        return build_from_document(
-            document, http=ClientHttp(self.endpoint.transport, authorize=self.endpoint.authorize)
-        )
+        http = ClientHttp(self.endpoint.transport, self.endpoint.authorize)
+        return build_from_document(document, http=http)
 
 
 def execute(request: Any, http: ClientHttp | None = None) -> Any:
@@ -249,19 +248,11 @@ class ClientHttp:
     Args:
         transport: Sends the requests.
         authorize: Returns the headers to add; called for each request, because tokens expire.
-        timeout: Seconds for one exchange.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        authorize: Callable[[], Mapping[str, str]] | None = None,
-        timeout: float = 60.0,
-    ) -> None:
+    def __init__(self, transport: Transport, authorize: Callable[[], Mapping[str, str]]) -> None:
         self._transport = transport
         self._authorize = authorize
-        self._timeout = timeout
 
     def request(
         self,
@@ -278,10 +269,8 @@ class ClientHttp:
             NotSentError, NoAnswerError: The transport failed.
         """
         all_headers = {name: str(value) for name, value in (headers or {}).items()}
-        if self._authorize is not None:
-            all_headers |= self._authorize()
-        request = HttpRequest(method, uri, all_headers, _bytes(body), self._timeout)
-        response = self._transport.send(request)
+        all_headers |= self._authorize()
+        response = self._transport.send(HttpRequest(method, uri, all_headers, _bytes(body)))
         return _client_response(response), response.body
 
     def close(self) -> None:
@@ -341,7 +330,7 @@ def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> J
 
 def with_headers(connection: Connection, headers: Mapping[str, str]) -> ClientHttp:
     """Return a sender that authorizes by these headers alone."""
-    return ClientHttp(connection.endpoint.transport, authorize=lambda: headers)
+    return ClientHttp(connection.endpoint.transport, lambda: headers)
 
 
 def unknown(what: str) -> ServiceError:

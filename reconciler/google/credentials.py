@@ -70,6 +70,7 @@ def google_endpoint(
         location=environment.location,
         roots={**roots, **given},
         console=not environment.endpoints,
+        distant=True,
     )
 
 

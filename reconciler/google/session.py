@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -189,7 +188,7 @@ def open_session(
 
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
-        connection = Connection(replace(endpoint, distant=True))
+        connection = Connection(endpoint)
         memory = memory and memory.of((config.source, environment))
         yield Session(config, environment, connection, credentials, memory)
         return

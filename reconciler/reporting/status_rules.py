@@ -22,7 +22,6 @@ from reconciler.reporting.status import (
     plain_status,
     run_status,
     status_of,
-    unknown_of,
     update_status,
 )
 from reconciler.submission.observe import Observed
@@ -293,7 +292,8 @@ def _judge(
     claim, attempt = claimed[-1]
     match claim.state:
         case ClaimState.PENDING:
-            status = unknown_of(context, claim.job_name)
+            text = "whether a job was created is not known yet"
+            status = run_status("pending", context, text, claim.job_name)
             return Verdict(name, "unknown", "pending", final=False, sha=first, status=status)
         case ClaimState.REJECTED:
             text = f"refused: {claim.error or 'no reason given'}"
@@ -322,7 +322,7 @@ def _unclaimed(name: str, sha: str, context: str, problem: str) -> Verdict:
     """Return the verdict of a job without a claim."""
     if problem:
         return _problem(name, sha, context, "not submitted", problem)
-    status = replace(status_of(context, None), over=Over.NOTHING)
+    status = replace(plain_status("pending", context, "not submitted yet"), over=Over.NOTHING)
     return Verdict(name, "not submitted yet", "pending", final=False, sha=sha, status=status, guess=True)
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from reconciler.reporting.github.api import GitHubApi
-from reconciler.reporting.github.refusals import Purpose, RefusedError
+from reconciler.reporting.github.api import GitHubApi, Purpose, RefusedError
 
 MAX_COMMENT = 65_536
 """Longest comment in UTF-16 code units, of which a text never has fewer than GitHub counts characters."""

@@ -7,11 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from reconciler.base.http import Transport
-from reconciler.reporting.github.api import GitHubApi
-from reconciler.reporting.github.refusals import RefusedError
+from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.status import CommitStatus, News, StatusState, news
 
@@ -22,12 +21,7 @@ PAUSE = 1.0
 MAX_STATUSES = 1000
 KEPT_FOR_ENDS = 10
 
-_STATES: dict[str, StatusState] = {
-    "pending": "pending",
-    "success": "success",
-    "failure": "failure",
-    "error": "error",
-}
+_STATES: dict[str, StatusState] = {state: state for state in get_args(StatusState)}
 _UNAUTHORIZED = (
     "there is no token to post commit statuses with: set GITHUB_TOKEN (in a workflow, `env: "
     "{GITHUB_TOKEN: ${{ github.token }}}` and `permissions: {statuses: write}`)"
