@@ -166,11 +166,7 @@ class MlEngine:
         """Return the path of `jobDir`."""
         return "spec.trainingInput.jobDir"
 
-    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """List the jobs with these labels."""
-        return self.listed(labels)
-
-    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
         """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
         get = partial(
             self._connection.get,

@@ -44,10 +44,8 @@ class ObjectClaims:
     """Implementation of the port `ClaimStore` by a bucket, for a repository in a project and location.
 
     Args:
-        connection: The connection to Cloud Storage.
-        bucket: The bucket's name, without `gs://`.
+        bucket: Without `gs://`.
         source: The repository's id.
-        project, location: The target.
         instance: The environment's `instance`; "" for none.
         founds: True if an empty store may be new; otherwise a person prepares each store.
         environment: The environment's name in suggested commands.

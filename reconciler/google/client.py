@@ -110,7 +110,6 @@ class ApiError(ServiceError):
     """Error response of a service.
 
     Attributes:
-        status: The HTTP status.
         reason: `error.status` of `google.rpc.Status`, such as "ALREADY_EXISTS"; "" for none.
         retry_after: The seconds that the service asks to wait; None for none.
     """
@@ -198,11 +197,10 @@ class Connection:
 
 
 def execute(request: Any, http: ClientHttp | None = None) -> Any:
-    """Send a request of Google's client; raise ApiError, NoAnswerError or the transport's errors.
+    """Send a request of Google's client, by default with that client's sender.
 
-    Args:
-        request: The client's request.
-        http: The sender; by default that of the request's client.
+    Raises:
+        ApiError, NoAnswerError: Refused, or an unusable response; the transport has its own errors.
     """
     return _checked_object(_send(request, http))
 
@@ -245,9 +243,7 @@ def _send(request: Any, http: ClientHttp | None) -> Any:
 class ClientHttp:
     """Replacement of `httplib2.Http` for google-api-python-client, which sends by our transport.
 
-    Args:
-        transport: Sends the requests.
-        authorize: Returns the headers to add; called for each request, because tokens expire.
+    `authorize` returns the headers to add. It is called for each request, because tokens expire.
     """
 
     def __init__(self, transport: Transport, authorize: Callable[[], Mapping[str, str]]) -> None:
@@ -316,13 +312,7 @@ def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
 
 
 def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:
-    """Return the response if its field `name` contains the name of a job; raise NoAnswerError.
-
-    Args:
-        resource: The response.
-        name: The field.
-        pattern: The pattern of the field's whole text.
-    """
+    """Return the response if its field `name` matches the pattern of a job's name; raise NoAnswerError."""
     if not pattern.fullmatch(text_of(resource, name)):
         raise NoAnswerError("the service's answer names no job of ours")
     return resource
@@ -408,10 +398,7 @@ def _texts_of(resource: JsonObject, name: str) -> Mapping[str, str]:
 def api_error(status: int, content: bytes, delay: float | None = None) -> ApiError:
     """Return the exception for an error response; its text contains nothing of the request.
 
-    Args:
-        status: The HTTP status.
-        content: The response's body.
-        delay: The seconds that the response asks to wait.
+    `delay` is the number of seconds that the response asks to wait.
     """
     try:
         error = json.loads(content)["error"]

@@ -42,8 +42,6 @@ def google_endpoint(
 
     Args:
         root: The repository's root.
-        environment: The environment of the jobs.
-        credentials: The credentials for all requests.
         environ: The environment variables, which may allow more hosts.
 
     Raises:
@@ -166,9 +164,7 @@ class DefaultCredentials:
 class OwnToken:
     """Implementation of the port `Fence` by the token of all requests, which mostly lasts an hour.
 
-    Args:
-        source: Returns the token.
-        now: Reads the service's time.
+    `now` reads the service's time.
     """
 
     def __init__(self, source: DefaultCredentials, now: Callable[[], datetime]) -> None:
@@ -192,9 +188,8 @@ class GeneratedTokens:
     """Implementation of the port `Fence` by IAM tokens of a service account; they expire by Google's clock.
 
     Args:
-        connection: The connection to IAM.
         submitter: The service account's e-mail address.
-        lifetime: The lifetime of a token, in whole seconds.
+        lifetime: Whole seconds.
     """
 
     def __init__(self, connection: Connection, submitter: str, lifetime: timedelta) -> None:

@@ -140,8 +140,8 @@ class Engine(Protocol):
 
         Args:
             kind: The manifest's kind.
-            body: The request body, sent unchanged.
-            headers: The authorization headers, in place of those of other requests.
+            body: Sent unchanged.
+            headers: Authorization, in place of that of other requests.
 
         Raises:
             ApiError: The service refused.
@@ -160,7 +160,7 @@ class EngineJobs:
         source: The repository's id.
         engine: Returns the engine of an apiVersion.
         api_versions: The apiVersions with a running service.
-        known: The incremental listing; None to list all runs each time.
+        known: None to list all runs each time.
     """
 
     def __init__(
@@ -189,9 +189,9 @@ class EngineJobs:
         return tuple(found)
 
     def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
-        # The protocol `Engine` doesn't contain `listed`: engines of other packages don't have it.
+        # The protocol's `jobs` has no `since`: engines of other packages don't accept it.
         engine: Any = self._engine(api_version)
-        found: Sequence[ActualJob] = engine.listed({SOURCE: self._source}, since)
+        found: Sequence[ActualJob] = engine.jobs({SOURCE: self._source}, since)
         return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:

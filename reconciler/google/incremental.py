@@ -116,8 +116,6 @@ class KnownRuns:
         """Return all runs of these apiVersions, oldest first within each.
 
         Args:
-            versions: The apiVersions.
-            lister: Lists the runs of an apiVersion.
             now: Seconds of the process's monotonic clock.
             margin: The longest time for which listings may lack a new run.
             named: apiVersion and resource of runs that must exist: if any is missing, all runs are listed.
@@ -174,11 +172,7 @@ class KnownRuns:
 
 
 class Memory:
-    """Memory of one target, for one pass at a time.
-
-    Attributes:
-        claims, runs: The claims and runs of the last pass.
-    """
+    """Memory of one target's claims and runs, for one pass at a time."""
 
     def __init__(self) -> None:
         self.claims = KnownClaims()
@@ -193,13 +187,7 @@ class Memory:
 
 
 class IncrementalRuns:
-    """Incremental listing of runs over several passes.
-
-    Args:
-        memory: The runs of earlier passes and the claims of this pass.
-        clock: The process's clock.
-        bounds: The longest delays until listings contain a new job.
-    """
+    """Incremental listing of runs by the runs of earlier passes and the claims of this pass."""
 
     def __init__(self, memory: Memory, clock: Clock, bounds: Bounds) -> None:
         self._memory = memory

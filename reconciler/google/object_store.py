@@ -53,8 +53,7 @@ class ObjectStore:
     """Objects of a bucket. All methods raise ApiError or the transport's errors.
 
     Args:
-        connection: The connection to Cloud Storage.
-        bucket: The bucket's name, without `gs://`.
+        bucket: Without `gs://`.
         fields: The fields of `StoredObject` that listings request.
         fresh: True if no cache on the way may respond to listings.
         not_done: The statuses by which a write or a deletion had no effect, instead of an error.

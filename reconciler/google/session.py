@@ -29,13 +29,7 @@ _GOOGLE_PAUSE = 15.0
 
 
 class Session:
-    """Access to an environment's services; each part is created at first use.
-
-    Attributes:
-        config: The repository's settings.
-        environment: The environment of the jobs.
-        connection: The connection to its services.
-    """
+    """Access to an environment's services; each part is created at first use."""
 
     def __init__(
         self,
@@ -174,9 +168,6 @@ def open_session(
     """Open a session; it sends no request and reads no credentials before the first use.
 
     Args:
-        config: The repository's settings.
-        environment: The environment of the jobs.
-        environ: The environment variables.
         start: True to start the embedded service if it doesn't run.
         memory: The memory of earlier sessions, updated by this session; None for none.
 

@@ -155,12 +155,8 @@ class AiPlatformEngine:
         below = "" if kind == "CustomJob" else "trialJobSpec."
         return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
-    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """List the jobs of both kinds with these labels."""
-        return self.listed(labels)
-
-    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """List the jobs of both kinds with these labels that were created at `since` (RFC 3339) or later."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
         found = call_all(listings, threads=self._connection.endpoint.distant)
         return tuple(job for jobs in found for job in jobs)

@@ -68,7 +68,7 @@ class View:
 
     @cached_property
     def changes(self) -> dict[str, Change]:
-        """The planned changes of desired jobs, by the base name that the manifest writes."""
+        """The result of `changes_of` for the plan."""
         return changes_of(self.plan)
 
     def change(self, name: str, keys: Collection[str]) -> Change | None:
@@ -134,10 +134,7 @@ def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
 def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
-    Args:
-        view: The claims, runs and plan of this pass.
-        record: The commit's record.
-        newest: The record of the last applied commit: a job that it doesn't contain is superseded.
+    `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
     """
     if record.superseded_by:
         text = f"superseded by {record.superseded_by[:7]} before it was applied"
@@ -208,7 +205,6 @@ def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) ->
     """Return the record of a commit whose plan is about to be executed.
 
     Args:
-        plan: The plan.
         blank: A record without jobs that names the commit and its time.
         earlier: The commit's record from an earlier apply; None if there is none.
     """

@@ -79,8 +79,6 @@ class GitHubApi:
     """API of a repository; all failures are RefusedError.
 
     Args:
-        transport: Sends the requests.
-        settings: The repository and the token.
         purpose: The kind of reports, for messages.
         sleep: Waits for a number of seconds.
         chance: Returns a random number from 0 to below 1.

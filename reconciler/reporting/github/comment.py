@@ -71,10 +71,9 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     that refers to it.
 
     Args:
-        api: The repository's API, for the purpose `COMMENTS`.
+        api: For the purpose `COMMENTS`.
         number: The pull request's number.
-        environment: The environment's name.
-        text: The text; its `comment_body` fits.
+        text: Its `comment_body` fits.
 
     Raises:
         RefusedError: GitHub refused a request, or the request failed.

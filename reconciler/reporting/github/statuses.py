@@ -60,14 +60,7 @@ class Failed:
 
 
 class GitHubReporter:
-    """Poster of commit statuses, with a single request at a time.
-
-    Args:
-        transport: Sends the requests.
-        settings: The repository and the token.
-        sleep: Waits for a number of seconds.
-        chance: Returns a random number from 0 to below 1.
-    """
+    """Poster of commit statuses, with a single request at a time; `sleep` and `chance` as in `GitHubApi`."""
 
     def __init__(
         self,
