@@ -130,7 +130,6 @@ class Endpoint:
     Attributes:
         transport: Sends one request, once.
         authorize: Returns the authorization headers; each thread calls it for each request.
-        project, location: The project and location of the jobs.
         roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`, `iamcredentials`), with a
             trailing slash.
         console: True if Google's console shows the jobs.

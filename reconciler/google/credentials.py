@@ -41,7 +41,6 @@ def google_endpoint(
     """Return the endpoint of Google's services; each host in it may get Google's token.
 
     Args:
-        root: The repository's root.
         environ: The environment variables, which may allow more hosts.
 
     Raises:
@@ -77,7 +76,6 @@ class Token:
     """Token with its expiry.
 
     Attributes:
-        headers: The authorization headers of a request.
         left: The remaining lifetime, never too short.
         expiry: The expiry by the clock of its issuer or of this machine.
     """

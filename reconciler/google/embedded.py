@@ -184,8 +184,7 @@ class EmbeddedService:
     def _reach(self, lost: Transport | None = None) -> Transport:
         """Return the transport to a running service, or to the state of a stopped service.
 
-        Args:
-            lost: The transport that failed; another thread may have replaced it already.
+        `lost` is the transport that failed; another thread may have replaced it already.
         """
         with self._reaching:
             reached = self._reached

@@ -143,10 +143,8 @@ class KnownRuns:
     def _runs(
         self, versions: Sequence[str], lister: Lister, past: Mapping[str, _Past], margin: timedelta
     ) -> tuple[ActualJob, ...]:
-        found: list[ActualJob] = []
-        for version in versions:
-            found += self._of(version, lister, past.get(version), margin)
-        return tuple(found)
+        found = (self._of(version, lister, past.get(version), margin) for version in versions)
+        return tuple(run for runs in found for run in runs)
 
     def _of(self, version: str, lister: Lister, past: _Past | None, margin: timedelta) -> list[ActualJob]:
         """Return the runs of one apiVersion, and remember those that needn't be listed again."""

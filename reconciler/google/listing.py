@@ -91,7 +91,6 @@ def listing(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
 
     Args:
         get: Requests the page of a `pageToken`; None stands for the first page.
-        pages: The reader of its pages.
 
     Raises:
         ServiceError: No complete listing can be read.

@@ -283,9 +283,7 @@ def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject]
 
 
 def _filled(job_spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
-    filled: dict[str, Any] = {
-        name: defaults[name] for name in ("serviceAccount", "network") if name in defaults
-    }
+    filled = dict(_selected(("serviceAccount", "network"), defaults))
     if "baseOutputDirectory" in defaults:
         prefix = f"{defaults['baseOutputDirectory'].rstrip('/')}/{job_name}"
         filled["baseOutputDirectory"] = {"outputUriPrefix": prefix}

@@ -74,7 +74,8 @@ def plain_status(state: StatusState, context: str, text: str) -> CommitStatus:
 
 def run_status(state: StatusState, context: str, text: str, job_name: str) -> CommitStatus:
     """Return the status of the run of this name, which may be missing."""
-    return _marked(state, context, text, _run_mark(job_name))
+    end = _JOB_NAME_END.search(job_name)
+    return _marked(state, context, text, f" · run {end[1]}" if end else "")
 
 
 def update_status(state: StatusState, context: str, text: str, number: int) -> CommitStatus:
@@ -178,11 +179,6 @@ def _time(text: str) -> datetime | None:
         return time.astimezone(UTC) if time.tzinfo else None
     except (ValueError, OverflowError):
         return None
-
-
-def _run_mark(job_name: str) -> str:
-    end = _JOB_NAME_END.search(job_name)
-    return f" · run {end[1]}" if end else ""
 
 
 def _run_of(status: CommitStatus) -> tuple[str, int] | None:

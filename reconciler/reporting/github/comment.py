@@ -82,7 +82,7 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     author = _author(api)
     listed = [found for found in map(_comment, api.items(f"issues/{number}/comments")) if found]
     marked = [found for found in listed if _normalized(found["body"]).startswith(_marker(environment) + "\n")]
-    mine = sorted((found for found in marked if author.wrote(found)), key=_number)
+    mine = sorted((found for found in marked if author.wrote(found)), key=lambda found: int(found["id"]))
     if mine:
         newest = mine.pop()
         is_current = _normalized(newest["body"]) == body
@@ -131,12 +131,8 @@ def _comment(item: Any) -> dict[str, Any] | None:
     return None
 
 
-def _number(comment: dict[str, Any]) -> int:
-    return int(comment["id"])
-
-
 def _path(comment: dict[str, Any]) -> str:
-    return f"issues/comments/{_number(comment)}"
+    return f"issues/comments/{comment['id']:d}"
 
 
 def _writer(comment: Any) -> int | None:

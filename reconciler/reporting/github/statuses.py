@@ -49,7 +49,6 @@ class Failed:
 
     Attributes:
         message: A sentence with the reason and the remedy.
-        sha: The commit.
         unknown_commit: True if GitHub has no such commit: not pushed yet, or removed by a forced push.
     """
 
@@ -77,13 +76,10 @@ class GitHubReporter:
         self._refusal: RefusedError | None = None
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
-        """Post new or changed statuses of a commit; return no outcome for unchanged statuses.
+        """Post new or changed statuses of a commit (40 hex digits); return no outcome for unchanged ones.
 
         Failures of GitHub, the network or the token raise no exception. After a refusal that concerns all
         statuses, this reporter sends no further request: each further status fails with the same message.
-
-        Args:
-            sha: The commit, 40 hex digits.
         """
         ordered = sorted(statuses, key=lambda status: status.context)
         if not ordered:
