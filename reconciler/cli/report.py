@@ -20,9 +20,8 @@ from reconciler.operations.apply import invalid
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.report import missing_status_reasons, post_statuses, unposted_sentences
-from reconciler.reporting.github.api import GitHubApi
+from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
-from reconciler.reporting.github.refusals import RefusedError
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import observe
 

@@ -29,11 +29,11 @@ from reconciler.google.client import (
     with_headers,
 )
 from reconciler.google.listing import Pages, listing
-from reconciler.google.staging import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.accelerators import accelerators_of
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.packaging.staging_name import without_staged
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100
@@ -78,7 +78,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error_message: str = ""
 
 
-_PAGES = Pages("jobs", _Job, ("jobId", "job_id"), partial(typed_record, _Job))
+_PAGES = Pages("jobs", _Job)
 
 
 class MlEngine:
@@ -166,13 +166,9 @@ class MlEngine:
         """Return the path of `jobDir`."""
         return "spec.trainingInput.jobDir"
 
-    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """List the jobs with these labels."""
-        return self.listed(labels)
-
-    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
         """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
-        ask = partial(
+        get = partial(
             self._connection.get,
             f"{_METHODS}.list",
             parent=self._parent,
@@ -180,13 +176,9 @@ class MlEngine:
             pageSize=_PAGE_SIZE,
             fields=f"jobs({_LISTED}),nextPageToken",
         )
-        found = listing(
-            lambda token: ask(pageToken=token),
-            _PAGES,
-            lambda job: self._actual(job, {}, {}),
-        )
         # A service that ignored the filter would return jobs of other repositories.
-        return tuple(job for job in found if labels.items() <= job.labels.items())
+        found = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())
+        return tuple(self._actual(job, {}, {}) for job in found)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """List the jobs with this key label."""

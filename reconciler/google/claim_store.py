@@ -44,10 +44,8 @@ class ObjectClaims:
     """Implementation of the port `ClaimStore` by a bucket, for a repository in a project and location.
 
     Args:
-        connection: The connection to Cloud Storage.
-        bucket: The bucket's name, without `gs://`.
+        bucket: Without `gs://`.
         source: The repository's id.
-        project, location: The target.
         instance: The environment's `instance`; "" for none.
         founds: True if an empty store may be new; otherwise a person prepares each store.
         environment: The environment's name in suggested commands.
@@ -108,7 +106,8 @@ class ObjectClaims:
             )
         return ServiceError(
             f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "
-            f"they were kept in, or it was emptied; the service has {_counted(runs)}",
+            f"they were kept in, or it was emptied; the service has {runs} run{'' if runs == 1 else 's'} "
+            "of this repository",
             hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the runs '
             "that are there, after comparing them",
         )
@@ -281,7 +280,3 @@ class ObjectClaims:
 
 def _by_id(versions: Iterable[Versioned]) -> Mapping[ClaimId, Versioned]:
     return {version.claim.id: version for version in versions}
-
-
-def _counted(runs: int) -> str:
-    return f"{runs} run{'' if runs == 1 else 's'} of this repository"

@@ -1,4 +1,4 @@
-"""Connection to Google's APIs, the protocol `Engine`, and readers of response fields.
+"""Connection to Google's APIs, and readers of response fields.
 
 Google's client builds writes and parses their responses. Reads do without it, because it takes long to import
 and a small plan only reads. The transport under both sends each request once.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
-from typing import Any, Protocol, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -22,15 +23,17 @@ from msgspec.structs import fields
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError, Transport, retry_after
 from reconciler.base.sanitize import one_line
-from reconciler.google.http_adapter import ClientHttp
 from reconciler.manifests import schemas
-from reconciler.model.job import ActualJob, Trials
+from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
+
+if TYPE_CHECKING:
+    import httplib2
 
 Parameters = Mapping[str, str | int | None]
 """Parameters of a method, by their names in its discovery document; None for a missing parameter."""
 
-_DOCUMENTS = {"aiplatform": "aiplatform.v1", "ml": "ml.v1", "storage": "storage.v1"}
+_VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
 _VARIABLE = re.compile(r"\{(\+?)(\w+)\}")
 
 # RFC 6570, section 3.2.3: the reserved characters that "{+name}" doesn't escape, without "?", "#" and
@@ -86,14 +89,13 @@ def _template(method: str) -> str:
 
 @cache
 def _document(api: str) -> _Document:
-    file = schemas.folder() / "discovery" / f"{_DOCUMENTS[api]}.json"
+    file = schemas.folder() / "discovery" / f"{api}.{_VERSIONS[api]}.json"
     return msgspec.json.decode(file.read_bytes(), type=_Document)
 
 
 Record = TypeVar("Record", bound=Struct)
 
 _ANY = re.compile(".+")
-_VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
 
 DEFAULT_TIMEOUT = "604800s"
 """Both services' limit for a job without a limit: seven days."""
@@ -108,7 +110,6 @@ class ApiError(ServiceError):
     """Error response of a service.
 
     Attributes:
-        status: The HTTP status.
         reason: `error.status` of `google.rpc.Status`, such as "ALREADY_EXISTS"; "" for none.
         retry_after: The seconds that the service asks to wait; None for none.
     """
@@ -129,7 +130,6 @@ class Endpoint:
     Attributes:
         transport: Sends one request, once.
         authorize: Returns the authorization headers; each thread calls it for each request.
-        project, location: The project and location of the jobs.
         roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`, `iamcredentials`), with a
             trailing slash.
         console: True if Google's console shows the jobs.
@@ -191,17 +191,15 @@ class Connection:
         document = schemas.discovery(f"{api}.{_VERSIONS[api]}")
         document["rootUrl"] = self.endpoint.roots[api]
         document.pop("mtlsRootUrl", None)
-        return build_from_document(
-            document, http=ClientHttp(self.endpoint.transport, authorize=self.endpoint.authorize)
-        )
+        http = ClientHttp(self.endpoint.transport, self.endpoint.authorize)
+        return build_from_document(document, http=http)
 
 
 def execute(request: Any, http: ClientHttp | None = None) -> Any:
-    """Send a request of Google's client; raise ApiError, NoAnswerError or the transport's errors.
+    """Send a request of Google's client, by default with that client's sender.
 
-    Args:
-        request: The client's request.
-        http: The sender; by default that of the request's client.
+    Raises:
+        ApiError, NoAnswerError: Refused, or an unusable response; the transport has its own errors.
     """
     return _checked_object(_send(request, http))
 
@@ -241,6 +239,56 @@ def _send(request: Any, http: ClientHttp | None) -> Any:
         return None
 
 
+class ClientHttp:
+    """Replacement of `httplib2.Http` for google-api-python-client, which sends by our transport.
+
+    `authorize` returns the headers to add. It is called for each request, because tokens expire.
+    """
+
+    def __init__(self, transport: Transport, authorize: Callable[[], Mapping[str, str]]) -> None:
+        self._transport = transport
+        self._authorize = authorize
+
+    def request(
+        self,
+        uri: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Mapping[str, Any] | None = None,
+        redirections: int = 0,
+        connection_type: object = None,
+    ) -> tuple[httplib2.Response, bytes]:
+        """Send as `httplib2.Http.request` does, but ignore `redirections` and `connection_type`.
+
+        Raises:
+            NotSentError, NoAnswerError: The transport failed.
+        """
+        all_headers = {name: str(value) for name, value in (headers or {}).items()}
+        all_headers |= self._authorize()
+        response = self._transport.send(HttpRequest(method, uri, all_headers, _bytes(body)))
+        return _client_response(response), response.body
+
+    def close(self) -> None:
+        """Do nothing: the transport's creator closes it."""
+
+
+def _bytes(body: Any) -> bytes | None:
+    # The client passes text, bytes, or for an upload in parts a file object.
+    if body is None or isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else bytes(body.read())
+
+
+def _client_response(response: HttpResponse) -> httplib2.Response:
+    from http.client import responses
+
+    import httplib2
+
+    answer = httplib2.Response({**response.headers, "status": str(response.status)})
+    answer.reason = responses.get(response.status, "")
+    return answer
+
+
 class _CheckingHttp(Struct, frozen=True):
     """HTTP adapter that raises ApiError before Google's client sees an error response.
 
@@ -263,13 +311,7 @@ def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
 
 
 def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:
-    """Return the response if its field `name` contains the name of a job; raise NoAnswerError.
-
-    Args:
-        resource: The response.
-        name: The field.
-        pattern: The pattern of the field's whole text.
-    """
+    """Return the response if its field `name` matches the pattern of a job's name; raise NoAnswerError."""
     if not pattern.fullmatch(text_of(resource, name)):
         raise NoAnswerError("the service's answer names no job of ours")
     return resource
@@ -277,7 +319,7 @@ def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> J
 
 def with_headers(connection: Connection, headers: Mapping[str, str]) -> ClientHttp:
     """Return a sender that authorizes by these headers alone."""
-    return ClientHttp(connection.endpoint.transport, authorize=lambda: headers)
+    return ClientHttp(connection.endpoint.transport, lambda: headers)
 
 
 def unknown(what: str) -> ServiceError:
@@ -291,6 +333,14 @@ def text_of(resource: JsonObject, name: str) -> str:
     """Return a text field; "" if it is missing or no text."""
     value = resource.get(name)
     return value if isinstance(value, str) else ""
+
+
+def time_of(text: str) -> datetime | None:
+    """Return a time (RFC 3339) in UTC; None if it can't be read."""
+    try:
+        return checked(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return None
 
 
 def part_of(resource: JsonObject, name: str) -> JsonObject:
@@ -347,10 +397,7 @@ def _texts_of(resource: JsonObject, name: str) -> Mapping[str, str]:
 def api_error(status: int, content: bytes, delay: float | None = None) -> ApiError:
     """Return the exception for an error response; its text contains nothing of the request.
 
-    Args:
-        status: The HTTP status.
-        content: The response's body.
-        delay: The seconds that the response asks to wait.
+    `delay` is the number of seconds that the response asks to wait.
     """
     try:
         error = json.loads(content)["error"]
@@ -382,78 +429,3 @@ _HINTS = {
 
 class NotFoundAtServiceError(ApiError, NotFoundError):
     """The service has no such resource."""
-
-
-class Engine(Protocol):
-    """Service that runs the jobs of one apiVersion."""
-
-    def __init__(self, connection: Connection) -> None: ...
-
-    @staticmethod
-    def manifest_schema(kind: str) -> JsonObject | None:
-        """Return the JSON Schema of a kind of manifests, with `properties.spec`; None for no such kind."""
-
-    @staticmethod
-    def module(kind: str, spec: JsonObject) -> str:
-        """Return the Python module that the first replica runs; "" for none."""
-
-    @staticmethod
-    def accelerator_hours(kind: str, spec: JsonObject) -> float:
-        """Return the most that a run can use: accelerators of all replicas, times timeout, times trials."""
-
-    @staticmethod
-    def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
-        """Return `spec` with missing fields filled from the environment's defaults."""
-
-    @staticmethod
-    def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
-        """Return `spec` with the staged package added to its package URIs."""
-
-    @staticmethod
-    def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
-        """Return the request body of a create."""
-
-    @staticmethod
-    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
-        """Return the numbers of a run's replicas, by the beginning of their names: {"workerpool0-": 1}."""
-
-    @staticmethod
-    def trials(job: ActualJob) -> Trials | None:
-        """Return the trials in a job's resource; None for a job without trials."""
-
-    @staticmethod
-    def log_directory(kind: str, spec: JsonObject) -> str:
-        """Return the folder (gs://…) from which TensorBoard shows all runs of the job; "" for none."""
-
-    @staticmethod
-    def log_directory_field(kind: str) -> str:
-        """Return the field of a manifest that names that folder: "spec.…"."""
-
-    def jobs(self, labels: Mapping[str, str]) -> Sequence[ActualJob]:
-        """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError."""
-
-    def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:
-        """Return all jobs of a kind with this key label, without their specs; complete, or ServiceError."""
-
-    def read(self, kind: str, resource: str) -> ActualJob:
-        """Read a job with its spec; raise NotFoundError."""
-
-    def named(self, kind: str, job_name: str) -> str | None:
-        """Return the resource name of a job of this name; None if the service chooses it."""
-
-    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
-        """Send the create, once.
-
-        Args:
-            kind: The manifest's kind.
-            body: The request body, sent unchanged.
-            headers: The authorization headers, in place of those of other requests.
-
-        Raises:
-            ApiError: The service refused.
-            NotSentError: The service certainly received nothing.
-            NoAnswerError: The job may exist; also raised if the response names no job of this target.
-        """
-
-    def cancel(self, job: ActualJob) -> None:
-        """Request the cancellation of a job, which may still succeed or fail."""

@@ -24,10 +24,8 @@ class ObjectCommits:
     """Implementation of the port `CommitStore` by a bucket, for a repository in an environment.
 
     Args:
-        connection: The connection to Cloud Storage.
-        bucket: The bucket's name, without `gs://`.
+        bucket: Without `gs://`.
         source: The repository's id.
-        project, location, environment: The target.
     """
 
     def __init__(

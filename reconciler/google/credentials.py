@@ -1,4 +1,9 @@
-"""Endpoints of Google Cloud and the credentials for them."""
+"""Endpoints of Google Cloud, the credentials for them, and credentials for a single create.
+
+A create's credential has a known expiry and is never renewed. If a process is suspended between its claim and
+its request, the credential expires meanwhile and the service refuses the request. The expiry thus bounds the
+time in which a request can still create a job.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,20 @@ from typing import Any
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, RetryingReads
 from reconciler.base.sanitize import one_line, without_credentials
-from reconciler.google.client import Endpoint
+from reconciler.google.client import ApiError, Connection, Endpoint, execute, text_of, time_of
 from reconciler.manifests.settings import Environment
 from reconciler.manifests.token_hosts import token_hosts
+from reconciler.model.ports import Credential
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
+LOCAL_SUBMITTER = "submitter@local.iam.gserviceaccount.com"
+"""Submitter at the embedded service, which has no service accounts and accepts any name."""
+
 _MAX_QUOTED = 500
+_CLOCK_TICK = timedelta(seconds=1)
+_LONGEST = timedelta(hours=12)
+_CREATOR = "roles/iam.serviceAccountTokenCreator"
 
 
 def google_endpoint(
@@ -29,9 +41,6 @@ def google_endpoint(
     """Return the endpoint of Google's services; each host in it may get Google's token.
 
     Args:
-        root: The repository's root.
-        environment: The environment of the jobs.
-        credentials: The credentials for all requests.
         environ: The environment variables, which may allow more hosts.
 
     Raises:
@@ -58,6 +67,7 @@ def google_endpoint(
         location=environment.location,
         roots={**roots, **given},
         console=not environment.endpoints,
+        distant=True,
     )
 
 
@@ -66,7 +76,6 @@ class Token:
     """Token with its expiry.
 
     Attributes:
-        headers: The authorization headers of a request.
         left: The remaining lifetime, never too short.
         expiry: The expiry by the clock of its issuer or of this machine.
     """
@@ -148,6 +157,73 @@ class DefaultCredentials:
         if not self._found.valid:
             self._found.refresh(_refresh_request())
         return self._found
+
+
+class OwnToken:
+    """Implementation of the port `Fence` by the token of all requests, which mostly lasts an hour.
+
+    `now` reads the service's time.
+    """
+
+    def __init__(self, source: DefaultCredentials, now: Callable[[], datetime]) -> None:
+        self._source = source
+        self._now = now
+
+    def mint(self) -> Credential:
+        """Return the present token as a credential for one create; raise ServiceError."""
+        # The expiry must never be too early. By the service's clock it is the service's time, read after the
+        # token's remaining lifetime was computed, plus that lifetime, plus a second, because the service
+        # reports whole seconds. This machine's clock cancels out if it also noted the token's expiry.
+        # Some credentials note the expiry by their issuer's clock instead, which is right: take the later of
+        # the two. A fast clock may make it much too late, but no token lasts longer than twelve hours.
+        token = self._source.token()
+        now = self._now() + _CLOCK_TICK
+        expires = min(max(now + token.left, token.expiry), now + _LONGEST)
+        return Credential(dict(token.headers), expires)
+
+
+class GeneratedTokens:
+    """Implementation of the port `Fence` by IAM tokens of a service account; they expire by Google's clock.
+
+    Args:
+        submitter: The service account's e-mail address.
+        lifetime: Whole seconds.
+    """
+
+    def __init__(self, connection: Connection, submitter: str, lifetime: timedelta) -> None:
+        self._connection = connection
+        self._submitter = submitter
+        self._lifetime = lifetime
+
+    def mint(self) -> Credential:
+        """Return a new credential for one create; raise ServiceError."""
+        accounts = self._connection.client("iamcredentials.projects.serviceAccounts")
+        body = {"scope": [SCOPE], "lifetime": f"{int(self._lifetime.total_seconds())}s"}
+        name = f"projects/-/serviceAccounts/{self._submitter}"
+        try:
+            answer = execute(accounts.generateAccessToken(name=name, body=body))
+        except ApiError as error:
+            raise ServiceError(
+                f"no token for {self._submitter}: {error.message}", hint=self._hint(error)
+            ) from None
+        token, expires = text_of(answer, "accessToken"), time_of(text_of(answer, "expireTime"))
+        if not token or expires is None:
+            raise ServiceError(
+                f"no token for {self._submitter}: the answer doesn't hold one with its end",
+                hint='check "endpoints" in reconciler.yaml, and any proxy between',
+            )
+        return Credential({"Authorization": f"Bearer {token}"}, expires)
+
+    def _hint(self, error: ApiError) -> str:
+        grant = (
+            f"gcloud iam service-accounts add-iam-policy-binding {self._submitter} --role={_CREATOR} "
+            "--member=MEMBER"
+        )
+        if error.status == 403:
+            return f"run `{grant}`, where MEMBER is who runs this, such as user:YOU or serviceAccount:E-MAIL"
+        if error.status == 404:
+            return f'correct "submitter" in reconciler.yaml, or make that service account and run `{grant}`'
+        return error.hint or "nothing was submitted: try again later"
 
 
 def _refresh_request() -> Any:

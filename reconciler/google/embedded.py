@@ -14,7 +14,6 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -46,8 +45,6 @@ from reconciler.training_service.address import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from reconciler.training_service.contents import Contents as Contents
 
 ROOT = "http://embedded.invalid/"
@@ -58,6 +55,7 @@ _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 10.0
+_SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY"
 _STATE = (ADDRESS, "state.db", "state.db-wal")  # a running service changes at least one of these files
 
 
@@ -106,9 +104,7 @@ class EmbeddedService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._reached = None
         self._http.close()
 
@@ -181,18 +177,14 @@ class EmbeddedService:
     def _put(self, setting: str, value: JsonObject) -> None:
         headers = {"Content-Type": "application/json"}
         body = json.dumps(value).encode()
-        self._checked(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
-
-    def _checked(self, request: HttpRequest) -> None:
-        response = self.send(request)
+        response = self.send(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
         if response.status >= 300:
             raise api_error(response.status, response.body)
 
     def _reach(self, lost: Transport | None = None) -> Transport:
         """Return the transport to a running service, or to the state of a stopped service.
 
-        Args:
-            lost: The transport that failed; another thread may have replaced it already.
+        `lost` is the transport that failed; another thread may have replaced it already.
         """
         with self._reaching:
             reached = self._reached
@@ -272,12 +264,7 @@ class EmbeddedService:
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     # The service outlives this process, and jobs of the same user can read the variables of its processes.
-    return {name: value for name, value in environ.items() if not _secret_name().search(name)}
-
-
-@cache
-def _secret_name() -> re.Pattern[str]:
-    return re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+    return {name: value for name, value in environ.items() if not re.search(_SENSITIVE, name)}
 
 
 class _Running(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Registry of engines by apiVersion, and the implementation of the port `JobApi` by engines.
+"""The protocol `Engine`, the registry of engines by apiVersion, and the port `JobApi` by engines.
 
 Other packages add engines by entry points in the group `reconciler.engines`, named for the apiVersion.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
-from reconciler.google.client import ApiError, Engine, unknown
+from reconciler.google.client import ApiError, Connection, unknown
 from reconciler.google.incremental import IncrementalRuns
 from reconciler.manifests import schemas
-from reconciler.model.job import SOURCE, ActualJob
+from reconciler.model.job import SOURCE, ActualJob, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 from reconciler.model.ports import Answer, Created, Credential, NotSent, Unknown, refusal
 
@@ -78,6 +78,81 @@ def engine_class(api_version: str) -> type[Engine]:
     )
 
 
+class Engine(Protocol):
+    """Service that runs the jobs of one apiVersion."""
+
+    def __init__(self, connection: Connection) -> None: ...
+
+    @staticmethod
+    def manifest_schema(kind: str) -> JsonObject | None:
+        """Return the JSON Schema of a kind of manifests, with `properties.spec`; None for no such kind."""
+
+    @staticmethod
+    def module(kind: str, spec: JsonObject) -> str:
+        """Return the Python module that the first replica runs; "" for none."""
+
+    @staticmethod
+    def accelerator_hours(kind: str, spec: JsonObject) -> float:
+        """Return the most that a run can use: accelerators of all replicas, times timeout, times trials."""
+
+    @staticmethod
+    def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
+        """Return `spec` with missing fields filled from the environment's defaults."""
+
+    @staticmethod
+    def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+        """Return `spec` with the staged package added to its package URIs."""
+
+    @staticmethod
+    def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
+        """Return the request body of a create."""
+
+    @staticmethod
+    def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+        """Return the numbers of a run's replicas, by the beginning of their names: {"workerpool0-": 1}."""
+
+    @staticmethod
+    def trials(job: ActualJob) -> Trials | None:
+        """Return the trials in a job's resource; None for a job without trials."""
+
+    @staticmethod
+    def log_directory(kind: str, spec: JsonObject) -> str:
+        """Return the folder (gs://…) from which TensorBoard shows all runs of the job; "" for none."""
+
+    @staticmethod
+    def log_directory_field(kind: str) -> str:
+        """Return the field of a manifest that names that folder: "spec.…"."""
+
+    def jobs(self, labels: Mapping[str, str]) -> Sequence[ActualJob]:
+        """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError."""
+
+    def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:
+        """Return all jobs of a kind with this key label, without their specs; complete, or ServiceError."""
+
+    def read(self, kind: str, resource: str) -> ActualJob:
+        """Read a job with its spec; raise NotFoundError."""
+
+    def named(self, kind: str, job_name: str) -> str | None:
+        """Return the resource name of a job of this name; None if the service chooses it."""
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
+        """Send the create, once.
+
+        Args:
+            kind: The manifest's kind.
+            body: Sent unchanged.
+            headers: Authorization, in place of that of other requests.
+
+        Raises:
+            ApiError: The service refused.
+            NotSentError: The service certainly received nothing.
+            NoAnswerError: The job may exist; also raised if the response names no job of this target.
+        """
+
+    def cancel(self, job: ActualJob) -> None:
+        """Request the cancellation of a job, which may still succeed or fail."""
+
+
 class EngineJobs:
     """Implementation of the port `JobApi` by engines.
 
@@ -85,7 +160,7 @@ class EngineJobs:
         source: The repository's id.
         engine: Returns the engine of an apiVersion.
         api_versions: The apiVersions with a running service.
-        known: The incremental listing; None to list all runs each time.
+        known: None to list all runs each time.
     """
 
     def __init__(
@@ -114,9 +189,9 @@ class EngineJobs:
         return tuple(found)
 
     def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
-        # The protocol `Engine` doesn't contain `listed`: engines of other packages don't have it.
+        # The protocol's `jobs` has no `since`: engines of other packages don't accept it.
         engine: Any = self._engine(api_version)
-        found: Sequence[ActualJob] = engine.listed({SOURCE: self._source}, since)
+        found: Sequence[ActualJob] = engine.jobs({SOURCE: self._source}, since)
         return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:

@@ -26,8 +26,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from reconciler.google.client import ApiError
-from reconciler.model.claim import ClaimState, checked
+from reconciler.google.client import ApiError, time_of
+from reconciler.model.claim import ClaimState
 from reconciler.model.job import ActualJob
 from reconciler.model.ports import Bounds, Clock, Versioned
 
@@ -116,8 +116,6 @@ class KnownRuns:
         """Return all runs of these apiVersions, oldest first within each.
 
         Args:
-            versions: The apiVersions.
-            lister: Lists the runs of an apiVersion.
             now: Seconds of the process's monotonic clock.
             margin: The longest time for which listings may lack a new run.
             named: apiVersion and resource of runs that must exist: if any is missing, all runs are listed.
@@ -145,15 +143,13 @@ class KnownRuns:
     def _runs(
         self, versions: Sequence[str], lister: Lister, past: Mapping[str, _Past], margin: timedelta
     ) -> tuple[ActualJob, ...]:
-        found: list[ActualJob] = []
-        for version in versions:
-            found += self._of(version, lister, past.get(version), margin)
-        return tuple(found)
+        found = (self._of(version, lister, past.get(version), margin) for version in versions)
+        return tuple(run for runs in found for run in runs)
 
     def _of(self, version: str, lister: Lister, past: _Past | None, margin: timedelta) -> list[ActualJob]:
         """Return the runs of one apiVersion, and remember those that needn't be listed again."""
         listed = _listed(version, lister, past)
-        dated = [(moment, run) for run in listed if (moment := _created(run))]
+        dated = [(moment, run) for run in listed if (moment := time_of(run.create_time))]
         dated.sort(key=lambda made: (made[0], made[1].resource))
         # The next listing can't begin later after a run without a creation time, or before the requested one.
         is_odd = len(dated) < len(listed) or bool(past and dated and dated[0][0] < past.until)
@@ -174,11 +170,7 @@ class KnownRuns:
 
 
 class Memory:
-    """Memory of one target, for one pass at a time.
-
-    Attributes:
-        claims, runs: The claims and runs of the last pass.
-    """
+    """Memory of one target's claims and runs, for one pass at a time."""
 
     def __init__(self) -> None:
         self.claims = KnownClaims()
@@ -193,13 +185,7 @@ class Memory:
 
 
 class IncrementalRuns:
-    """Incremental listing of runs over several passes.
-
-    Args:
-        memory: The runs of earlier passes and the claims of this pass.
-        clock: The process's clock.
-        bounds: The longest delays until listings contain a new job.
-    """
+    """Incremental listing of runs by the runs of earlier passes and the claims of this pass."""
 
     def __init__(self, memory: Memory, clock: Clock, bounds: Bounds) -> None:
         self._memory = memory
@@ -225,14 +211,6 @@ def _listed(version: str, lister: Lister, past: _Past | None) -> list[ActualJob]
         if error.status == _REFUSED:
             raise _InconsistentError from None
         raise
-
-
-def _created(run: ActualJob) -> datetime | None:
-    """Return the creation time in UTC; None if it is missing or unreadable."""
-    try:
-        return checked(datetime.fromisoformat(run.create_time))
-    except (ValueError, OverflowError):
-        return None
 
 
 def _check_named(runs: Sequence[ActualJob], named: Set[tuple[str, str]]) -> None:

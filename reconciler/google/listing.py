@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse, NoAnswerError
-from reconciler.google.client import ApiError, object_of, text_of
+from reconciler.google.client import ApiError, object_of, text_of, typed_record
 from reconciler.model.manifest import JsonObject
 
 RESTARTS = 3
@@ -24,7 +24,6 @@ RESTARTS = 3
 _REFUSALS = frozenset({400, 404, 410, 412})
 
 Item = TypeVar("Item", bound=msgspec.Struct)
-Made = TypeVar("Made")
 
 
 class Pages(Generic[Item]):
@@ -32,22 +31,14 @@ class Pages(Generic[Item]):
 
     Args:
         items: The field of the responses that contains a page's items.
-        item: The type of an item; its field `identity` must not be empty.
-        identity: The name of the identifying field, at the service and in `item`.
-        lenient: Converts an item with fields of unexpected types.
+        item: The type of an item. Its first field identifies the item and must not be empty.
     """
 
-    def __init__(
-        self,
-        items: str,
-        item: type[Item],
-        identity: tuple[str, str],
-        lenient: Callable[[JsonObject], Item],
-    ) -> None:
+    def __init__(self, items: str, item: type[Item]) -> None:
         self.items = items
         self._item = item
-        self._identity, self._attribute = identity
-        self._lenient = lenient
+        self._identity = item.__struct_encode_fields__[0]
+        self._identity_of = attrgetter(item.__struct_fields__[0])
 
     def page(self, body: bytes) -> tuple[Raw, str]:
         """Return a page's undecoded items and the next page's token; raise NoAnswerError for no page."""
@@ -77,11 +68,7 @@ class Pages(Generic[Item]):
         )
         if not is_complete:
             raise NoAnswerError(f"the service's answer has {self.items} without {self._identity}")
-        return {item[self._identity]: self._lenient(item) for item in page}
-
-    @cached_property
-    def _identity_of(self) -> Callable[[Item], str]:
-        return attrgetter(self._attribute)
+        return {item[self._identity]: typed_record(self._item, item) for item in page}
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[list[Item]]:
@@ -99,32 +86,25 @@ class _BrokenOffError(Exception):
     """Listing that can't be continued."""
 
 
-def listing(
-    ask: Callable[[str | None], HttpResponse], pages: Pages[Item], made: Callable[[Item], Made]
-) -> list[Made]:
-    """Return every item of a listing, converted by `made`.
-
-    An item that moves to a later page during the listing is returned once.
+def listing(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
+    """Return every item of a listing; an item that moves to a later page meanwhile is returned once.
 
     Args:
-        ask: Requests the page of a token; None stands for the first page.
-        pages: The reader of its pages.
-        made: Converts an item.
+        get: Requests the page of a `pageToken`; None stands for the first page.
 
     Raises:
         ServiceError: No complete listing can be read.
     """
-    found: dict[str, Made] = {}
-    for written in _listed(ask, pages):
-        page = pages.read(written)
-        found |= zip(page, map(made, page.values()), strict=True)
+    found: dict[str, Item] = {}
+    for written in _listed(get, pages):
+        found |= pages.read(written)
     return list(found.values())
 
 
-def _listed(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list[Raw]:
+def _listed(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Raw]:
     for _ in range(1 + RESTARTS):
         with suppress(_BrokenOffError):
-            return _pass(ask, pages)
+            return _pass(get, pages)
     raise ServiceError(
         f"the listing of {pages.items} broke off {1 + RESTARTS} times: "
         "the service gives no use of its page tokens",
@@ -132,10 +112,10 @@ def _listed(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> li
     )
 
 
-def _pass(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list[Raw]:
+def _pass(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Raw]:
     listed: list[Raw] = []
     tokens: set[str] = set()
-    body = ask(None).body
+    body = get(pageToken=None).body
     while True:
         items, token = pages.page(body)
         listed.append(items)
@@ -145,12 +125,12 @@ def _pass(ask: Callable[[str | None], HttpResponse], pages: Pages[Item]) -> list
             # The service returned a token twice: the listing would never end.
             raise _BrokenOffError
         tokens.add(token)
-        body = _next(ask, token)
+        body = _next(get, token)
 
 
-def _next(ask: Callable[[str | None], HttpResponse], token: str) -> bytes:
+def _next(get: Callable[..., HttpResponse], token: str) -> bytes:
     try:
-        return ask(token).body
+        return get(pageToken=token).body
     except ApiError as error:
         if error.status not in _REFUSALS:
             raise

@@ -19,8 +19,6 @@ class JobLog:
     the last part of the job's resource name, and `task_name` is the replica. The trial is a label of entries.
 
     Args:
-        connection: The connection to Cloud Logging.
-        job: The job.
         replica: The task name of a replica; "" for all.
         trial: The id of a trial; "" for all.
     """

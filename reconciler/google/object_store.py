@@ -1,20 +1,37 @@
-"""Small JSON objects in Cloud Storage, which are written and deleted only by their generation."""
+"""Objects in Cloud Storage: small JSON objects, written and deleted only by their generation, and packages.
+
+Packages are staged under names that contain their hashes.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse
-from reconciler.google.client import ApiError, Connection, delete, execute, object_of, text_of, typed_record
+from reconciler.google.client import (
+    ApiError,
+    Connection,
+    NotFoundAtServiceError,
+    delete,
+    execute,
+    object_of,
+    text_of,
+    typed_record,
+)
 from reconciler.google.listing import Pages, listing
 from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
+from reconciler.packaging.staging_name import staged_name, staged_uri
+
+if TYPE_CHECKING:
+    from reconciler.packaging.sdist import Sdist
 
 _PAGE_SIZE = 1000
 _LIST = "storage.objects.list"
@@ -29,15 +46,14 @@ class StoredObject(Struct, frozen=True, gc=False):
     metadata: Mapping[str, str] = {}
 
 
-_PAGES = Pages("items", StoredObject, ("name", "name"), partial(typed_record, StoredObject))
+_PAGES = Pages("items", StoredObject)
 
 
 class ObjectStore:
     """Objects of a bucket. All methods raise ApiError or the transport's errors.
 
     Args:
-        connection: The connection to Cloud Storage.
-        bucket: The bucket's name, without `gs://`.
+        bucket: Without `gs://`.
         fields: The fields of `StoredObject` that listings request.
         fresh: True if no cache on the way may respond to listings.
         not_done: The statuses by which a write or a deletion had no effect, instead of an error.
@@ -60,19 +76,16 @@ class ObjectStore:
 
     def list_objects(self, prefix: str) -> list[StoredObject]:
         """Return all objects with names that begin with `prefix`; raise ServiceError instead of a part."""
-
-        def ask(token: str | None) -> HttpResponse:
-            return self._connection.get(
-                _LIST,
-                fresh=self._fresh,
-                bucket=self._bucket,
-                prefix=prefix,
-                maxResults=_PAGE_SIZE,
-                fields=f"items({self._fields}),nextPageToken",
-                pageToken=token,
-            )
-
-        return listing(ask, _PAGES, lambda item: item)
+        get = partial(
+            self._connection.get,
+            _LIST,
+            fresh=self._fresh,
+            bucket=self._bucket,
+            prefix=prefix,
+            maxResults=_PAGE_SIZE,
+            fields=f"items({self._fields}),nextPageToken",
+        )
+        return listing(get, _PAGES)
 
     def find(self, name: str) -> tuple[StoredObject | None, HttpResponse]:
         """Return the present object of this name, None if it is missing, and the response.
@@ -144,6 +157,64 @@ class ObjectStore:
                 raise
 
 
+class Staging:
+    """Staging bucket of an environment."""
+
+    def __init__(self, connection: Connection, bucket: str) -> None:
+        self._connection = connection
+        self._bucket = bucket
+
+    def put(self, archive: Sdist) -> str:
+        """Upload the archive if it is missing; return its `gs://` URI.
+
+        An existing object is used only if it has the archive's size and MD5. Any other object raises
+        ServiceError, because it would run unreviewed code.
+        """
+        found = self._find(archive) or self._insert(archive)
+        expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
+        if "size" not in found:
+            raise ServiceError(
+                f"Cloud Storage's answer doesn't say what {staged_uri(self._bucket, archive)} holds",
+                hint='check "endpoints" in reconciler.yaml, and any proxy between',
+            )
+        if (found["size"], found.get("md5Hash")) != (str(len(archive.data)), expected):
+            raise ServiceError(
+                f"{staged_uri(self._bucket, archive)} holds something else than the package of that name",
+                hint="find out who may write to the staging bucket, then delete the object",
+            )
+        return staged_uri(self._bucket, archive)
+
+    def _find(self, archive: Sdist) -> Any:
+        objects = self._connection.client("storage.objects")
+        try:
+            return execute(objects.get(bucket=self._bucket, object=staged_name(archive)))
+        except NotFoundAtServiceError:
+            return None
+
+    def _insert(self, archive: Sdist) -> Any:
+        from googleapiclient.http import MediaInMemoryUpload
+
+        request = self._connection.client("storage.objects").insert(
+            bucket=self._bucket,
+            name=staged_name(archive),
+            ifGenerationMatch="0",
+            media_body=MediaInMemoryUpload(archive.data, mimetype="application/gzip"),
+        )
+        try:
+            return execute(request)
+        except NotFoundAtServiceError as error:
+            raise ServiceError(
+                f"there is no bucket {self._bucket}: {error.message}",
+                hint='create it, or name another under "stagingBucket" in reconciler.yaml',
+            ) from None
+        except ApiError as error:
+            # 412: another process has just staged the same archive.
+            found = self._find(archive) if error.status == 412 else None
+            if found is None:
+                raise
+            return found
+
+
 def answered_at(response: HttpResponse) -> datetime:
     """Return the time of the response by Cloud Storage's clock, in UTC."""
     # This import takes longer than a pass that needs no time.
@@ -172,3 +243,18 @@ def _first(answer: JsonObject) -> JsonObject | None:
             hint='check "endpoints" in reconciler.yaml, and any proxy between',
         )
     return items[0] if items else None
+
+
+def ensure_bucket(connection: Connection, bucket: str) -> None:
+    """Create a bucket of the embedded service if it is missing."""
+    # Most often the bucket exists, and this read needs no import of Google's client.
+    try:
+        connection.get("storage.buckets.get", bucket=bucket, fields="name")
+        return
+    except NotFoundAtServiceError:
+        buckets = connection.client("storage.buckets")
+    try:
+        execute(buckets.insert(project=connection.endpoint.project, body={"name": bucket}))
+    except ApiError as error:
+        if error.status != 409:
+            raise

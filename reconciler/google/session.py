@@ -7,14 +7,14 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
-from reconciler.google.client import Connection, Engine, NotFoundAtServiceError
-from reconciler.google.engines import EngineJobs, api_versions, engine_class
+from reconciler.google.client import Connection
+from reconciler.google.engines import Engine, EngineJobs, api_versions, engine_class
 from reconciler.google.incremental import IncrementalRuns, Memory
+from reconciler.google.object_store import Staging, ensure_bucket
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1
@@ -22,28 +22,21 @@ from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Commi
 
 # Modules that only some commands need are imported at first use.
 if TYPE_CHECKING:
-    from reconciler.google.credential_expiry import TokenSource
-    from reconciler.google.staging import Staging
+    from reconciler.google.credentials import DefaultCredentials
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
 
 
 class Session:
-    """Access to an environment's services; each part is created at first use.
-
-    Attributes:
-        config: The repository's settings.
-        environment: The environment of the jobs.
-        connection: The connection to its services.
-    """
+    """Access to an environment's services; each part is created at first use."""
 
     def __init__(
         self,
         config: Config,
         environment: Environment,
         connection: Connection,
-        credentials: TokenSource | None = None,
+        credentials: DefaultCredentials | None = None,
         memory: Memory | None = None,
     ) -> None:
         self.config = config
@@ -86,8 +79,6 @@ class Session:
     @cached_property
     def staging(self) -> Staging:
         """The store of staged packages."""
-        from reconciler.google.staging import Staging
-
         return Staging(self.connection, self.environment.staging_bucket)
 
     @cached_property
@@ -133,7 +124,7 @@ class Session:
     @cached_property
     def fence(self) -> Fence:
         """The source of credentials for creates."""
-        from reconciler.google.credential_expiry import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
+        from reconciler.google.credentials import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
 
         submitter = self.environment.submitter
         if self._credentials is not None and not submitter:
@@ -177,9 +168,6 @@ def open_session(
     """Open a session; it sends no request and reads no credentials before the first use.
 
     Args:
-        config: The repository's settings.
-        environment: The environment of the jobs.
-        environ: The environment variables.
         start: True to start the embedded service if it doesn't run.
         memory: The memory of earlier sessions, updated by this session; None for none.
 
@@ -191,7 +179,7 @@ def open_session(
 
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
-        connection = Connection(replace(endpoint, distant=True))
+        connection = Connection(endpoint)
         memory = memory and memory.of((config.source, environment))
         yield Session(config, environment, connection, credentials, memory)
         return
@@ -207,18 +195,8 @@ def open_session(
             service.put_images(config.images)
             service.reserve(_reserved(config))
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
-                _ensure_bucket(connection, bucket)
+                ensure_bucket(connection, bucket)
         yield session
-
-
-def _ensure_bucket(connection: Connection, bucket: str) -> None:
-    # Most often the bucket exists, and this read needs no import of Google's client.
-    try:
-        connection.get("storage.buckets.get", bucket=bucket, fields="name")
-    except NotFoundAtServiceError:
-        from reconciler.google.staging import ensure_bucket
-
-        ensure_bucket(connection, bucket)
 
 
 def _reserved(config: Config) -> set[str]:

@@ -28,11 +28,11 @@ from reconciler.google.client import (
     with_headers,
 )
 from reconciler.google.listing import Pages, listing
-from reconciler.google.staging import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.accelerators import accelerators_of
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
+from reconciler.packaging.staging_name import without_staged
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
@@ -78,10 +78,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error: _Error = _Error()
 
 
-_PAGES = {
-    kind: Pages(items, _Job, ("name", "name"), partial(typed_record, _Job))
-    for kind, items in _COLLECTIONS.items()
-}
+_PAGES = {kind: Pages(items, _Job) for kind, items in _COLLECTIONS.items()}
 
 
 class AiPlatformEngine:
@@ -132,7 +129,7 @@ class AiPlatformEngine:
     @staticmethod
     def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
         """Return the replicas of each worker pool."""
-        pools = parts_of(spec if kind == "CustomJob" else part_of(spec, "trialJobSpec"), "workerPoolSpecs")
+        pools = parts_of(_job_spec(kind, spec), "workerPoolSpecs")
         # An empty pool only keeps the numbers of the pools behind it. Other pools default to one replica.
         counts = (count_of(pool, "replicaCount", 1) if pool else 0 for pool in pools)
         return {f"workerpool{number}-": count for number, count in enumerate(counts) if count}
@@ -149,8 +146,7 @@ class AiPlatformEngine:
     @staticmethod
     def log_directory(kind: str, spec: JsonObject) -> str:
         """Return AIP_TENSORBOARD_LOG_DIR; for a tuning job, the parent of all trials' folders."""
-        job_spec = spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
-        base = text_of(part_of(job_spec, "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+        base = text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
         return f"{base}/logs" if base and kind == "CustomJob" else base
 
     @staticmethod
@@ -159,12 +155,8 @@ class AiPlatformEngine:
         below = "" if kind == "CustomJob" else "trialJobSpec."
         return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
-    def jobs(self, labels: Mapping[str, str]) -> tuple[ActualJob, ...]:
-        """List the jobs of both kinds with these labels."""
-        return self.listed(labels)
-
-    def listed(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
+        """List the jobs of both kinds with these labels that were created at `since` (RFC 3339) or later."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
         found = call_all(listings, threads=self._connection.endpoint.distant)
         return tuple(job for jobs in found for job in jobs)
@@ -207,7 +199,7 @@ class AiPlatformEngine:
 
     def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
         items = _items(kind)
-        ask = partial(
+        get = partial(
             self._connection.get,
             f"{_METHODS}.{items}.list",
             parent=self._parent,
@@ -215,13 +207,9 @@ class AiPlatformEngine:
             pageSize=_PAGE_SIZE,
             fields=f"{items}({_LISTED}),nextPageToken",
         )
-        found = listing(
-            lambda token: ask(pageToken=token),
-            _PAGES[kind],
-            lambda job: self._actual(kind, job, {}, {}),
-        )
         # A service that ignored the filter would return jobs of other repositories.
-        return [job for job in found if labels.items() <= job.labels.items()]
+        found = (job for job in listing(get, _PAGES[kind]) if labels.items() <= job.labels.items())
+        return [self._actual(kind, job, {}, {}) for job in found]
 
     def _collection(self, kind: str) -> Any:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")
@@ -273,8 +261,7 @@ def _checked_name(kind: str, resource: str) -> str:
 
 def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
     """Return the `CustomJobSpec`: a custom job's whole spec, or a tuning job's `trialJobSpec`."""
-    part: JsonObject = spec if kind == "CustomJob" else spec["trialJobSpec"]
-    return part
+    return spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
 
 
 def _accelerators(pool: JsonObject) -> int:
@@ -296,9 +283,7 @@ def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject]
 
 
 def _filled(job_spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
-    filled: dict[str, Any] = {
-        name: defaults[name] for name in ("serviceAccount", "network") if name in defaults
-    }
+    filled = dict(_selected(("serviceAccount", "network"), defaults))
     if "baseOutputDirectory" in defaults:
         prefix = f"{defaults['baseOutputDirectory'].rstrip('/')}/{job_name}"
         filled["baseOutputDirectory"] = {"outputUriPrefix": prefix}
@@ -321,7 +306,7 @@ def _spec_of(kind: str, resource: JsonObject) -> JsonObject:
     names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
     own = part_of(resource, "jobSpec") if kind == "CustomJob" else _selected(names, resource)
     spec = {**own, **_selected(("encryptionSpec",), resource)}
-    pools = (spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")).get("workerPoolSpecs")
+    pools = _job_spec(kind, spec).get("workerPoolSpecs")
     if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
         return spec
     return _pools_changed(kind, spec, _pool_without_staged)

@@ -10,8 +10,8 @@ from functools import partial
 
 from reconciler.base.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.base.errors import ReconcilerError
+from reconciler.google.object_store import Staging
 from reconciler.google.session import Session
-from reconciler.google.staging import Staging
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.duplicates import age
 from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, SOURCE, TRY, ActualJob

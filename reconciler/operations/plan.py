@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError
 from reconciler.google.engines import engine_class
 from reconciler.google.session import Session
-from reconciler.google.staging import staged_uri
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
@@ -17,6 +16,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
+from reconciler.packaging.staging_name import staged_uri
 from reconciler.planning.comparison import predecessors
 from reconciler.planning.limits import SUBMISSIONS
 from reconciler.planning.planner import by_owner, make_plan

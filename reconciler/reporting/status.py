@@ -60,19 +60,8 @@ class CommitStatus:
     over: Over = Over.ANYTHING
 
 
-def status_of(context: str, job: ActualJob | None, *, problem: str = "", aside: str = "") -> CommitStatus:
-    """Return the status of a desired job.
-
-    Args:
-        context: The job's context.
-        job: The newest run; None if no run was submitted yet.
-        problem: The obstacle, such as an unknown outcome or a blocked change; replaces the run's state.
-        aside: A word or two before the run's state.
-    """
-    if problem:
-        return plain_status("error", context, problem)
-    if job is None:
-        return CommitStatus("pending", context, "not submitted yet")
+def status_of(context: str, job: ActualJob, *, aside: str = "") -> CommitStatus:
+    """Return the status of a desired job by its newest run; `aside` is a word or two before the state."""
     text = f"{aside}, {_state_text(job)}" if aside else _state_text(job)
     status = run_status(STATES[job.state], context, text, job.job_name)
     return replace(status, target_url=_address(job.url))
@@ -85,7 +74,8 @@ def plain_status(state: StatusState, context: str, text: str) -> CommitStatus:
 
 def run_status(state: StatusState, context: str, text: str, job_name: str) -> CommitStatus:
     """Return the status of the run of this name, which may be missing."""
-    return _marked(state, context, text, _run_mark(job_name))
+    end = _JOB_NAME_END.search(job_name)
+    return _marked(state, context, text, f" · run {end[1]}" if end else "")
 
 
 def update_status(state: StatusState, context: str, text: str, number: int) -> CommitStatus:
@@ -96,11 +86,6 @@ def update_status(state: StatusState, context: str, text: str, number: int) -> C
 def _marked(state: StatusState, context: str, text: str, mark: str) -> CommitStatus:
     # The mark is never cut off: without it, a later report couldn't tell the older of two statuses.
     return CommitStatus(state, context, status_description(text, MAX_DESCRIPTION - len(mark)) + mark)
-
-
-def unknown_of(context: str, job_name: str) -> CommitStatus:
-    """Return the status of a submission with an unknown outcome, which may have created this job."""
-    return run_status("pending", context, "whether a job was created is not known yet", job_name)
 
 
 class News(Enum):
@@ -194,11 +179,6 @@ def _time(text: str) -> datetime | None:
         return time.astimezone(UTC) if time.tzinfo else None
     except (ValueError, OverflowError):
         return None
-
-
-def _run_mark(job_name: str) -> str:
-    end = _JOB_NAME_END.search(job_name)
-    return f" · run {end[1]}" if end else ""
 
 
 def _run_of(status: CommitStatus) -> tuple[str, int] | None:

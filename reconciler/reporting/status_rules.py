@@ -22,7 +22,6 @@ from reconciler.reporting.status import (
     plain_status,
     run_status,
     status_of,
-    unknown_of,
     update_status,
 )
 from reconciler.submission.observe import Observed
@@ -69,7 +68,7 @@ class View:
 
     @cached_property
     def changes(self) -> dict[str, Change]:
-        """The planned changes of desired jobs, by the base name that the manifest writes."""
+        """The result of `changes_of` for the plan."""
         return changes_of(self.plan)
 
     def change(self, name: str, keys: Collection[str]) -> Change | None:
@@ -135,10 +134,7 @@ def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
 def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
-    Args:
-        view: The claims, runs and plan of this pass.
-        record: The commit's record.
-        newest: The record of the last applied commit: a job that it doesn't contain is superseded.
+    `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
     """
     if record.superseded_by:
         text = f"superseded by {record.superseded_by[:7]} before it was applied"
@@ -209,7 +205,6 @@ def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) ->
     """Return the record of a commit whose plan is about to be executed.
 
     Args:
-        plan: The plan.
         blank: A record without jobs that names the commit and its time.
         earlier: The commit's record from an earlier apply; None if there is none.
     """
@@ -293,7 +288,8 @@ def _judge(
     claim, attempt = claimed[-1]
     match claim.state:
         case ClaimState.PENDING:
-            status = unknown_of(context, claim.job_name)
+            text = "whether a job was created is not known yet"
+            status = run_status("pending", context, text, claim.job_name)
             return Verdict(name, "unknown", "pending", final=False, sha=first, status=status)
         case ClaimState.REJECTED:
             text = f"refused: {claim.error or 'no reason given'}"
@@ -322,7 +318,7 @@ def _unclaimed(name: str, sha: str, context: str, problem: str) -> Verdict:
     """Return the verdict of a job without a claim."""
     if problem:
         return _problem(name, sha, context, "not submitted", problem)
-    status = replace(status_of(context, None), over=Over.NOTHING)
+    status = replace(plain_status("pending", context, "not submitted yet"), over=Over.NOTHING)
     return Verdict(name, "not submitted yet", "pending", final=False, sha=sha, status=status, guess=True)
 
 

@@ -50,7 +50,7 @@ from reconciler.base.http import (
 from reconciler.base.http import send as sending
 from reconciler.base.http.connection import Connection, time_since_boot, write_request
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
-from reconciler.google.http_adapter import ClientHttp
+from reconciler.google.client import ClientHttp
 
 SECRET = "ya29.very-secret-token"
 AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
@@ -877,7 +877,7 @@ def storage(
         server = serve(*behaviours)
         document = json.loads(get_static_doc("storage", "v1"))
         document["rootUrl"] = server.url + "/"
-        http = ClientHttp(transport, authorize=lambda: AUTHORIZED, timeout=5)
+        http = ClientHttp(transport, lambda: AUTHORIZED)
         return build_from_document(document, http=http), server
 
     return build
@@ -906,7 +906,7 @@ def test_what_the_client_gives_and_gets_is_httplib2s(
     import httplib2
 
     server = serve(answer(418, b"short", x_y="z"))
-    response, body = ClientHttp(transport).request(server.url, "PUT", "text é")
+    response, body = ClientHttp(transport, dict).request(server.url, "PUT", "text é")
     assert isinstance(response, httplib2.Response)
     assert (response.status, response["status"], response["x-y"], body) == (418, "418", "z", b"short")
     assert response.reason == "I'm a Teapot"

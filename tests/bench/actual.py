@@ -17,8 +17,8 @@ from unittest import mock
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google.client import Connection, Endpoint
+from reconciler.google.object_store import ensure_bucket
 from reconciler.google.session import Session
-from reconciler.google.staging import ensure_bucket
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.job import KEY, TRY

@@ -8,8 +8,7 @@ import pytest
 from repository import Repository
 
 from reconciler.base.errors import UsageError
-from reconciler.google.client import Engine
-from reconciler.google.engines import api_versions, engine_class
+from reconciler.google.engines import Engine, api_versions, engine_class
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 ENGINE = """

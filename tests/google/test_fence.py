@@ -27,8 +27,7 @@ from token_server import token_server
 
 from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.google import credentials as credentials_module
-from reconciler.google.credential_expiry import GeneratedTokens, OwnToken
-from reconciler.google.credentials import DefaultCredentials
+from reconciler.google.credentials import DefaultCredentials, GeneratedTokens, OwnToken
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, from_document, load_config
 from reconciler.model.manifest import AIPLATFORM_V1

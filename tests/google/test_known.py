@@ -404,7 +404,7 @@ class Engine:
     def __init__(self) -> None:
         self.begins: list[str] = []
 
-    def listed(self, labels: dict[str, str], since: str = "") -> tuple[ActualJob, ...]:
+    def jobs(self, labels: dict[str, str], since: str = "") -> tuple[ActualJob, ...]:
         self.begins.append(since)
         return (run(1, START, version=AIPLATFORM_V1),)
 

@@ -18,7 +18,7 @@ class Item(Struct):
     name: Annotated[str, Meta(min_length=1)]
 
 
-PAGES = Pages("items", Item, ("name", "name"), lambda item: Item(item["name"]))
+PAGES = Pages("items", Item)
 
 
 class Service:
@@ -42,7 +42,8 @@ class Service:
 
 def listed(script: list[Any]) -> tuple[list[str], Service]:
     service = Service(script)
-    return listing(service.ask, PAGES, lambda item: item.name), service
+    found = listing(lambda **page: service.ask(page["pageToken"]), PAGES)
+    return [item.name for item in found], service
 
 
 def test_all_pages_are_taken_in_order_and_no_item_twice() -> None:

@@ -33,7 +33,7 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.reporting.github.settings import GitHubSettings, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
-from reconciler.reporting.status import CommitStatus, News, news, status_of
+from reconciler.reporting.status import CommitStatus, News, news, plain_status, status_of
 
 SHA = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
 
@@ -87,22 +87,13 @@ def test_each_state_has_its_status(state: State, said: str, description: str) ->
 
 def test_only_an_observed_success_is_green() -> None:
     assert [state for state in State if status(state).state == "success"] == [State.SUCCEEDED]
-    assert status_of("reconciler/prod/census", None).state == "pending"
-    assert status_of("reconciler/prod/census", None, problem="x").state == "error"
-    assert (
-        status_of("reconciler/prod/census", job(State.SUCCEEDED), problem="two jobs for one manifest").state
-        == "error"
-    )
 
 
 def test_a_job_without_a_run() -> None:
-    assert status_of("reconciler/local/my-job", None) == CommitStatus(
-        "pending", "reconciler/local/my-job", "not submitted yet"
-    )
     problem = "outcome unknown: reconciler resolve my-job"
-    assert status_of("reconciler/local/my-job", None, problem=problem).description == problem
-    assert status_of("reconciler/local/my-job", None, problem="\n\u200b\n").description == "\ufffd"
-    assert status_of("reconciler/local/my-job", None, problem=" ").description == "no reason given"
+    assert plain_status("error", "reconciler/local/my-job", problem).description == problem
+    assert plain_status("error", "reconciler/local/my-job", "\n\u200b\n").description == "\ufffd"
+    assert plain_status("error", "reconciler/local/my-job", " ").description == "no reason given"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +184,9 @@ jobs = st.builds(
 @example(job(State.FAILED, error="🎉" * 200), "")
 @example(None, "\x1b[31m")
 def test_every_description_is_one_that_github_takes(given: ActualJob | None, problem: str) -> None:
-    description = status_of("reconciler/prod/census", given, problem=problem).description
+    context = "reconciler/prod/census"
+    shown = status_of(context, given) if given and not problem else plain_status("error", context, problem)
+    description = shown.description
     assert 1 <= len(description.encode("utf-16-le")) // 2 <= 140
     assert description.isprintable()
     assert all(char <= "\uffff" for char in description)
@@ -249,7 +242,7 @@ def test_an_end_may_be_told_better() -> None:
 
 
 def test_a_problem_replaces_and_is_replaced() -> None:
-    problem = status_of("reconciler/prod/census", None, problem="outcome unknown")
+    problem = plain_status("error", "reconciler/prod/census", "outcome unknown")
     assert is_news(problem, status(State.RUNNING))
     assert is_news(status(State.RUNNING), problem)
     assert is_news(problem, status(State.SUCCEEDED))
@@ -323,8 +316,8 @@ def test_statuses_are_posted_and_others_can_read_them(
     statuses = [
         status(State.SUCCEEDED, url="https://console.cloud.google.com/x"),
         status(State.FAILED, "trees", error="boom 🎉 \x1b[31m" + "x" * 200),
-        status_of("reconciler/prod/blocked-one", None, problem="the region isn't the location"),
-        status_of("reconciler/prod/new", None),
+        plain_status("error", "reconciler/prod/blocked-one", "the region isn't the location"),
+        plain_status("pending", "reconciler/prod/new", "not submitted yet"),
     ]
     outcomes = reporter().report(SHA, statuses)
     assert outcomes == [Posted(given) for given in sorted(statuses, key=lambda s: s.context)]

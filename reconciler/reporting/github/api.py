@@ -1,4 +1,4 @@
-"""Client of GitHub's REST API: repeats reads, and waits once if a limit refuses a write."""
+"""Client of GitHub's REST API: repeats reads, waits once if a limit refuses a write, explains refusals."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from reconciler.base.diagnostics import MAX_QUOTED
 from reconciler.base.errors import ServiceError
-from reconciler.base.http import HttpRequest, HttpResponse, Transport, send_idempotent
-from reconciler.reporting.github.refusals import STATUSES, Purpose, RefusedError, refusal_of, seconds_to_wait
+from reconciler.base.http import HttpRequest, HttpResponse, Transport, retry_after, send_idempotent
+from reconciler.base.sanitize import one_line
 from reconciler.reporting.github.settings import GitHubSettings
 
 PER_PAGE = 100
@@ -18,13 +21,64 @@ MAX_PAGES = 100
 TIMEOUT = 30.0
 LONGEST_WAIT = 120.0
 
+# GitHub's documentation: after a secondary limit without `retry-after`, wait at least a minute.
+SECONDARY_LIMIT_WAIT = 60.0
+_READ_ONLY = "Resource not accessible by integration"
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """Kind of reports, in the words of the messages.
+
+    Attributes:
+        things: The reports, in the plural.
+        permission: The permission that a workflow grants.
+        named: The same permission in the settings of any other token.
+        place: The commit or pull request that may be missing if GitHub doesn't find the repository.
+        item: A single report.
+    """
+
+    things: str
+    permission: str
+    named: str
+    place: str
+    item: str
+
+
+STATUSES = Purpose(
+    "commit statuses", "statuses: write", "Commit statuses: write", "with that commit", "the status"
+)
+
+
+class RefusedError(Exception):
+    """Refused or failed request to GitHub.
+
+    Attributes:
+        message: A sanitized sentence without the token.
+        concerns_all: True if GitHub would refuse every further status of the report too.
+        unknown_commit: True if GitHub has no such commit.
+        read_only: True if the token is a workflow's without the permission, like those of forks.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        concerns_all: bool = True,
+        unknown_commit: bool = False,
+        read_only: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.concerns_all = concerns_all
+        self.unknown_commit = unknown_commit
+        self.read_only = read_only
+
 
 class GitHubApi:
     """API of a repository; all failures are RefusedError.
 
     Args:
-        transport: Sends the requests.
-        settings: The repository and the token.
         purpose: The kind of reports, for messages.
         sleep: Waits for a number of seconds.
         chance: Returns a random number from 0 to below 1.
@@ -70,7 +124,7 @@ class GitHubApi:
         except ServiceError as error:
             raise RefusedError(error.message) from None
         if response.status not in (200, 201):
-            raise refusal_of(response, self._settings, self._purpose)
+            raise _refusal_of(response, self._settings, self._purpose)
         return _json(response.body)
 
     def _page(self, path: str, number: int) -> tuple[list[Any], bool]:
@@ -78,7 +132,7 @@ class GitHubApi:
         response = self._read(f"{path}?per_page={PER_PAGE}&page={number}")
         page = _json(response.body)
         if not isinstance(page, list):
-            raise refusal_of(response, self._settings, self._purpose)
+            raise _refusal_of(response, self._settings, self._purpose)
         link = response.headers.get("link", "")
         # A proxy may drop the header: then a page may follow any full page.
         return page, 'rel="next"' in link if link else len(page) == PER_PAGE
@@ -90,13 +144,13 @@ class GitHubApi:
         except ServiceError as error:
             raise RefusedError(error.message) from None
         if response.status != 200:
-            raise refusal_of(response, self._settings, self._purpose)
+            raise _refusal_of(response, self._settings, self._purpose)
         return response
 
     def _waited_for(self, response: HttpResponse) -> bool:
         """Wait if the response asks for it; return True after waiting."""
         # Once per report: a job that waits for hours costs more than a status that the next report posts.
-        seconds = seconds_to_wait(response)
+        seconds = _seconds_to_wait(response)
         if seconds is None or seconds > LONGEST_WAIT or self._waited:
             return False
         self._waited = True
@@ -121,3 +175,104 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def _refusal_of(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> RefusedError:
+    """Return the error for an unsuccessful response."""
+    status, text = response.status, _error_text(response)
+    # Any other validation error concerns only this status, such as its address or its number.
+    if status == 422 and not text.startswith("No commit found"):
+        return RefusedError(_quoting(_rejected(text, purpose), text, settings), concerns_all=False)
+    message = _quoting(f"{_meaning(response, settings, purpose)} (HTTP {status})", text, settings)
+    read_only = status == 403 and text.startswith(_READ_ONLY)
+    return RefusedError(message, unknown_commit=status == 422, read_only=read_only)
+
+
+def _seconds_to_wait(response: HttpResponse) -> float | None:
+    """Return the seconds to wait before the same request again; None if waiting doesn't help.
+
+    The result is a number only for a 403 or 429, by which the request had no effect. A response for a used-up
+    hourly limit has no `retry-after`.
+    """
+    if response.status not in (403, 429):
+        return None
+    seconds = retry_after(response)
+    if seconds is None and "secondary rate limit" in _error_text(response):
+        return SECONDARY_LIMIT_WAIT
+    return seconds
+
+
+def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> str:
+    match response.status:
+        case 401:
+            return "GitHub doesn't know the token in GITHUB_TOKEN: it is wrong, or has expired"
+        case 403 | 429 if _is_limited(response):
+            return f"GitHub takes no more requests{_until(response)}; the next report posts what is left"
+        case 403:
+            return (
+                f"the token may not write {purpose.things} of {settings.repository}: a workflow needs "
+                f"`permissions: {{{purpose.permission}}}`, any other token the permission "
+                f'"{purpose.named}"'
+            )
+        case 404:
+            return (
+                f"GitHub shows this token no repository {settings.repository} {purpose.place}: check "
+                "`github.repository` in reconciler.yaml, and what the token may write to"
+            )
+        case 422:
+            return "GitHub doesn't have this commit: push it first"
+        case 301 | 302 | 307 | 308:
+            return f"{settings.repository} has moved: write its new name as `github.repository`"
+        case status if status >= 500:
+            return "GitHub is out of order; the next report posts what is left"
+    return f"what answers at {settings.api_url} doesn't answer as GitHub does"
+
+
+def _rejected(text: str, purpose: Purpose) -> str:
+    if "maximum number of statuses" in text:
+        return "GitHub takes no more than 1,000 statuses for one commit and context (HTTP 422)"
+    return f"GitHub refused {purpose.item} (HTTP 422)"
+
+
+def _is_limited(response: HttpResponse) -> bool:
+    used_up = response.headers.get("x-ratelimit-remaining") == "0"
+    return response.status == 429 or used_up or _seconds_to_wait(response) is not None
+
+
+def _until(response: HttpResponse) -> str:
+    seconds = _seconds_to_wait(response)
+    if seconds is not None:
+        return f" for {seconds:g} s"
+    try:
+        reset = datetime.fromtimestamp(int(response.headers.get("x-ratelimit-reset", "")), UTC)
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return f" until {reset:%H:%M} UTC"
+
+
+def _quoting(meaning: str, text: str, settings: GitHubSettings) -> str:
+    # Some servers repeat the request, with the token in it, in their errors.
+    safe = text.replace(settings.token, "***") if settings.token else text
+    return one_line(f"{meaning}; GitHub says: {safe[:MAX_QUOTED]}" if safe else meaning)
+
+
+def _error_text(response: HttpResponse) -> str:
+    """Return GitHub's message and details; "" if the response isn't GitHub's JSON.
+
+    `errors` is a list of objects (in GitHub's description of the API) or, for statuses, a text.
+    """
+    try:
+        answer = json.loads(response.body)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(answer, dict) or not isinstance(answer.get("message"), str):
+        return ""
+    errors = answer.get("errors")
+    details = filter(None, map(_detail, errors if isinstance(errors, list) else [errors]))
+    return ": ".join([answer["message"], *details])
+
+
+def _detail(error: Any) -> str:
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("code")
+    return error if isinstance(error, str) else ""

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from reconciler.reporting.github.api import GitHubApi
-from reconciler.reporting.github.refusals import Purpose, RefusedError
+from reconciler.reporting.github.api import GitHubApi, Purpose, RefusedError
 
 MAX_COMMENT = 65_536
 """Longest comment in UTF-16 code units, of which a text never has fewer than GitHub counts characters."""
@@ -72,10 +71,9 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     that refers to it.
 
     Args:
-        api: The repository's API, for the purpose `COMMENTS`.
+        api: For the purpose `COMMENTS`.
         number: The pull request's number.
-        environment: The environment's name.
-        text: The text; its `comment_body` fits.
+        text: Its `comment_body` fits.
 
     Raises:
         RefusedError: GitHub refused a request, or the request failed.
@@ -84,7 +82,7 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     author = _author(api)
     listed = [found for found in map(_comment, api.items(f"issues/{number}/comments")) if found]
     marked = [found for found in listed if _normalized(found["body"]).startswith(_marker(environment) + "\n")]
-    mine = sorted((found for found in marked if author.wrote(found)), key=_number)
+    mine = sorted((found for found in marked if author.wrote(found)), key=lambda found: int(found["id"]))
     if mine:
         newest = mine.pop()
         is_current = _normalized(newest["body"]) == body
@@ -133,12 +131,8 @@ def _comment(item: Any) -> dict[str, Any] | None:
     return None
 
 
-def _number(comment: dict[str, Any]) -> int:
-    return int(comment["id"])
-
-
 def _path(comment: dict[str, Any]) -> str:
-    return f"issues/comments/{_number(comment)}"
+    return f"issues/comments/{comment['id']:d}"
 
 
 def _writer(comment: Any) -> int | None:

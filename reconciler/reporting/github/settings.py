@@ -57,7 +57,6 @@ def github_settings(
         config: `github` of the file; None if the file doesn't contain it.
         environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, and those
             that allow further hosts.
-        root: The repository's root.
 
     Raises:
         InvalidError: The repository is missing, or the token may not be sent to the address.
@@ -110,9 +109,7 @@ ROLL_UP = "reconciler"
 class Contexts:
     """Contexts of an environment's commit statuses.
 
-    Attributes:
-        environment: The environment's name.
-        roll_up: The context of the status over all jobs.
+    `roll_up` is the context of the status over all jobs.
     """
 
     environment: str

@@ -7,11 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from reconciler.base.http import Transport
-from reconciler.reporting.github.api import GitHubApi
-from reconciler.reporting.github.refusals import RefusedError
+from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.status import CommitStatus, News, StatusState, news
 
@@ -22,12 +21,7 @@ PAUSE = 1.0
 MAX_STATUSES = 1000
 KEPT_FOR_ENDS = 10
 
-_STATES: dict[str, StatusState] = {
-    "pending": "pending",
-    "success": "success",
-    "failure": "failure",
-    "error": "error",
-}
+_STATES: dict[str, StatusState] = {state: state for state in get_args(StatusState)}
 _UNAUTHORIZED = (
     "there is no token to post commit statuses with: set GITHUB_TOKEN (in a workflow, `env: "
     "{GITHUB_TOKEN: ${{ github.token }}}` and `permissions: {statuses: write}`)"
@@ -55,7 +49,6 @@ class Failed:
 
     Attributes:
         message: A sentence with the reason and the remedy.
-        sha: The commit.
         unknown_commit: True if GitHub has no such commit: not pushed yet, or removed by a forced push.
     """
 
@@ -66,14 +59,7 @@ class Failed:
 
 
 class GitHubReporter:
-    """Poster of commit statuses, with a single request at a time.
-
-    Args:
-        transport: Sends the requests.
-        settings: The repository and the token.
-        sleep: Waits for a number of seconds.
-        chance: Returns a random number from 0 to below 1.
-    """
+    """Poster of commit statuses, with a single request at a time; `sleep` and `chance` as in `GitHubApi`."""
 
     def __init__(
         self,
@@ -90,13 +76,10 @@ class GitHubReporter:
         self._refusal: RefusedError | None = None
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
-        """Post new or changed statuses of a commit; return no outcome for unchanged statuses.
+        """Post new or changed statuses of a commit (40 hex digits); return no outcome for unchanged ones.
 
         Failures of GitHub, the network or the token raise no exception. After a refusal that concerns all
         statuses, this reporter sends no further request: each further status fails with the same message.
-
-        Args:
-            sha: The commit, 40 hex digits.
         """
         ordered = sorted(statuses, key=lambda status: status.context)
         if not ordered:
