@@ -26,7 +26,7 @@ from reconciler.training_service.state.run_folder import (
 )
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS, final_of
-from reconciler.training_service.tuning.outcome import ending_of_job
+from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.study import Study, StudyError, study_of
 
 _BEFORE_RUNNING = frozenset({JobState.QUEUED, JobState.PREPARING})
