@@ -16,8 +16,6 @@ from reconciler.training_service.state.records import (
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, SUCCEEDED, Ending
 from reconciler.training_service.tuning.study import Study, StudyError, as_argument, study_of
 
-NO_METRIC = "The trial has ended without reporting "
-
 # The limit for jobs without their own: if as many trials fail before one succeeds, others would fail too.
 _HOPELESS = 3
 
@@ -111,7 +109,7 @@ def _reason(study: Study, trial: TrialRecord) -> str:
     """Return the reason for a trial's failure; "" if there is none."""
     if trial.message or trial.state is not TrialState.SUCCEEDED:
         return trial.message
-    return NO_METRIC + ", ".join(metric.name for metric in study.metrics) + "."
+    return f"The trial has ended without reporting {', '.join(metric.name for metric in study.metrics)}."
 
 
 def _by_end(trial: TrialRecord) -> tuple[str, int]:
