@@ -52,7 +52,7 @@ def serve(
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _lock(home)
     if lock is None:
-        _say(_served_by(home, _read_address(home)))
+        _print_address(home, _read_address(home))
         return 0
     _log_to(home / address.LOG)
     try:
@@ -130,7 +130,7 @@ class _Service:
         self._server.start()
         address.write_address(self._home, self._address)
         _log.info("serving %s at %s", self._home, self._server.url)
-        _say(_served_by(self._home, self._address))
+        _print_address(self._home, self._address)
 
     def run(self, *, stay: bool, idle_seconds: float) -> int:
         """Serve until the end; return the exit code."""
@@ -185,13 +185,9 @@ class _Service:
         return int(self._store.setting(_PORT) or 0) if self._store.unfinished() else 0
 
 
-def _served_by(home: Path, found: Address | None) -> str:
+def _print_address(home: Path, found: Address | None) -> None:
     by = f" by process {found.pid} at {found.url}" if found else ""
-    return f"The embedded training service of {home} is served{by}."
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(f"The embedded training service of {home} is served{by}.\n")
     sys.stdout.flush()
 
 

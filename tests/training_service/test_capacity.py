@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reconciler.training_service.jobs import machines as hardware
 from reconciler.training_service.jobs.machines import Machine
-from reconciler.training_service.scheduler import resources
-from reconciler.training_service.scheduler.resources import NoPortError, Reservation, Reservations
+from reconciler.training_service.scheduler import jobs as scheduler_jobs
+from reconciler.training_service.scheduler.jobs import Reservation, Reservations
 from reconciler.training_service.scheduler.supervisor import Waiting, admitted
 
 WHOLE = Machine(cpus=8, memory=100, gpus=2)
@@ -77,15 +77,17 @@ def test_ports_belong_to_one_run_until_it_is_over() -> None:
 
 
 def test_a_port_that_somebody_uses_or_a_former_run_has_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_FIRST", first := Reservations().reserve("x", ports=3, gpus=0).ports[0])
-    monkeypatch.setattr(resources, "_END", first + 3)
+    monkeypatch.setattr(
+        scheduler_jobs, "_FIRST", first := Reservations().reserve("x", ports=3, gpus=0).ports[0]
+    )
+    monkeypatch.setattr(scheduler_jobs, "_END", first + 3)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", first + 1))
         listening.listen()
         held = Reservations()
         held.adopt("former", Reservation(ports=(first,)))
         assert held.reserve("new", ports=1, gpus=0).ports == (first + 2,)
-        with pytest.raises(NoPortError):
+        with pytest.raises(OSError, match="ports are free"):
             held.reserve("another", ports=1, gpus=0)
         held.release("former")
         assert held.reserve("another", ports=1, gpus=0).ports == (first,)

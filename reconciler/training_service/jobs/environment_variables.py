@@ -211,13 +211,11 @@ def proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the user's proxies, with loopback excluded."""
     # The job's storage is on loopback: a proxy couldn't reach it.
     chosen = _chosen(environ, frozenset({*_PROXIES, *(name.lower() for name in _PROXIES)}), ())
-    direct = {name: _with_loopback(chosen.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
-    return {**chosen, **direct}
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = chosen.get(name)
+        chosen[name] = f"{hosts},{_LOOPBACK}" if hosts else _LOOPBACK
+    return chosen
 
 
 def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
-
-
-def _with_loopback(hosts: str) -> str:
-    return f"{hosts},{_LOOPBACK}" if hosts else _LOOPBACK

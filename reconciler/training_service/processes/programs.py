@@ -178,10 +178,6 @@ class Programs:
             process_tree.forget_session(self._sessions, program.pid)
         self._drain(program)
 
-    def interruption(self) -> Interruption | None:
-        """Return the interruption if the run is to end."""
-        return self._interruption()
-
     def end_if_interrupted(self) -> None:
         """End all programs and raise Interrupted if the run is to end."""
         interruption = self._interruption()

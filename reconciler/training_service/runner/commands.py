@@ -70,7 +70,8 @@ class Commands:
             if task in tasks[:number]:
                 continue
             if isinstance(task, PythonTask):
-                self._prepared.append((task, self._prepared_task(task)))
+                prepared = prepare(self._folder, task, self._programs, self._say, self._check_home)
+                self._prepared.append((task, prepared))
             else:
                 self._engine = self._engine or self._found_engine()
                 self._engine.make_ready(task, self._run)
@@ -130,9 +131,6 @@ class Commands:
         if isinstance(replica.task, ContainerTask):
             return ""
         return hint_of_missing_module(replica.task, errors)
-
-    def _prepared_task(self, task: PythonTask) -> Prepared:
-        return prepare(self._folder, task, self._programs, self._say, self._check_home)
 
     def _found_engine(self) -> Engine:
         engine = find_engine(os.environ)

@@ -1,4 +1,4 @@
-"""Starter of the runs of a job or of a single trial.
+"""Starter of the runs of a job or of a single trial, with the ports and GPUs that no two runs share.
 
 The store records the intent to run before a run starts, and the run's folder records its progress. A later
 service therefore finds each run running, ended or still to be started. If a runner died without recording an
@@ -8,6 +8,8 @@ beginning.
 
 from __future__ import annotations
 
+import random
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +28,6 @@ from reconciler.training_service.jobs.launch import (
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner import containers
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.scheduler.resources import Reservation, Reservations
 from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, RunRecord, TrialRecord
 from reconciler.training_service.state.run_folder import (
     CANCELLED,
@@ -51,6 +52,80 @@ _RESTARTS = 5
 _STOPS = 20
 _CANCELLED = "The job was cancelled."
 _AGAIN = "it starts again from the beginning."
+# Below the ephemeral ports, which systems assign on request (Linux: from 32768; IANA: from 49152).
+_FIRST, _END = 20_000, 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Ports and GPU ids reserved for a run."""
+
+    ports: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+class Reservations:
+    """Reservations of all unfinished runs; no two share a port or a GPU.
+
+    Attributes:
+        gpus: The ids of all GPUs of this machine.
+    """
+
+    def __init__(self, gpus: Sequence[str] = ()) -> None:
+        self._gpus = tuple(gpus)
+        self._held: dict[str, Reservation] = {}
+        # A random start, because other homes' services share these ports. The search then goes round, so a
+        # port that has just become free comes last: late packets may still be meant for its former user.
+        self._next = random.randrange(_FIRST, _END)  # noqa: S311 (a place to begin, no secret)
+
+    def reserve(self, run_id: str, *, ports: int, gpus: int) -> Reservation:
+        """Return the run's reservation; make it first if it is missing.
+
+        Fewer than `gpus` GPUs are reserved if fewer are free.
+
+        Raises:
+            OSError: Fewer than `ports` ports are free.
+        """
+        held = self._held.get(run_id)
+        if held is None or len(held.ports) != ports:
+            self._held.pop(run_id, None)
+            held = Reservation(self._free_ports(ports), self._free_gpus(gpus))
+            self._held[run_id] = held
+        return held
+
+    def adopt(self, run_id: str, held: Reservation) -> None:
+        """Add the reservation of a run that a former service started."""
+        self._held[run_id] = held
+
+    def release(self, run_id: str) -> None:
+        """Free the resources of a finished run."""
+        self._held.pop(run_id, None)
+
+    def _free_gpus(self, count: int) -> tuple[str, ...]:
+        taken = {gpu for held in self._held.values() for gpu in held.gpus}
+        return tuple(gpu for gpu in self._gpus if gpu not in taken)[:count]
+
+    def _free_ports(self, count: int) -> tuple[int, ...]:
+        taken = {port for held in self._held.values() for port in held.ports}
+        free: list[int] = []
+        for port in [*range(self._next, _END), *range(_FIRST, min(self._next, _END))]:
+            if len(free) == count:
+                break
+            self._next = port + 1
+            if port not in taken and _is_free(port):
+                free.append(port)
+        if len(free) < count:
+            raise OSError(f"no {count} ports are free between {_FIRST} and {_END - 1}")
+        return tuple(free)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +144,6 @@ class Work:
     def number(self) -> int:
         """Return the trial's number; 0 for a job without trials."""
         return self.trial.number if self.trial else 0
-
-    @property
-    def lost(self) -> str:
-        """Return the message for a lost runner."""
-        return f"The process that ran the {self.noun} was lost"
-
-    @property
-    def stopped(self) -> str:
-        """Return the message for a run that stopped and is run again."""
-        return f"The {self.noun} was stopped together with the service"
 
     @property
     def noun(self) -> str:
@@ -265,13 +330,14 @@ class Attempts:
             message = f"The process that ran the {work.noun} was ended by a signal, {stopped} times."
             return Ending(FAILED, Code.INTERNAL, message)
         if ending is not None:
-            return self._start(work, f"{work.stopped}: {_AGAIN}")
+            return self._start(work, f"The {work.noun} was stopped together with the service: {_AGAIN}")
+        reason = f"The process that ran the {work.noun} was lost"
         if not may_be_retried(work.job):
-            return Ending(FAILED, Code.INTERNAL, f"{work.lost}, and scheduling.disableRetries is set.")
+            return Ending(FAILED, Code.INTERNAL, f"{reason}, and scheduling.disableRetries is set.")
         if lost > _RESTARTS:
-            message = f"{work.lost}, {lost} times. {_last_error(self._folder(runs[-1]))}".rstrip()
+            message = f"{reason}, {lost} times. {_last_error(self._folder(runs[-1]))}".rstrip()
             return Ending(FAILED, Code.INTERNAL, message)
-        return self._start(work, f"{work.lost}: {_AGAIN}")
+        return self._start(work, f"{reason}: {_AGAIN}")
 
     def _runs(self, work: Work) -> list[RunRecord]:
         return self._store.runs(work.job.id, work.number)

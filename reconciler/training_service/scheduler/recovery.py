@@ -26,7 +26,7 @@ from reconciler.training_service.state.run_folder import (
 )
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS, final_of
-from reconciler.training_service.tuning.outcome import ending_of_job
+from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.study import Study, StudyError, study_of
 
 _BEFORE_RUNNING = frozenset({JobState.QUEUED, JobState.PREPARING})
@@ -73,11 +73,8 @@ def _recover_trials(
     trials = store.trials(job.id)
     ending = ending_of_job(store.job(job.id) or job, study, trials, exhausted=False)
     if ending is not None and all(trial.state.ended for trial in trials):
-        take_over_end(store, job, replace(ending, time=ending.time or _last_end(trials) or store.now()))
-
-
-def _last_end(trials: list[TrialRecord]) -> str:
-    return max((trial.end_time for trial in trials), default="")
+        last_end = max((trial.end_time for trial in trials), default="")
+        take_over_end(store, job, replace(ending, time=ending.time or last_end or store.now()))
 
 
 def take_over_phase(store: Store, job: JobRecord, folder: RunFolder) -> None:

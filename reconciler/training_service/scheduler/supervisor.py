@@ -19,9 +19,8 @@ from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.launch import demand, max_wait, priority
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.scheduler.jobs import Attempts, Work
+from reconciler.training_service.scheduler.jobs import Attempts, Reservations, Work
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
-from reconciler.training_service.scheduler.resources import Reservations
 from reconciler.training_service.scheduler.trials import TuningJobs
 from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, JobState

@@ -22,7 +22,7 @@ from reconciler.training_service.scheduler.recovery import (
 from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, TrialRecord, TrialState
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending, RunFolder
 from reconciler.training_service.state.store import Store
-from reconciler.training_service.tuning.outcome import ending_of_job
+from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.search import suggest
 from reconciler.training_service.tuning.stopping import to_stop
 from reconciler.training_service.tuning.study import Study, StudyError, study_of

@@ -18,8 +18,16 @@ from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
 from reconciler.training_service.state.records import TrialRecord, TrialState
-from reconciler.training_service.tuning import space
-from reconciler.training_service.tuning.study import Kind, Parameter, Scale, Study, Value
+from reconciler.training_service.tuning.study import (
+    Kind,
+    Parameter,
+    Scale,
+    Study,
+    Value,
+    contains_point,
+    mirrored,
+    random_point,
+)
 
 _STARTING = 10  # random trials before the estimator has enough data
 # Each branch of a space with branches has few trials, so the estimator may miss the good branch: every fourth
@@ -33,7 +41,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 def suggest(study: Study, trials: Sequence[TrialRecord], seed: int) -> dict[str, Value]:
     """Return the most promising point by the results so far; equal arguments give equal points."""
     if any(each.children for each in study.parameters) and len(trials) % _CHANCE == _CHANCE - 1:
-        return space.draw(study.parameters, Random(seed))  # noqa: S311 (chance for a search, no secret)
+        return random_point(study.parameters, Random(seed))  # noqa: S311 (chance for a search, no secret)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # constant_liar keeps parallel trials apart: a running trial counts as bad until it has ended.
@@ -46,7 +54,7 @@ def suggest(study: Study, trials: Sequence[TrialRecord], seed: int) -> dict[str,
     history = optuna.create_study(directions=directions, sampler=sampler)
     # A resumed job's trials may lie outside of this job's space.
     history.add_trials(
-        _frozen(study, trial) for trial in trials if space.holds(study.parameters, trial.parameters)
+        _frozen(study, trial) for trial in trials if contains_point(study.parameters, trial.parameters)
     )
     return _suggested_point(history.ask(), study.parameters, "")
 
@@ -125,7 +133,7 @@ def _encoded(parameter: Parameter, value: Value) -> int | float | str:
     if parameter.kind is Kind.DISCRETE:
         return parameter.values.index(value)
     if parameter.scale is Scale.REVERSE_LOG:
-        value = space.mirrored(parameter, value)
+        value = mirrored(parameter, value)
     return int(value) if parameter.kind is Kind.INTEGER else float(value)
 
 
@@ -135,5 +143,5 @@ def _decoded(parameter: Parameter, encoded: int | float | str) -> Value:
     if isinstance(encoded, str):
         return encoded
     if parameter.scale is Scale.REVERSE_LOG:
-        encoded = space.mirrored(parameter, encoded)
+        encoded = mirrored(parameter, encoded)
     return int(encoded) if parameter.kind is Kind.INTEGER else float(encoded)

@@ -7,8 +7,14 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from reconciler.training_service.state.records import TrialRecord, TrialState
-from reconciler.training_service.tuning import space
-from reconciler.training_service.tuning.study import Algorithm, Study, Value
+from reconciler.training_service.tuning.study import (
+    Algorithm,
+    Study,
+    Value,
+    all_points,
+    point_key,
+    random_point,
+)
 
 _DRAWS = 10  # attempts to find an untried point
 
@@ -27,14 +33,14 @@ def suggest(study: Study, trials: Sequence[TrialRecord]) -> dict[str, Value] | N
     """
     if is_enough(study, trials):
         return None
-    tried = {space.key(trial.parameters) for trial in trials}
+    tried = {point_key(trial.parameters) for trial in trials}
     candidates = _candidates(study, trials)
     if study.algorithm is Algorithm.GRID:
-        return next((point for point in candidates if space.key(point) not in tried), None)
+        return next((point for point in candidates if point_key(point) not in tried), None)
     first = next(candidates)
-    if study.algorithm is Algorithm.RANDOM or space.key(first) not in tried:
+    if study.algorithm is Algorithm.RANDOM or point_key(first) not in tried:
         return first
-    return next((point for point in candidates if space.key(point) not in tried), first)
+    return next((point for point in candidates if point_key(point) not in tried), first)
 
 
 def is_enough(study: Study, trials: Sequence[TrialRecord]) -> bool:
@@ -66,7 +72,7 @@ def _without_progress(study: Study, done: Sequence[TrialRecord]) -> int:
 def _candidates(study: Study, trials: Sequence[TrialRecord]) -> Iterator[dict[str, Value]]:
     """Yield points to try, the most promising first."""
     if study.algorithm is Algorithm.GRID:
-        yield from space.points(study.parameters)
+        yield from all_points(study.parameters)
         return
     if study.algorithm is Algorithm.DEFAULT:
         # The import takes half a second: only a tuning job pays it, not each start of the service.
@@ -75,7 +81,7 @@ def _candidates(study: Study, trials: Sequence[TrialRecord]) -> Iterator[dict[st
         yield bayesian.suggest(study, trials, _seed(study, trials) % 2**32)
     random = Random(_seed(study, trials))  # noqa: S311 (random search, no secret)
     for _ in range(_DRAWS):
-        yield space.draw(study.parameters, random)
+        yield random_point(study.parameters, random)
 
 
 def _seed(study: Study, trials: Sequence[TrialRecord]) -> int:

@@ -1,4 +1,4 @@
-"""Search of a tuning job, in one form for both APIs.
+"""Search of a tuning job and its space, in one form for both APIs.
 
 The fields follow the discovery documents: StudySpec of aiplatform v1, HyperparameterSpec of ml v1.
 """
@@ -6,15 +6,20 @@ The fields follow the discovery documents: StudySpec of aiplatform v1, Hyperpara
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from random import Random
 
 from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, Json, number_of
 from reconciler.training_service.tuning import checks
 
 Value = float | int | str
+
+Point = dict[str, Value]
+"""The value of each active parameter by name, in the order of the specification."""
 
 DEFAULT_TAG = "training/hptuning/metric"
 
@@ -187,6 +192,83 @@ def is_tuning(job: JobRecord) -> bool:
     if job.collection == ML_JOBS:
         return "hyperparameters" in job.body.get("trainingInput", {})
     return job.collection == TUNING_JOBS
+
+
+def all_points(parameters: Sequence[Parameter]) -> Iterator[Point]:
+    """Yield each point once; the space must not have double parameters.
+
+    A generator, because the points may be very many.
+    """
+    if not parameters:
+        yield {}
+        return
+    first, *others = parameters
+    is_integer = first.kind is Kind.INTEGER
+    for value in range(int(first.low), int(first.high) + 1) if is_integer else first.values:
+        for below in all_points(first.active(value)):
+            for rest in all_points(others):
+                yield {first.name: value, **below, **rest}
+
+
+def random_point(parameters: Sequence[Parameter], random: Random) -> Point:
+    """Return a random point, each parameter uniform on its scale."""
+    point: Point = {}
+    for parameter in parameters:
+        value = _random_value(parameter, random)
+        point |= {parameter.name: value, **random_point(parameter.active(value), random)}
+    return point
+
+
+def contains_point(parameters: Sequence[Parameter], point: Mapping[str, Value]) -> bool:
+    """Return True if the point is in the space."""
+    active = list(_active(parameters, point))
+    return len(active) == len(point) and all(
+        each.name in point and _allows(each, point[each.name]) for each in active
+    )
+
+
+def point_key(point: Mapping[str, Value]) -> frozenset[tuple[str, Value]]:
+    """Return a key that is equal for equal points, whatever the order of their parameters."""
+    return frozenset(point.items())
+
+
+def mirrored(parameter: Parameter, value: float) -> float:
+    """Return the value mirrored at the middle of the range, which reverses a log scale."""
+    return min(max(parameter.low + parameter.high - value, parameter.low), parameter.high)
+
+
+def _active(parameters: Sequence[Parameter], point: Mapping[str, Value]) -> Iterator[Parameter]:
+    for parameter in parameters:
+        yield parameter
+        if parameter.name in point:
+            yield from _active(parameter.active(point[parameter.name]), point)
+
+
+def _allows(parameter: Parameter, value: Value) -> bool:
+    if parameter.kind in (Kind.CATEGORICAL, Kind.DISCRETE):
+        return value in parameter.values
+    if isinstance(value, str) or (parameter.kind is Kind.INTEGER and not float(value).is_integer()):
+        return False
+    return parameter.low <= value <= parameter.high
+
+
+def _random_value(parameter: Parameter, random: Random) -> Value:
+    if parameter.values:
+        return random.choice(parameter.values)
+    if parameter.kind is Kind.INTEGER and parameter.scale is Scale.LINEAR:
+        return random.randint(int(parameter.low), int(parameter.high))
+    # Extend an integer's range by the values that round to its bounds: the bounds are then as likely as
+    # their neighbours.
+    edge = 0.5 if parameter.kind is Kind.INTEGER else 0.0
+    low, high = parameter.low - edge, parameter.high + edge
+    if parameter.scale is Scale.LINEAR:
+        value = random.uniform(low, high)
+    else:
+        value = math.exp(random.uniform(math.log(low), math.log(high)))
+    value = min(max(value, parameter.low), parameter.high)  # exp(log(x)) may leave the range by rounding
+    if parameter.scale is Scale.REVERSE_LOG:
+        value = mirrored(parameter, value)
+    return round(value) if parameter.kind is Kind.INTEGER else float(value)
 
 
 def _mistakes(job: JobRecord) -> Iterator[checks.Mistake]:

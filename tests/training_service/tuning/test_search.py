@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
 
 from reconciler.training_service.state.records import Measurement, TrialRecord, TrialState
-from reconciler.training_service.tuning import space
 from reconciler.training_service.tuning.search import suggest
 from reconciler.training_service.tuning.study import (
     Algorithm,
@@ -25,6 +24,9 @@ from reconciler.training_service.tuning.study import (
     StoppingConfig,
     Study,
     Value,
+    all_points,
+    contains_point,
+    point_key,
 )
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", list(Algorithm))
@@ -112,15 +114,15 @@ def test_every_suggestion_is_of_the_space(
         point, seen = dict(each.parameters), set[str]()
         check(parameters, point, seen)
         assert seen == point.keys()
-        assert space.holds(parameters, point)
+        assert contains_point(parameters, point)
         assert json.loads(json.dumps(point)) == point
 
 
 @settings(max_examples=50, deadline=None)
 @given(parameters=GRIDS)
 def test_a_grid_has_each_of_its_points_once(parameters: tuple[Parameter, ...]) -> None:
-    points = list(space.points(parameters))
-    assert len({space.key(point) for point in points}) == len(points) == size(parameters)
+    points = list(all_points(parameters))
+    assert len({point_key(point) for point in points}) == len(points) == size(parameters)
     for point in points:
         seen = set[str]()
         check(parameters, point, seen)
@@ -140,7 +142,7 @@ def test_a_grid_search_tries_all_and_then_has_nothing_left() -> None:
     found = study(*GRID, algorithm=Algorithm.GRID)
     trials = searched(found, 100)
     assert len(trials) == 4 * 3 * (1 + 2 * 2)
-    assert len({space.key(each.parameters) for each in trials}) == len(trials)
+    assert len({point_key(each.parameters) for each in trials}) == len(trials)
     assert suggest(found, trials) is None
     # Those of a job that is resumed count as well, in whatever order they come.
     assert suggest(found, trials[::-1]) is None
@@ -150,7 +152,7 @@ def test_a_grid_search_tries_all_and_then_has_nothing_left() -> None:
 def test_a_very_large_grid_costs_no_more_than_its_trials() -> None:
     wide = [Parameter(name, Kind.INTEGER, 0, 10**12) for name in "abc"]
     trials = searched(study(*wide, algorithm=Algorithm.GRID), 30)
-    assert len({space.key(each.parameters) for each in trials}) == 30
+    assert len({point_key(each.parameters) for each in trials}) == 30
 
 
 @ALGORITHMS
@@ -222,7 +224,7 @@ def test_trials_of_a_resumed_job_with_another_space_are_left_out() -> None:
     for algorithm in (Algorithm.DEFAULT, Algorithm.RANDOM):
         point = suggest(study(RATE, algorithm=algorithm), foreign)
         assert point
-        assert space.holds((RATE,), point)
+        assert contains_point((RATE,), point)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,6 @@ def test_only_the_default_search_loads_its_library() -> None:
     program = """
 import sys
 from reconciler.training_service.tuning import measurements
-from reconciler.training_service.tuning import outcome
 from reconciler.training_service.tuning import resources
 from reconciler.training_service.tuning import search
 from reconciler.training_service.tuning import stopping

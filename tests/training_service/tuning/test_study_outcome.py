@@ -8,7 +8,7 @@ import pytest
 from studies import study, trial, vertex_job
 
 from reconciler.training_service.state.records import JobState, TrialRecord, TrialState
-from reconciler.training_service.tuning.outcome import ending_of_job, ending_of_study, has_failed
+from reconciler.training_service.tuning.resources import ending_of_job, ending_of_study, has_failed
 
 STATES = {
     "s": TrialState.SUCCEEDED,
