@@ -10,11 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.call import Call
+from reconciler.training_service.http.call import Call, Pages
 from reconciler.training_service.http.filters import Predicate
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
-from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.jobs.launch import seconds
 from reconciler.training_service.state.records import Code, JobRecord, JobState, Json, JsonObject, TrialRecord
 from reconciler.training_service.state.run_folder import remove, run_folder
