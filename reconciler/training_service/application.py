@@ -22,7 +22,7 @@ from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.training import Training
 from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form, Match
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
@@ -35,7 +35,6 @@ from reconciler.training_service.http.message import (
     json_response,
     not_found,
 )
-from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.jobs import metadata_server
 from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reconciler.training_service.http import filters
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.filters import Filter
 from reconciler.training_service.http.message import invalid
-from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JobRecord, JsonObject
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.store import Store

@@ -10,11 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.call import Call
+from reconciler.training_service.http.call import Call, Pages
 from reconciler.training_service.http.filters import Predicate
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
-from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.jobs.launch import seconds
 from reconciler.training_service.state.records import Code, JobRecord, JobState, Json, JsonObject, TrialRecord
 from reconciler.training_service.state.run_folder import remove, run_folder
@@ -220,7 +219,6 @@ _MAX_LABELS = 64
 _MAX_POOLS = 4
 _MIN_WAIT = 1800.0
 _ML_POOLS = ("worker", "parameterServer", "evaluator")
-_COMMAND_FIELDS = ("containerCommand", "containerArgs")
 
 
 def custom_job_mistakes(job: Message) -> Iterator[Mistake]:
@@ -326,7 +324,8 @@ def _variables(spec: Message, path: str) -> Iterator[Mistake]:
     found = spec.get("env", [])
     if len(found) > _MAX_VARIABLES:
         yield path, f"At most {_MAX_VARIABLES} environment variables."
-    yield from _each(found, path, ("name",))
+    for index, variable in enumerate(found):
+        yield from _unset(variable, f"{path}[{index}].", "name")
 
 
 def _training_input(given: Message) -> Iterator[Mistake]:
@@ -369,7 +368,7 @@ def _ml_commands(given: Message, path: str) -> Iterator[Mistake]:
     image = given.get("masterConfig", {}).get("imageUri")
     for role in ("master", *_ML_POOLS):
         config = given.get(f"{role}Config", {})
-        for name in _COMMAND_FIELDS:
+        for name in ("containerCommand", "containerArgs"):
             if not config.get(name):
                 continue
             field = f"{path}.{snake(role)}_config.{snake(name)}"
@@ -385,11 +384,6 @@ def _durations(spec: Message, path: str, *names: str) -> Iterator[Mistake]:
         for name in names
         if seconds(spec.get(name, "0s")) < 0
     )
-
-
-def _each(items: Sequence[Message], path: str, names: Sequence[str]) -> Iterator[Mistake]:
-    for index, item in enumerate(items):
-        yield from _unset(item, f"{path}[{index}].", *names)
 
 
 def _unset(message: Message, path: str, *names: str) -> Iterator[Mistake]:

@@ -263,20 +263,17 @@ class _Parser:
         if self.depth > _MAX_DEPTH:
             raise invalid(f"Invalid filter: nested deeper than {_MAX_DEPTH}.")
         token = self.take()
-        found = self.negated() if self.negates(token) else self.simple(token)
+        negates = (token.kind, token.text) in (("mark", "-"), ("word", "NOT"))
+        found = Not(self.term()) if negates else self.simple(token)
         self.depth -= 1
         return found
-
-    def negates(self, token: _Token) -> bool:
-        return (token.kind, token.text) in (("mark", "-"), ("word", "NOT"))
-
-    def negated(self) -> Filter:
-        return Not(self.term())
 
     def simple(self, token: _Token) -> Filter:
         if (token.kind, token.text) == ("mark", "("):
             found = self.expression()
-            self.expect(")")
+            if (self.next.kind, self.next.text) != ("mark", ")"):
+                raise self.unreadable()
+            self.take()
             return found
         if token.kind != "word" or token.text in ("AND", "OR"):
             raise _unreadable(self.text, token.place)
@@ -291,11 +288,6 @@ class _Parser:
         value = self.take()
         text = _unquoted(value.text) if value.kind == "quoted" else value.text
         return Restriction(_field_parts(token.text), comparison, text)
-
-    def expect(self, mark: str) -> None:
-        if (self.next.kind, self.next.text) != ("mark", mark):
-            raise self.unreadable()
-        self.take()
 
     def take(self) -> _Token:
         taken = self.next

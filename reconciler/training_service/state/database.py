@@ -174,9 +174,6 @@ def _connect_file(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         # WAL mode's default may lose a commit in a power failure.
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(
-            "PRAGMA synchronous = FULL"
-        )  # in WAL mode the default may lose a commit with the power
         connection.execute("PRAGMA fullfsync = ON")  # macOS: plain fsync stops at the disk's cache
         prepare(connection)
     except BaseException:

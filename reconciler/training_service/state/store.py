@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -28,23 +28,7 @@ from reconciler.training_service.state.records import (
     number_of,
 )
 
-_NAMES = (
-    "collection",
-    "project",
-    "location",
-    "job_id",
-    "body",
-    "images",
-    "state",
-    "create_time",
-    "start_time",
-    "end_time",
-    "update_time",
-    "error_code",
-    "error_message",
-    "etag",
-    "gcs_secret",
-)
+_NAMES = tuple(field.name for field in fields(JobRecord) if field.name != "id")
 _COLUMNS = ", ".join(_NAMES)
 
 

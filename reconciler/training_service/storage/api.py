@@ -6,16 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form
 from reconciler.training_service.http.message import ApiError, Response, invalid
-from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.storage import resources
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
-from reconciler.training_service.storage.objects import Objects
+from reconciler.training_service.storage.objects import (
+    BUCKET_FIELDS,
+    Objects,
+    bucket_resource,
+    object_body,
+    object_resource,
+    patched,
+)
 from reconciler.training_service.storage.uploads import StorageUploads, chunks, conditions_of, download
 
 LARGEST_PAGE = 1000
@@ -53,16 +58,16 @@ class StorageApi:
     def _get_bucket(self, call: Call) -> JsonObject:
         bucket = _bucket(call)
         found = self._objects.bucket(bucket)
-        return resources.bucket_resource(found, call.request.base)
+        return bucket_resource(found, call.request.base)
 
     def _insert_bucket(self, call: Call) -> JsonObject:
         name = call.body.get("name", "")
-        unknown = sorted(call.body.keys() - {"name", "kind", *resources.BUCKET_FIELDS})
+        unknown = sorted(call.body.keys() - {"name", "kind", *BUCKET_FIELDS})
         if unknown:
             raise invalid(f"This service keeps no {', '.join(unknown)} of a bucket.")
         call.access.check_bucket(name)
-        body = {key: value for key, value in call.body.items() if key in resources.BUCKET_FIELDS}
-        return resources.bucket_resource(self._objects.create_bucket(name, body), call.request.base)
+        body = {key: value for key, value in call.body.items() if key in BUCKET_FIELDS}
+        return bucket_resource(self._objects.create_bucket(name, body), call.request.base)
 
     def _list_buckets(self, call: Call) -> JsonObject:
         query = [call.method.id, call.text("prefix"), call.text("project")]
@@ -76,7 +81,7 @@ class StorageApi:
         found = [self._objects.bucket(name) for name in names[:size]]
         answer: JsonObject = {"kind": "storage#buckets"}
         if found:
-            answer["items"] = [resources.bucket_resource(each, call.request.base) for each in found]
+            answer["items"] = [bucket_resource(each, call.request.base) for each in found]
         if len(names) > size:
             answer["nextPageToken"] = self._pages.token(names[size - 1], query)
         return answer
@@ -89,7 +94,7 @@ class StorageApi:
         stored = self._objects.get(bucket, name)
         _check_generation(call, stored.generation, bucket, name)
         conditions_of(call).check(stored, reading=True)
-        return resources.object_resource(stored, call.request.base)
+        return object_resource(stored, call.request.base)
 
     def _download(self, call: Call, bucket: str, name: str) -> Response:
         content = self._objects.open(bucket, name)
@@ -120,7 +125,7 @@ class StorageApi:
             following = self._pages.token(last.name + ("\0" if last.status else _AFTER_ALL), query.asked)
         others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
         objects = self._objects.described(bucket, found)
-        items = [resources.object_resource(each, call.request.base) for each in objects]
+        items = [object_resource(each, call.request.base) for each in objects]
         return {name: value for name, value in {**others, "items": items}.items() if value}
 
     def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
@@ -144,19 +149,17 @@ class StorageApi:
 
     def _patch(self, call: Call) -> JsonObject:
         bucket, name = _object(call)
-        stored = self._objects.patch(
-            bucket, name, lambda body: resources.patched(body, call.body), conditions_of(call)
-        )
-        return resources.object_resource(stored, call.request.base)
+        stored = self._objects.patch(bucket, name, lambda body: patched(body, call.body), conditions_of(call))
+        return object_resource(stored, call.request.base)
 
     def _copy(self, call: Call) -> JsonObject:
         _, copy = self._copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
-        return resources.object_resource(copy, call.request.base)
+        return object_resource(copy, call.request.base)
 
     def _rewrite(self, call: Call) -> JsonObject:
         _, copy = self._copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
         sizes = {"totalBytesRewritten": str(copy.size), "objectSize": str(copy.size)}
-        resource = resources.object_resource(copy, call.request.base)
+        resource = object_resource(copy, call.request.base)
         return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": resource}
 
     def _move(self, call: Call) -> JsonObject:
@@ -165,7 +168,7 @@ class StorageApi:
         if source != target:  # otherwise the object would be lost
             # The original's generation: a newer object of that name must stay.
             self._objects.delete(*source, original.generation, ANY)
-        return resources.object_resource(copy, call.request.base)
+        return object_resource(copy, call.request.base)
 
     def _copied(
         self, call: Call, source: tuple[str, str], target: tuple[str, str]
@@ -175,7 +178,7 @@ class StorageApi:
         with content.file as file:
             _check_generation(call, content.object.generation, *source, parameter="sourceGeneration")
             _source_conditions(call).check(content.object)
-            body = resources.object_body(call.body) or content.object.body
+            body = object_body(call.body) or content.object.body
             with self._uploads.staged(chunks(file)) as staged:
                 return content.object, self._objects.put(*target, staged, body, conditions_of(call))
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -105,21 +104,13 @@ def find(connection: sqlite3.Connection, bucket: str, name: str) -> StoredObject
 
 def find_all(connection: sqlite3.Connection, bucket: str, names: Collection[str]) -> dict[str, StoredObject]:
     """Return the rows of several objects by name."""
-    return {
-        row[1]: StoredObject(*(*row[:-1], msgspec.json.decode(row[-1])))
-        for row in _rows(connection, _COLUMNS, bucket, names)
-    }
-
-
-def _rows(
-    connection: sqlite3.Connection, columns: Collection[str], bucket: str, names: Collection[str]
-) -> list[tuple[Any, ...]]:
     cursor = connection.cursor()
     cursor.row_factory = None  # rows with column names cost more
-    # The statement contains only column names and conditions from this module.
+    # The statement contains only column names and a condition from this module.
     chosen = "bucket = ? AND name IN (SELECT value FROM json_each(?))"
-    statement = f"SELECT {', '.join(columns)} FROM objects WHERE {chosen}"  # noqa: S608
-    return cursor.execute(statement, (bucket, json.dumps([*names]))).fetchall()
+    statement = f"SELECT {', '.join(_COLUMNS)} FROM objects WHERE {chosen}"  # noqa: S608
+    rows = cursor.execute(statement, (bucket, json.dumps([*names])))
+    return {row[1]: StoredObject(*(*row[:-1], msgspec.json.decode(row[-1]))) for row in rows}
 
 
 def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:

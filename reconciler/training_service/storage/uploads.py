@@ -14,11 +14,18 @@ from reconciler.training_service.http import json_mapping
 from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.storage import resources
 from reconciler.training_service.storage.incoming import Session, Staged, Uploads
 from reconciler.training_service.storage.index import Conditions
-from reconciler.training_service.storage.objects import Content, Objects
-from reconciler.training_service.storage.resources import DEFAULT_TYPE, etag_of
+from reconciler.training_service.storage.objects import (
+    DEFAULT_TYPE,
+    Content,
+    Objects,
+    check_sums,
+    etag_of,
+    object_body,
+    object_resource,
+    sums_of_header,
+)
 
 _CHUNK = 256 * 1024
 _MAX_HEADER = 64 * 1024
@@ -187,11 +194,11 @@ class StorageUploads:
             return self._put(call, about, staged)
 
     def _put(self, call: Call, about: JsonObject, staged: Staged) -> JsonObject:
-        header_sums = resources.sums_of_header(call.request.headers.get("x-goog-hash", ""))
-        resources.check_sums({**about["sums"], **header_sums}, staged.checksums)
+        header_sums = sums_of_header(call.request.headers.get("x-goog-hash", ""))
+        check_sums({**about["sums"], **header_sums}, staged.checksums)
         conditions = Conditions(**about["conditions"])
         stored = self._objects.put(about["bucket"], about["name"], staged, about["body"], conditions)
-        return resources.object_resource(stored, call.request.base)
+        return object_resource(stored, call.request.base)
 
     def _resumable(self, call: Call) -> Response:
         given = _message(call, b"".join(_limited(chunks(call.request.body))))
@@ -256,7 +263,7 @@ def _about(call: Call, given: JsonObject) -> JsonObject:
     if not name:
         raise invalid("Required parameter: name")
     call.access.check_object(bucket, name)
-    body = resources.object_body(given)
+    body = object_body(given)
     if call.text("contentEncoding"):
         body["contentEncoding"] = call.text("contentEncoding")
     conditions = conditions_of(call)

@@ -1,12 +1,20 @@
-"""Small client of Cloud Storage for the stand-ins of gsutil and gcloud; standard library only."""
+"""Cloud Storage for the stand-ins of gsutil and gcloud: a small client, and the places that words name.
+
+Imports only the standard library. Source: the pages "cp - Copy files and objects" and "URI wildcards" of
+Google's documentation.
+"""
 
 from __future__ import annotations
 
+import glob
 import http.client
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -102,3 +110,135 @@ def _message(answer: bytes) -> str:
         return str(json.loads(answer)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return answer.decode("utf-8", "replace")
+
+
+_WILD = re.compile(r"[*?\[]")
+
+
+class UsageError(Exception):
+    """Refusal of a command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, or an object if `bucket` is set; `name` is its path or name, a container's may end in "/"."""
+
+    name: str
+    bucket: str = ""
+
+    def __str__(self) -> str:
+        return f"gs://{self.bucket}/{self.name}" if self.bucket else self.name
+
+    def below(self, name: str) -> Place:
+        """Return a place below this one."""
+        joined = f"{self.name.rstrip('/')}/{name}" if self.name.rstrip("/") else name
+        return Place(f"/{name}" if not self.bucket and self.name == "/" else joined, self.bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file or object to copy; `path` is relative to the named container, "" if named itself."""
+
+    place: Place
+    path: str = ""
+
+    @property
+    def base(self) -> str:
+        """Return the last part of the name."""
+        return self.place.name.rstrip("/").rpartition("/")[2]
+
+
+def parse(word: str) -> Place:
+    """Return the place that a word names.
+
+    Raises:
+        UsageError: The word names a place outside files and Cloud Storage.
+    """
+    scheme, found, rest = word.partition("://")
+    if not found or scheme == "file":
+        return Place(rest if found else word)
+    bucket, _, name = rest.partition("/")
+    if scheme != "gs" or (not bucket and name) or _WILD.search(bucket):
+        raise UsageError(f"{word!r} names no bucket or object here: gs://BUCKET/NAME is served.")
+    return Place(name, bucket)
+
+
+def matches(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
+    """Yield the objects and containers that a place with or without wildcards names, True for containers."""
+    if not place.bucket:
+        wild = _WILD.search(place.name) is not None
+        # gsutil's rules are those of glob; Path.glob differs.
+        for path in sorted(glob.glob(place.name, recursive=True)) if wild else [place.name]:  # noqa: PTH207 (see above)
+            if os.path.lexists(path) and not ("**" in place.name and Path(path).is_dir()):
+                yield Place(path), Path(path).is_dir()
+    elif not place.name:
+        yield place, True
+    elif _WILD.search(place.name):
+        yield from _by_wildcard(storage, place)
+    else:
+        yield from _by_name(storage, place)
+
+
+def files(storage: Storage, container: Place) -> Iterator[Source]:
+    """Yield all files or objects below a container."""
+    if container.bucket:
+        prefix = f"{container.name.rstrip('/')}/" if container.name else ""
+        for found in storage.names(container.bucket, prefix):
+            yield Source(Place(found["name"], container.bucket), found["name"][len(prefix) :])
+        return
+    for folder, folders, names in os.walk(container.name):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder) / name
+            yield Source(Place(str(path)), str(path.relative_to(container.name)))
+
+
+def is_container(storage: Storage, place: Place) -> bool:
+    """Return whether a copy to this place goes below it."""
+    # As in gsutil: a bucket, a folder, a prefix of existing names, or any name with a final "/".
+    if place.name.endswith("/") or (place.bucket and not place.name):
+        return True
+    if not place.bucket:
+        return Path(place.name).is_dir()
+    return any(True for _ in storage.names(place.bucket, f"{place.name}/", "/"))
+
+
+def _by_name(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
+    if not place.name.endswith("/") and storage.find(place.bucket, place.name):
+        yield place, False
+    elif any(True for _ in storage.names(place.bucket, f"{place.name.rstrip('/')}/", "/")):
+        yield Place(place.name.rstrip("/"), place.bucket), True
+
+
+def _by_wildcard(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
+    pattern = _pattern(place.name.rstrip("/"))
+    only_containers = place.name.endswith("/")
+    start = _WILD.split(place.name)[0]
+    seen = set()
+    for found in storage.names(place.bucket, start):
+        name = found["name"]
+        parts = name.split("/")
+        if "**" in place.name:  # matches across "/", so it names objects, never containers
+            if pattern.fullmatch(name):
+                yield Place(name, place.bucket), False
+            continue
+        depth = place.name.rstrip("/").count("/") + 1
+        head = "/".join(parts[:depth])
+        container = len(parts) > depth
+        if pattern.fullmatch(head) and (container or not only_containers) and (head, container) not in seen:
+            seen.add((head, container))
+            yield Place(head, place.bucket), container
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    kinds = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*|\*|\?|\[!?[^]]+\])", text)
+    return re.compile("".join(_part(part, kinds) for part in parts), re.DOTALL)
+
+
+def _part(part: str, kinds: dict[str, str]) -> str:
+    if part in kinds:
+        return kinds[part]
+    if part.startswith("[") and part.endswith("]") and len(part) > 2:
+        return f"[^{part[2:]}" if part[1] == "!" else part
+    return re.escape(part)

@@ -1,17 +1,275 @@
-"""Command lines of the stand-ins for `gsutil` and `gcloud storage`, and their launchers for the PATH."""
+"""The commands of `gsutil` and `gcloud storage`, which published trainers call, on the job's own storage.
+
+Imports only the standard library and this package: a trainer may start it often.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import md5
 from pathlib import Path
 
-from reconciler.training_service.storage.gsutil.client import Storage, StorageError
-from reconciler.training_service.storage.gsutil.commands import Command, Flags
-from reconciler.training_service.storage.gsutil.paths import UsageError
+from reconciler.training_service.storage.gsutil.client import (
+    Place,
+    Source,
+    Storage,
+    StorageError,
+    UsageError,
+    files,
+    is_container,
+    matches,
+    parse,
+)
+
+# Labels that `stat` prints, with the fields of an object's resource.
+_STAT_FIELDS = {
+    "Creation time": "timeCreated",
+    "Update time": "updated",
+    "Content-Length": "size",
+    "Content-Type": "contentType",
+    "Hash (crc32c)": "crc32c",
+    "Hash (md5)": "md5Hash",
+    "ETag": "etag",
+    "Generation": "generation",
+    "Metageneration": "metageneration",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Flags of a command."""
+
+    recursive: bool = False
+    no_clobber: bool = False
+    delete: bool = False
+    long: bool = False
+    ignore_missing: bool = False
+    from_stdin: bool = False
+    quiet: bool = False
+
+
+@dataclass
+class Command:
+    """One call of one of the tools; `failed` collects messages of failures that don't stop it."""
+
+    storage: Storage
+    flags: Flags
+    say: Callable[[str], None]
+    failed: list[str] = field(default_factory=list)
+
+    def cp(self, words: Sequence[str], *, move: bool = False) -> None:
+        """Copy or move files and objects."""
+        if self.flags.from_stdin:
+            words = [*sys.stdin.read().splitlines(), *words]
+        if len(words) < 2:
+            raise UsageError("The cp command needs a source and a destination.")
+        *sources, last = words
+        if last == "-":
+            self.cat(sources)
+            return
+        target = parse(last)
+        into = is_container(self.storage, target)
+        if sources == ["-"]:
+            if into:
+                raise UsageError("Destination object name needed when source is a stream")
+            self._from_stdin(target)
+            return
+        found = [
+            pair for word in sources for pair in self._sources(word, recursive=self.flags.recursive or move)
+        ]
+        several = len({top for _, top in found}) > 1
+        # Several sources need a container; in a bucket, names below a new prefix make one.
+        if several and not into and not target.bucket:
+            text = f"{last} must name a directory, bucket, or bucket subdirectory for several sources."
+            raise UsageError(f"Destination URL {text}")
+        for source, top in found:
+            below = into or several
+            if not source.path:
+                self._copy(source.place, target.below(source.base) if below else target, move=move)
+            elif below and top not in (".", ".."):
+                self._copy(source.place, target.below(f"{top}/{source.path}"), move=move)
+            else:
+                self._copy(source.place, target.below(source.path), move=move)
+
+    def mv(self, words: Sequence[str]) -> None:
+        """Move files and objects."""
+        self.cp(words, move=True)
+
+    def rm(self, words: Sequence[str]) -> None:
+        """Delete objects."""
+        if self.flags.from_stdin:
+            words = [*words, *sys.stdin.read().splitlines()]
+        for word in words:
+            place = parse(word)
+            if not place.bucket:
+                raise UsageError(f'"rm" command does not support "file://" URLs: {word}')
+            if not place.name and self.flags.recursive:
+                raise UsageError("Buckets are not removed here: name what is in it, gs://BUCKET/**.")
+            for source, _ in self._sources(
+                word, recursive=self.flags.recursive, quiet=self.flags.ignore_missing
+            ):
+                self.say(f"Removing {source.place}...")
+                self.storage.delete(source.place.bucket, source.place.name)
+
+    def cat(self, words: Sequence[str]) -> None:
+        """Write objects to standard output."""
+        for word in words:
+            for source, _ in self._sources(word, recursive=False):
+                if source.place.bucket:
+                    self.storage.read(source.place.bucket, source.place.name, sys.stdout.buffer)
+                else:
+                    with Path(source.place.name).open("rb") as file:
+                        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+    def ls(self, words: Sequence[str]) -> None:
+        """List buckets or their contents."""
+        if not words:
+            for name in self.storage.buckets():
+                _print(f"gs://{name}/")
+        for word in words:
+            found = list(matches(self.storage, parse(word)))
+            if not found:
+                raise UsageError(f"One or more URLs matched no objects: {word}")
+            for place, container in found:
+                if not container:
+                    self._print(self.storage.find(place.bucket, place.name) or {}, place)
+                    continue
+                if len(found) > 1:
+                    _print(f"\n{place}/:")
+                prefix = f"{place.name}/" if place.name else ""
+                delimiter = "" if self.flags.recursive else "/"
+                for entry in self.storage.names(place.bucket, prefix, delimiter):
+                    self._print(entry, Place(entry.get("prefix") or entry["name"], place.bucket))
+
+    def stat(self, words: Sequence[str]) -> None:
+        """Print objects' metadata; a missing object fails the call, which scripts use as a test."""
+        for word in words:
+            found = [(place, self.storage.find(place.bucket, place.name)) for place in self._objects(word)]
+            if not found:
+                self.failed.append(f"No URLs matched: {word}")
+            for place, entry in found if not self.flags.quiet else ():
+                _print(f"{place}:")
+                for label, name in _STAT_FIELDS.items():
+                    _print(f"    {label + ':':24}{(entry or {}).get(name, '')}")
+
+    def rsync(self, words: Sequence[str]) -> None:
+        """Make a container's contents equal to another's."""
+        if len(words) != 2:
+            raise UsageError("The rsync command needs a source and a destination.")
+        source, target = map(parse, words)
+        if not source.bucket and not Path(source.name).is_dir():
+            raise UsageError(f"arg ({words[0]}) does not name a directory, bucket, or bucket subdir.")
+        here, there = self._held(source), self._held(target)
+        for path, place in here.items():
+            if path not in there or self._digest(place) != self._digest(there[path]):
+                self._copy(place, target.below(path), move=False)
+        for path in there.keys() - here.keys() if self.flags.delete else ():
+            self.say(f"Removing {there[path]}")
+            self._remove(there[path])
+
+    def _objects(self, word: str) -> list[Place]:
+        place = parse(word)
+        if not place.bucket or not place.name:
+            raise UsageError(f"The stat command only works with object URLs: {word}")
+        return [found for found, container in matches(self.storage, place) if not container]
+
+    def _held(self, container: Place) -> dict[str, Place]:
+        found = {source.path: source.place for source in files(self.storage, container)}
+        return {path: place for path, place in found.items() if self.flags.recursive or "/" not in path}
+
+    def _digest(self, place: Place) -> str:
+        if place.bucket:
+            return str((self.storage.find(place.bucket, place.name) or {}).get("md5Hash"))
+        digest = md5(usedforsecurity=False)
+        with Path(place.name).open("rb") as file:
+            while data := file.read(1024 * 1024):
+                digest.update(data)
+        return b64encode(digest.digest()).decode()
+
+    def _sources(self, word: str, *, recursive: bool, quiet: bool = False) -> list[tuple[Source, str]]:
+        """Return the files and objects of a word, each with the name of the container that matched."""
+        found: list[tuple[Source, str]] = []
+        for place, container in matches(self.storage, parse(word)):
+            top = place.name.rstrip("/").rpartition("/")[2] or place.bucket
+            if not container:
+                found.append((Source(place), str(place)))
+            elif recursive:
+                found += [(source, top) for source in files(self.storage, place)]
+            else:
+                self.failed.append(f'Omitting directory "{place}". (Did you mean to do cp -r?)')
+        if not found and not quiet:
+            raise UsageError("\n".join([*self.failed, f"No URLs matched: {word}"]))
+        return found
+
+    def _copy(self, source: Place, target: Place, *, move: bool) -> None:
+        if self.flags.no_clobber and self._is_there(target):
+            self.say(f"Skipping existing item: {target}")
+            return
+        self.say(f"Copying {source if source.bucket else f'file://{source}'}...")
+        if source.bucket and target.bucket:
+            self.storage.copy((source.bucket, source.name), (target.bucket, target.name))
+        elif target.bucket:
+            with Path(source.name).open("rb") as file:
+                self.storage.write(target.bucket, target.name, file, _type_of(source.name))
+        else:
+            self._to_file(source, Path(target.name))
+        if move and source != target:
+            self._remove(source)
+
+    def _to_file(self, source: Place, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not source.bucket:
+            shutil.copyfile(source.name, path)
+            return
+        # Written under another name first, so that the file only appears when complete.
+        part = path.with_name(f"{path.name}_.gstmp")
+        with part.open("wb") as file:
+            self.storage.read(source.bucket, source.name, file)
+        part.replace(path)
+
+    def _from_stdin(self, target: Place) -> None:
+        import tempfile  # here: few calls need it, and imports are most of a call's time
+
+        with tempfile.TemporaryFile() as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+            file.flush()
+            file.seek(0)
+            self.storage.write(target.bucket, target.name, file, "application/octet-stream")
+
+    def _is_there(self, place: Place) -> bool:
+        if place.bucket:
+            return self.storage.find(place.bucket, place.name) is not None
+        return Path(place.name).exists()
+
+    def _remove(self, place: Place) -> None:
+        if place.bucket:
+            self.storage.delete(place.bucket, place.name)
+        else:
+            Path(place.name).unlink()
+
+    def _print(self, entry: dict[str, str], place: Place) -> None:
+        about = (
+            f"{entry['size']:>10}  {entry['updated'][:19]}Z  " if self.flags.long and "size" in entry else ""
+        )
+        _print(f"{about}{place}")
+
+
+def _type_of(path: str) -> str:
+    import mimetypes  # here: it reads the system's tables
+
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
 
 _SERVED = "cat, cp, ls, mv, rm, rsync, stat"
 _ROOT = Path(__file__).resolve().parents[4]
