@@ -73,18 +73,10 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
     Such a home loses its mark. The index decides; if this module can't read it, `git ls-files` decides, and a
     failure of git refuses the home.
     """
-    folder = home.path.parent
-    repository = next(filter(None, map(repository_in, (folder, *folder.parents))), None)
-    if repository is None:
-        return
-    index = _index_of(repository)
-    state = _state_of(index) if index else None
-    cached_state, tracked = _TRACKED.get(home.path, (None, []))
-    if state is None or cached_state != state:
-        surely_none = index is not None and _surely_untracked(index, home.path.name)
-        tracked = [] if surely_none else _ask_git(home, environ)
-    if state is not None:
-        _TRACKED[home.path] = state, tracked
+    place = Path(os.path.realpath(home.path.parent))
+    # Every repository above: git also checks out files through a repository that lies in another.
+    tops = (top for top in (place, *place.parents) if repository_in(top))
+    tracked = next(filter(None, (_tracked_by(top, place / home.path.name, environ) for top in tops)), [])
     if tracked:
         # git may have replaced marked files, and they remain when git only stops tracking them.
         _remove_mark(home)
@@ -97,9 +89,23 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
         )
 
 
-# The tracked files of each home, with the state of the index: a command checks its home several times, and
-# the training service before each job.
-_TRACKED: dict[Path, tuple[tuple[int, ...], list[str]]] = {}
+def _tracked_by(top: Path, home: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the paths of a home that the repository at `top` tracks."""
+    repository = repository_in(top)
+    index = _index_of(repository) if repository else None
+    state = _state_of(index) if index else None
+    cached_state, tracked = _TRACKED.get((top, home), (None, []))
+    if state is None or cached_state != state:
+        surely_none = index is not None and _surely_untracked(index, home.name)
+        tracked = [] if surely_none else _ask_git(top, home, environ)
+    if state is not None:
+        _TRACKED[top, home] = state, tracked
+    return tracked
+
+
+# The tracked files by repository and home, with the state of the index: a command checks its home several
+# times, and the training service before each job.
+_TRACKED: dict[tuple[Path, Path], tuple[tuple[int, ...], list[str]]] = {}
 
 
 def _remove_mark(home: Home) -> None:
@@ -150,19 +156,18 @@ def _surely_untracked(index: Path, name: str) -> bool:
     return has_all_paths and name.isascii() and name.lower().encode() not in data.lower()
 
 
-def _ask_git(home: Home, environ: Mapping[str, str]) -> list[str]:
+def _ask_git(top: Path, home: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the paths that git tracks in a home; raises HomeError if git fails."""
     from reconciler.base.git_command import Git, GitError  # slow to import, and seldom needed
 
     # Variables such as GIT_LITERAL_PATHSPECS would change the meaning of the path below.
     harmless = {name: value for name, value in environ.items() if not name.endswith("_PATHSPECS")}
     try:
-        listed = Git(home.path.parent, harmless).run(
-            "ls-files", "-z", "--", f":(icase,literal){home.path.name}"
-        )
+        place = home.relative_to(top).as_posix()
+        listed = Git(top, harmless).run("ls-files", "-z", "--", f":(icase,literal){place}")
     except GitError as error:
         raise HomeError(
-            f"{home.path} isn't used: git doesn't say whether it tracks anything in it: {error.message}",
+            f"{home} isn't used: git doesn't say whether it tracks anything in it: {error.message}",
             hint=f"make `git ls-files` work here, or {OUTSIDE}",
         ) from None
     return [os.fsdecode(name) for name in listed.split(b"\0") if name]

@@ -11,7 +11,7 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimState
-from reconciler.model.job import ActualJob
+from reconciler.model.job import KEY
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
@@ -20,7 +20,7 @@ from reconciler.operations.plan import hours_of
 from reconciler.operations.submissions import unsettled_reason
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.limits import check_limit
-from reconciler.submission.observe import observe
+from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Submitter
 
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if arguments.give_up:
             return _give_up(session, claim)
         desired = load_desired(context.config, context.environment, [])
-        return _resubmit(session, desired, claim, observed.runs)
+        return _resubmit(session, desired, claim, observed)
 
 
 def _open_claim(name: str, claims: list[Claim]) -> Claim:
@@ -69,14 +69,15 @@ def _give_up(session: Session, claim: Claim) -> ExitCode:
     return ExitCode.DONE
 
 
-def _resubmit(session: Session, desired: Desired, claim: Claim, runs: tuple[ActualJob, ...]) -> ExitCode:
+def _resubmit(session: Session, desired: Desired, claim: Claim, observed: Observed) -> ExitCode:
     job = _desired_job(desired, claim)
+    _refuse_second_run(observed, job)
     _check_limits(session, job)
     origin = origin_of(session.config, desired, [job], os.environ, whole=False)
     for line in uncarried(origin, [job]):
         _print_line(line)
     applier = applier_of(session, desired, origin.commit_of, tell=_print_line)
-    settled = applier.resubmit(job, claim, runs)
+    settled = applier.resubmit(job, claim, observed.runs)
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
         return ExitCode.DONE
@@ -96,6 +97,17 @@ def _desired_job(desired: Desired, claim: Claim) -> DesiredJob:
         f"no manifest holds the content of {claim.job_name} any more",
         hint=f"bring it back, or run `reconciler resolve {claim.job_name} --give-up`",
     )
+
+
+def _refuse_second_run(observed: Observed, job: DesiredJob) -> None:
+    """Raise RefusedError beside a live run of the content that may be the environment's own."""
+    for run in observed.doubtful:
+        if run.labels.get(KEY) in keys_of(job):
+            raise RefusedError(
+                f"{run.resource} ({run.state.lower()}) has this content, and may have been submitted for "
+                "this environment before its instance changed",
+                hint="wait until it has ended, or cancel it, and resolve again",
+            )
 
 
 def _check_limits(session: Session, job: DesiredJob) -> None:

@@ -6,14 +6,18 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.base.state_dir import is_empty, locate
 from reconciler.base.state_dir_trust import accept, check, is_trusted, refuse_tracked
-from reconciler.google.embedded import Contents, contents_of
+from reconciler.google.embedded import contents_of
 from reconciler.manifests.settings import find_root
+
+if TYPE_CHECKING:
+    from reconciler.google.embedded import Contents
 
 _MOST_SHOWN = 20
 

@@ -119,7 +119,8 @@ def token_hosts(root: Path, environ: Mapping[str, str]) -> TokenHosts:
 
 
 def _entries(text: str, file: Path) -> Iterator[tuple[str, Place]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: it also ends a line, and with it a comment, at form feeds and Unicode separators.
+    for number, line in enumerate(text.split("\n"), 1):
         if name := line.partition("#")[0].strip():
             yield _entry(name, f"{file}, line {number}")
 

@@ -504,6 +504,18 @@ def test_home_loses_its_mark_when_git_tracks_it(made: Path) -> None:
     home_of(made, os.environ)
 
 
+def test_home_is_refused_when_an_outer_repository_tracks_it(made: Path) -> None:
+    """git checks out a branch's files through a repository that lies in its work tree."""
+    outer = made.parent
+    git(outer, "init", "-q")
+    blob = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"  # the empty one
+    place = f"{made.name}/.reconciler/gcs/bucket/package.tar.gz"
+    git(outer, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}")
+    assert_refused(made, "git tracks")
+    git(outer, "rm", "-q", "--cached", place)
+    assert_refused(made, "no mark")
+
+
 def test_home_outside_the_checkout_keeps_its_mark_when_git_tracks_it(made: Path) -> None:
     add_home(made)
     with pytest.raises(HomeError, match="git tracks"):

@@ -319,6 +319,12 @@ def allow_by_file(folder: Path, text: str) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(folder)}
 
 
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_comment_ends_at_a_line_feed_alone(separator: str, tmp_path: Path) -> None:
+    environ = allow_by_file(tmp_path / "settings", f"# note{separator}other.example\n")
+    assert not token_hosts(tmp_path / "root", environ).google.allowed
+
+
 def test_hosts_of_the_users_file_are_allowed(tmp_path: Path) -> None:
     text = "# proxies\n\nproxy.example:8443 # ours\r\n other.example\n"
     root = tmp_path / "root"

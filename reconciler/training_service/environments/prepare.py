@@ -89,7 +89,7 @@ def prepare(
         InstallError: pip failed.
         Interrupted: The run was to end.
     """
-    shell = _Shell(folder, programs, say)
+    shell = _Shell(folder, programs, say, check_home)
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
     shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
@@ -251,7 +251,10 @@ def _text(minor: Minor) -> str:
 class _Shell:
     """Runner of installers as programs of the run; logs the output of those that fail."""
 
-    def __init__(self, folder: RunFolder, programs: Programs, say: Say) -> None:
+    def __init__(
+        self, folder: RunFolder, programs: Programs, say: Say, check_home: Callable[[], None]
+    ) -> None:
+        self._check_home = check_home
         self._programs = programs
         self._folder = folder
         self._temp = folder.temp()
@@ -263,6 +266,8 @@ class _Shell:
         return self._run_once(argv, keep) if done.code < 0 else done
 
     def _run_once(self, argv: Sequence[str], keep: Sequence[int]) -> Outcome:
+        # Python would run a .pth file that a checkout has put into the environment since the last check.
+        self._check_home()
         printed: list[str] = []
         env = environment_variables.for_installer(os.environ, self._temp)
         code = self._programs.run(
