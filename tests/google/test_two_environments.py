@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import urllib3
 from github_server import GitHubServer
 from held_service import HeldService
 from repository import IMAGE, Repository
@@ -81,6 +82,14 @@ class Cloud:
     def jobs(self, environment: str) -> list[dict[str, Any]]:
         jobs: list[dict[str, Any]] = self.run(environment, "status", "--format", "json").json["jobs"]
         return jobs
+
+    def ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the service itself, as a person would with curl."""
+        address = json.loads((self.repository.home / "service.json").read_text())
+        headers = {"Authorization": f"Bearer {address['token']}"}
+        answer = urllib3.request(method, address["url"] + path, json=body, headers=headers)
+        assert answer.status == 200, answer.data
+        return dict(answer.json())
 
     def change(self, environment: str) -> dict[str, Any]:
         """Return the one change of the environment's plan."""
@@ -386,3 +395,24 @@ def test_job_is_blocked_beside_a_run_that_was_made_after_the_claims_were_prepare
     assert cloud.run("production", "apply").code == 1
     assert [job["resource"] for job in cloud.jobs("staging")] == [live["resource"]]
     assert not any(job["state"] for job in cloud.jobs("production"))
+
+
+def test_resolve_sends_nothing_beside_a_live_run_from_before_the_instance_changed(cloud: Cloud) -> None:
+    cloud.has(production="")
+    cloud.prepare("production")
+    cloud.repository.job("first")
+    # Another job with the labels of this one makes its claim HELD.
+    other = cloud.run("production", "render", "first").json
+    other["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = ["--other"]
+    stranger = cloud.ask("POST", "/v1/projects/acme-ml/locations/us-central1/customJobs", other)
+    assert cloud.run("production", "apply").code != 0
+    cloud.ask("POST", f"/v1/{stranger['name']}:cancel", {})
+    cloud.has(production="instance: p")
+    cloud.prepare("production")
+    assert cloud.run("production", "apply").code == 0
+    (own,) = (job for job in cloud.jobs("production") if job["state"])
+    cloud.has(production="")
+    resolved = cloud.run("production", "resolve", "first", "--resubmit")
+    assert resolved.code != 0
+    assert own["resource"] in resolved.err
+    assert "may have been submitted for this environment" in resolved.err

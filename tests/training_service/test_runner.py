@@ -492,3 +492,25 @@ def test_the_home_is_checked_behind_the_fetch(trainer: Starter) -> None:
         prepare.prepare(run.folder, task, programs, lambda _severity, _text: None, refuse)
     assert len(fetched) == 1
     assert not run.folder.environment.exists()
+
+
+def test_home_is_checked_before_each_installer(trainer: Starter) -> None:
+    """A branch that is checked out during an installation may have put a .pth file into the environment."""
+
+    class RefusedError(Exception):
+        pass
+
+    checks: list[bool] = []
+
+    def refuse_after_the_fetch() -> None:
+        checks.append(run.folder.environment.exists())
+        if len(checks) > 1:
+            raise RefusedError
+
+    run = trainer("")
+    task = RunSpec.from_json(json.loads(run.folder.spec.read_text())).primary.task
+    assert isinstance(task, PythonTask)
+    programs = Programs(run.folder.run_id, run.folder.sessions, 0, lambda: None)
+    with pytest.raises(RefusedError):
+        prepare.prepare(run.folder, task, programs, lambda _severity, _text: None, refuse_after_the_fetch)
+    assert checks == [False, False]
