@@ -25,7 +25,6 @@ from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, ex
 from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form, Match
 from reconciler.training_service.http.message import (
-    STORAGE_PATHS,
     ApiError,
     Request,
     Responder,
@@ -285,7 +284,8 @@ class Gate:
         job = self._job(secret)  # again: the job may have ended while the body arrived
         if metadata_server.is_asked(inner):
             return metadata_server.answer(inner, job.project)
-        if not inner.path.startswith(STORAGE_PATHS):
+        found = discovery.match(inner.method, inner.path)
+        if found is None or found.method.api.name != "storage":
             raise not_found("Method not found.")
         return self._application.handle(inner, job_access(job.body, self._store.setting(CLAIMS) or ()))
 

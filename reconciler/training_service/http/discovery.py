@@ -11,11 +11,12 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
-from reconciler.training_service.http.message import invalid
+from reconciler.training_service.http.message import STORAGE_PATHS, invalid
 from reconciler.training_service.state.records import Json, JsonObject
 
 DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")
 
+_MEDIA = re.compile(r"/(?P<bucket>[a-z0-9][^/]{2,})/(?P<object>.+)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -111,7 +112,20 @@ def match(verb: str, path: str) -> Match | None:
         if found:
             parts = {key: _decoded(value) for key, value in found.groupdict().items()}
             return Match(route.method, route.form, parts)
-    return None
+    return _match_media(path) if verb == "GET" else None
+
+
+def _match_media(path: str) -> Match | None:
+    """Return the download of an object at /BUCKET/OBJECT, as in Cloud Storage's XML API."""
+    found = _MEDIA.fullmatch(path)
+    if found is None or path.startswith(STORAGE_PATHS):
+        return None
+    return Match(_download(), Form.DOWNLOAD, {key: _decoded(part) for key, part in found.groupdict().items()})
+
+
+@cache
+def _download() -> Method:
+    return next(route.method for route in routes() if route.method.id == "storage.objects.get")
 
 
 def _decoded(part: str) -> str:

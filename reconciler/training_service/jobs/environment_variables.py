@@ -19,6 +19,8 @@ from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.state.run_folder import Role
 
 HOST = "127.0.0.1"
+STORAGE_HOSTS = ("www.googleapis.com", "storage.googleapis.com")
+"""Hosts of Cloud Storage's APIs; a bucket may precede the second."""
 
 _LOOPBACK = "localhost,127.0.0.1"
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
@@ -145,11 +147,15 @@ def _compact_json(value: JsonObject) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+TRUSTED = ("CURL_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+"""Variables that name the file of trusted authorities: curl's, httplib2's, requests' and OpenSSL's."""
+
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRAINERS = frozenset(
     {
         *("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
-        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *TRUSTED,
+        "SSL_CERT_DIR",
         *_PROXIES,
         *(name.lower() for name in _PROXIES),
     }
@@ -215,6 +221,32 @@ def proxies(environ: Mapping[str, str]) -> dict[str, str]:
         hosts = chosen.get(name)
         chosen[name] = f"{hosts},{_LOOPBACK}" if hosts else _LOOPBACK
     return chosen
+
+
+def through_proxy(environ: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return the variables that lead HTTPS requests to the run's proxy, before the user's own."""
+    chosen = proxies(environ)
+    if any("*" in _hosts(chosen[name]) for name in ("NO_PROXY", "no_proxy")):
+        # It switches the user's proxies off; ours must stay on.
+        chosen = {**dict.fromkeys(chosen, ""), **proxies({})}
+    for name in ("NO_PROXY", "no_proxy"):
+        chosen[name] = ",".join(host for host in _hosts(chosen[name]) if not _is_of_storage(host))
+    # gRPC reads the names in small letters alone: without them it makes no detour. With them, it prefers
+    # its own list of exceptions to the common one.
+    if chosen.get("https_proxy") or chosen.get("http_proxy"):
+        chosen["no_grpc_proxy"] = chosen["no_proxy"]
+    if chosen.get("https_proxy"):
+        chosen["https_proxy"] = url
+    return {**chosen, "HTTPS_PROXY": url}
+
+
+def _hosts(exceptions: str) -> list[str]:
+    return [host.strip() for host in exceptions.split(",") if host.strip()]
+
+
+def _is_of_storage(exception: str) -> bool:
+    name = exception.lower().lstrip("*.").partition(":")[0]
+    return any(f".{host}".endswith(f".{name}") for host in STORAGE_HOSTS)
 
 
 def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:

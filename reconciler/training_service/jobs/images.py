@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reconciler.training_service.jobs.archives import Needs, normalised
+from reconciler.training_service.state.run_folder import PythonTask
 
 Minor = tuple[int, int]
 
@@ -101,6 +102,14 @@ def find_override(name: str, images: Mapping[str, Any]) -> Override | None:
     if entry is None:
         return None
     return Override(str(entry.get("python", "")), tuple(str(line) for line in entry.get("requirements", ())))
+
+
+def requirements_of(task: PythonTask) -> tuple[str, ...]:
+    """Return the requirements of a task's image, or of the user's replacement for it."""
+    if task.override is not None:
+        return tuple(task.override["requirements"])
+    image = find_image(task.image)
+    return tuple(package.requirement for package in image.packages) if image else ()
 
 
 def pythons_with_wheels(packages: Iterable[Package]) -> tuple[Minor, Minor]:

@@ -93,6 +93,7 @@ def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunS
         metrics=_metrics(job) if trial else (),
         restarts=may_be_retried(job),
         restarts_together=scheduling.get("restartJobOnWorkerRestart", False),
+        storage=here.storage_url,
     )
     return _refuse_null(spec) or spec
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ _POLL = 0.1
 _CHUNK = 64 * 1024
 _TO_DIE = 5.0
 _TO_DRAIN = 2.0
+_SERVER_STARTS = 20
 
 Consumer = Callable[[list[str]], None]
 
@@ -76,6 +78,21 @@ class _Stream:
     lines: LineSplitter = field(default_factory=LineSplitter)
 
 
+@dataclass(eq=False, slots=True)
+class _Server:
+    """Program that starts when a connection waits at its listener.
+
+    Attributes:
+        asked: Whether a connection waits for the program's start.
+    """
+
+    listener: socket.socket
+    start: Callable[[], Program]
+    program: Program | None = None
+    starts: int = 0
+    asked: bool = False
+
+
 class Programs:
     """Runner of programs.
 
@@ -95,6 +112,7 @@ class Programs:
         self._interruption = interruption
         self._running: dict[int, Program] = {}
         self._ended: list[Program] = []
+        self._server: _Server | None = None
         self._selector = selectors.DefaultSelector()
         # The end of a child interrupts the wait for output at once.
         self._selector.register(_wake_on_child(), selectors.EVENT_READ, None)
@@ -164,10 +182,20 @@ class Programs:
             self._selector.register(stream, selectors.EVENT_READ, _Stream(program, stream, consumer))
         return program
 
+    def serve(self, listener: socket.socket, start: Callable[[], Program]) -> None:
+        """Start a program for the others once a connection waits at a listener, and again after its end.
+
+        The program isn't ended gently with the others, which may need it until their end.
+        """
+        self._server = _Server(listener, start)
+        self._selector.register(listener, selectors.EVENT_READ, self._server)
+
     def turn(self, timeout: float = _POLL) -> list[Program]:
         """Handle output for up to `timeout` seconds; return the programs that have ended since."""
         self._take_in(0 if self._ended else timeout)
         self._reap()
+        if self._server is not None and self._server.asked:
+            self._start_server(self._server)
         ended, self._ended = self._ended, []
         return ended
 
@@ -219,9 +247,11 @@ class Programs:
             time.sleep(seconds)
 
     def living(self) -> list[psutil.Process]:
-        """Return the living processes of the run, the runner excepted."""
+        """Return the living processes of the run, except the runner and the program of `serve`."""
         self._reap()
-        return process_tree.descendants(self._run_id)
+        server = self._server.program if self._server else None
+        found = process_tree.descendants(self._run_id)
+        return [process for process in found if server is None or process.pid != server.pid]
 
     def end_all(self) -> None:
         """Kill all processes of the run, the runner excepted."""
@@ -235,7 +265,9 @@ class Programs:
     def _left_by(self, program: Program) -> list[psutil.Process]:
         # Without other running programs all processes of the run are leftovers, even those without a mark.
         living = self.living()
-        return [process for process in living if _is_of(program, process)] if self._running else living
+        server = self._server.program if self._server else None
+        others = any(running is not server for running in self._running.values())
+        return [process for process in living if _is_of(program, process)] if others else living
 
     def _reap(self) -> None:
         for pid, code in process_tree.reap().items():
@@ -243,12 +275,31 @@ class Programs:
             if program is not None:
                 # Popen's own wait would find no child any more: it needs the code.
                 program.code = program.child.returncode = code
-                self._ended.append(program)
+                if self._server is not None and program is self._server.program:
+                    self._await_connection(self._server)
+                else:
+                    self._ended.append(program)
+
+    def _start_server(self, server: _Server) -> None:
+        server.asked = False
+        server.starts += 1
+        server.program = server.start()
+
+    def _await_connection(self, server: _Server) -> None:
+        server.program = None
+        if server.starts < _SERVER_STARTS:
+            self._selector.register(server.listener, selectors.EVENT_READ, server)
+        else:
+            server.listener.close()  # refuses connections instead of letting them wait for ever
 
     def _take_in(self, timeout: float) -> None:
         for key, _events in self._selector.select(timeout):
             if key.data is None:
                 os.read(key.fd, _CHUNK)  # empties the pipe that reports children
+            elif isinstance(key.data, _Server):
+                # Not started here: this also runs when the last processes have been ended.
+                key.data.asked = True
+                self._selector.unregister(key.fileobj)
             elif data := os.read(key.fd, _CHUNK):
                 _deliver(key, key.data.lines.feed(data))
             else:
@@ -268,7 +319,7 @@ class Programs:
         key.data.stream.close()
 
     def _streams(self, program: Program | None) -> list[selectors.SelectorKey]:
-        keys = [key for key in self._selector.get_map().values() if key.data is not None]
+        keys = [key for key in self._selector.get_map().values() if isinstance(key.data, _Stream)]
         return [key for key in keys if program is None or key.data.program is program]
 
 

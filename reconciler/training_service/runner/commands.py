@@ -12,6 +12,7 @@ from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes.programs import Consumer, Program, Programs, Tail
 from reconciler.training_service.runner import mounts
 from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.runner.proxy import Proxy, open_proxy
 from reconciler.training_service.state.run_folder import (
     FAILED,
     ContainerTask,
@@ -53,6 +54,7 @@ class Commands:
         self._prepared: list[tuple[PythonTask, Prepared]] = []
         self._engine: Engine | None = None
         self._shows_buckets = False
+        self._proxy: Proxy | None = None
 
     def prepare(self) -> None:
         """Fetch and install the needs of the replicas' tasks, once for equal tasks.
@@ -75,6 +77,7 @@ class Commands:
             else:
                 self._engine = self._engine or self._found_engine()
                 self._engine.make_ready(task, self._run)
+        self._proxy = open_proxy(self._folder, self._spec.storage, self._programs, self._say)
         if self._prepared:
             self._find_mounts()
 
@@ -102,13 +105,16 @@ class Commands:
         task = replica.task
         if isinstance(task, ContainerTask):
             assert self._engine is not None
-            argv, env = self._engine.command(replica, self._folder, self._buckets, self._spec.buckets)
+            argv, env = self._engine.command(
+                replica, self._folder, self._buckets, self._spec.buckets, self._proxy
+            )
             return start(argv, env=env)
         prepared = next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
         return start(
             [str(prepared.python), "-m", task.module, *task.args],
             env={
                 **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
+                **(self._proxy.variables() if self._proxy else {}),
                 **replica.env,
             },
             keep=prepared.locks,
@@ -140,16 +146,19 @@ class Commands:
 
     def _find_mounts(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
-        problem = mounts.mount_problem(self._buckets, self._root(), self._folder.path)
+        bundle = self._proxy.bundle if self._proxy else None
+        problem = mounts.mount_problem(self._buckets, self._root(), self._folder.path, bundle)
         self._shows_buckets = not problem
         if problem and mounts.mentions_gcs(self._spec, self._folder.packages):
             self._say(WARNING, mounts.warning(problem))
+        if problem and mounts.mentions_tensorflow_1(self._spec, self._folder.packages):
+            self._say(WARNING, mounts.tensorflow_1_warning(problem))
 
     def _showing_buckets(self, work: Path) -> Callable[[], None] | None:
         if not self._shows_buckets:
             return None
-        buckets, root = self._buckets, self._root()
-        return lambda: mounts.show(buckets, root, work)
+        buckets, root, bundle = self._buckets, self._root(), self._proxy.bundle if self._proxy else None
+        return lambda: mounts.show(buckets, root, work, bundle)
 
     def _run(self, argv: list[str]) -> tuple[int, str]:
         printed = Tail(_PRINTED)

@@ -27,6 +27,8 @@ from reconciler.training_service.processes.container_engines import (
     clients,
     last_line,
 )
+from reconciler.training_service.runner.mounts import BUNDLE
+from reconciler.training_service.runner.proxy import Proxy
 from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
     ContainerTask,
@@ -109,7 +111,12 @@ class Engine:
             raise ContainerError(Code.RESOURCE_EXHAUSTED if full else Code.NOT_FOUND, message)
 
     def command(
-        self, replica: ReplicaSpec, folder: RunFolder, buckets: Path, visible: Sequence[str] = ()
+        self,
+        replica: ReplicaSpec,
+        folder: RunFolder,
+        buckets: Path,
+        visible: Sequence[str] = (),
+        proxy: Proxy | None = None,
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command that runs a replica's container in the foreground, and its whole environment.
 
@@ -119,13 +126,14 @@ class Engine:
         Args:
             buckets: The folder of the buckets' folders.
             visible: The parts of the buckets that the container sees, as in `RunSpec.buckets`.
+            proxy: The run's proxy, if it has one.
         """
         assert isinstance(replica.task, ContainerTask)
         # Recorded before the start: the process that ends the run must find the container.
         write_json(_record(folder), {"program": str(self.client.program), "name": self.name})
         own = _prepare_replica_folder(folder, replica)
         variables = {
-            **environment_variables.proxies(self.client.environ),
+            **(proxy.variables(BUNDLE) if proxy else environment_variables.proxies(self.client.environ)),
             **replica.env,
             "RECONCILER_GCS_DIR": BUCKETS,
             "CLOUD_ML_HP_METRIC_FILE": f"{METRICS}/output.metrics",
@@ -143,6 +151,7 @@ class Engine:
             *("--pull", "never", "--network", "host"),
             *("--log-driver", "none", "--security-opt", "label=disable"),
             *("--volume", f"{own / 'hypertune'}:{METRICS}", *_volumes(own, buckets, visible)),
+            *(("--volume", f"{proxy.bundle}:{BUNDLE}:ro") if proxy else ()),
             *self.abilities.options,
             *self._limits(replica),
             *self._gpus(gpus),

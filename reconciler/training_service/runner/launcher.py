@@ -18,6 +18,7 @@ from reconciler.base.state_dir import Home
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner import containers
+from reconciler.training_service.runner.proxy import make_certificates
 from reconciler.training_service.state.run_folder import RunFolder, remove, run_folder
 
 _TO_DIE = 1.0
@@ -39,6 +40,7 @@ class Runners:
 
     def start(self, folder: RunFolder) -> None:
         """Start a runner that outlives this process and shares no resource with it."""
+        make_certificates(folder)
         checkout = [] if self._home.checkout is None else ["--checkout", str(self._home.checkout)]
         with folder.complaints.open("ab") as complaints:
             self._started[folder.run_id] = subprocess.Popen(

@@ -6,7 +6,8 @@ and users are the machine's. An ordinary user needs a user namespace, which some
 trainer finds the buckets only below RECONCILER_GCS_DIR. In a user namespace, files of other users appear to
 belong to `nobody`, and programs can't run as another user (sudo).
 
-Files that root writes directly into the root folder live as long as the trainer.
+Files that root writes directly into the root folder live as long as the trainer, and so do those in the
+folder of `BUNDLE` on a system that lacks this file.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ import sys
 from pathlib import Path
 
 from reconciler.training_service.jobs import archives
+from reconciler.training_service.jobs.images import requirements_of
 from reconciler.training_service.state.run_folder import PythonTask, RunSpec
 
+BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+"""The file of trusted authorities that programs read which come with a curl of their own."""
+
 _PLACE = "gcs"
+_TENSORFLOW_1 = re.compile(r"tensorflow(?:-cpu|-gpu)?\s*(?:[=~]=\s*1\.|<\s*2)")
 _MENTIONED = re.compile(r"(?<![\w./-])/gcs/")  # not as a part of a longer path
 
 # linux/sched.h and linux/mount.h
@@ -36,7 +42,7 @@ _DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def mount_problem(buckets: Path, root: Path, work: Path) -> str:
+def mount_problem(buckets: Path, root: Path, work: Path, bundle: Path | None = None) -> str:
     """Return the reason why this system can't mount the buckets; "" if a child process could.
 
     Only for a process with a single thread, like `show`.
@@ -45,7 +51,7 @@ def mount_problem(buckets: Path, root: Path, work: Path) -> str:
     child = os.fork()
     if child == 0:
         try:
-            show(buckets, root, work)
+            show(buckets, root, work, bundle)
         except BaseException as error:
             os.write(writing, f"{error}".encode()[:1000] or b"?")
         finally:
@@ -57,12 +63,13 @@ def mount_problem(buckets: Path, root: Path, work: Path) -> str:
     return problem
 
 
-def show(buckets: Path, root: Path, work: Path) -> None:
+def show(buckets: Path, root: Path, work: Path, bundle: Path | None = None) -> None:
     """Give this process a root folder in which /gcs is the folder of the buckets.
 
     Args:
         root: An empty folder to mount on; it stays empty.
         work: The working folder afterwards.
+        bundle: The file to see as the system's file of trusted authorities, `BUNDLE`.
 
     Raises:
         OSError: The system doesn't allow the mounts; the process must not go on.
@@ -76,6 +83,8 @@ def show(buckets: Path, root: Path, work: Path) -> None:
             _mount_entry(entry, root / entry.name)
     (root / _PLACE).mkdir()
     _mount(buckets, root / _PLACE, _BIND | _RECURSIVE)
+    if bundle is not None:
+        _cover(Path(BUNDLE).resolve(), bundle, root)
     _change_root(root)
     os.chdir(work)
 
@@ -85,10 +94,14 @@ def mentions_gcs(spec: RunSpec, packages: Path) -> bool:
     words = [word for replica in spec.replicas for word in replica.env.values()]
     for replica in spec.replicas:
         words += replica.task.args if isinstance(replica.task, PythonTask) else ()
-    mentioned = any(_MENTIONED.search(word) for word in words)
-    return mentioned or any(
-        archives.mentions(path, b"/gcs/") for path in packages.rglob("*") if path.is_file()
-    )
+    return any(_MENTIONED.search(word) for word in words) or _packages_mention(b"/gcs/", packages)
+
+
+def mentions_tensorflow_1(spec: RunSpec, packages: Path) -> bool:
+    """Return True if a trainer uses TensorFlow 1, which reads no variable for the trusted authorities."""
+    tasks = [replica.task for replica in spec.replicas if isinstance(replica.task, PythonTask)]
+    held = any(_TENSORFLOW_1.match(line) for task in tasks for line in requirements_of(task))
+    return held and _packages_mention(b"tensorflow", packages)
 
 
 def warning(problem: str) -> str:
@@ -97,6 +110,19 @@ def warning(problem: str) -> str:
         f"The buckets are not to be seen below /gcs on this machine ({problem}): the trainer finds them in"
         " the folder that the environment variable RECONCILER_GCS_DIR names, or through gs://."
     )
+
+
+def tensorflow_1_warning(problem: str) -> str:
+    """Return the log's warning for a trainer that uses TensorFlow 1 without mounts."""
+    return (
+        f"TensorFlow 1 can't reach gs:// on this machine ({problem}), because it takes trusted authorities"
+        f" from {BUNDLE} alone: use an image of TensorFlow 2, or the folder that the environment variable"
+        " RECONCILER_GCS_DIR names."
+    )
+
+
+def _packages_mention(text: bytes, packages: Path) -> bool:
+    return any(archives.mentions(path, text) for path in packages.rglob("*") if path.is_file())
 
 
 def _own_mounts() -> None:
@@ -121,6 +147,22 @@ def _mount_entry(entry: os.DirEntry[str], place: Path) -> None:
     else:
         place.touch()
     _mount(entry.path, place, _BIND | _RECURSIVE)
+
+
+def _cover(place: Path, source: Path, root: Path) -> None:
+    """Show a file at a place below another root folder, also if this system lacks the place."""
+    shown = root / place.relative_to("/")
+    if not place.is_file():
+        # The machine's folder must not change: its entries are repeated on a file system of this process.
+        held = next(folder for folder in place.parents if folder.is_dir())
+        copy = root / held.relative_to("/")
+        if copy != root:
+            _mount("reconciler", copy, 0, kind="tmpfs", data="mode=0755")
+            for entry in os.scandir(held):
+                _mount_entry(entry, copy / entry.name)
+        shown.parent.mkdir(parents=True, exist_ok=True)
+        shown.touch()
+    _mount(source, shown, _BIND)
 
 
 def _change_root(root: Path) -> None:

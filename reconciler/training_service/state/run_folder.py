@@ -123,6 +123,11 @@ class RunFolder:
         return self.path / "environment"
 
     @property
+    def certificates(self) -> Path:
+        """Return the path of the key and the certificates of the run's proxy."""
+        return self.path / "certificates.pem"
+
+    @property
     def work(self) -> Path:
         """Return the folder of working folders, one per replica task name."""
         return self.path / "work"
@@ -202,7 +207,7 @@ class RunFolder:
 
     def clean(self) -> None:
         """Remove all files but the record (spec, log, final state); skip files that can't be removed."""
-        for path in (self.packages, self.environment, self.work, self.home):
+        for path in (self.packages, self.environment, self.work, self.home, self.certificates):
             remove(path)
         with suppress(OSError):
             for path in self._temps():
@@ -419,6 +424,7 @@ class RunSpec:
             "bucket/beginning of names".
         log_limit: Bytes of its log on disk; a run that prints more fails.
         process_limit: Processes of all replicas together; a run with more fails.
+        storage: The URL of Cloud Storage's API for this job; "" in runs of earlier versions.
     """
 
     replicas: tuple[ReplicaSpec, ...]
@@ -436,6 +442,7 @@ class RunSpec:
     buckets: tuple[str, ...] = ()
     log_limit: int = LOG_LIMIT
     process_limit: int = PROCESS_LIMIT
+    storage: str = ""
 
     @property
     def primary(self) -> ReplicaSpec:

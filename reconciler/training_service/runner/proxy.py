@@ -1,0 +1,182 @@
+"""Proxy of a run: leads programs with Google's addresses compiled in to the job's storage.
+
+TensorFlow's file system asks https://www.googleapis.com whatever STORAGE_EMULATOR_HOST says, but it obeys
+HTTPS_PROXY. The proxy listens on loopback and demands a secret of the run. Its process, `proxy_server`,
+starts with the first connection, because most trainers make none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import ssl
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from reconciler.training_service.environments.prepare import Say
+from reconciler.training_service.jobs import environment_variables
+from reconciler.training_service.jobs.environment_variables import HOST
+from reconciler.training_service.processes.programs import Program, Programs
+from reconciler.training_service.state.run_folder import RunFolder
+from reconciler.training_service.state.run_log import WARNING
+
+SETTINGS = "RECONCILER_PROXY"
+"""The variable with the `Settings`; other users can read a process's arguments, but not its variables."""
+
+USER = "run"
+
+_BACKLOG = 128
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
+
+# Of most systems, macOS last: https://go.dev/src/crypto/x509/root_linux.go, root_bsd.go
+_SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the proxy's process.
+
+    Attributes:
+        listener: The descriptor of the listening socket.
+        storage: The URL of the job's storage.
+        buckets: The folder of the service's buckets.
+        password: The secret that the proxy demands, as the password of the user `USER`.
+        token: The run's own bearer token; Google must not get it.
+        certificates: The PEM file with the key and the certificate of the proxy.
+        bundle: The PEM file of the authorities to trust.
+    """
+
+    listener: int
+    storage: str
+    buckets: str
+    password: str
+    token: str
+    certificates: str
+    bundle: str
+
+
+def make_certificates(folder: RunFolder) -> None:
+    """Make the certificates of a run's proxy, unless it has them.
+
+    A service calls this for its runs, because only the first call loads the large library.
+    """
+    if folder.certificates.exists():
+        return
+    from reconciler.training_service.runner import authority
+
+    part = folder.certificates.with_suffix(".part")
+    part.touch(0o600)
+    part.write_bytes(authority.make_certificates())
+    part.replace(folder.certificates)
+
+
+class Proxy:
+    """Proxy of a run, which waits for its first connection.
+
+    Attributes:
+        bundle: The file of the authorities to trust: the user's or the system's, and the run's own.
+    """
+
+    def __init__(self, folder: RunFolder, storage: str, programs: Programs, say: Say) -> None:
+        make_certificates(folder)
+        self._programs = programs
+        self._say = say
+        self._listener = socket.create_server((HOST, 0), backlog=_BACKLOG)
+        self.bundle = folder.temp() / "certificates.pem"
+        own = _BEGIN + folder.certificates.read_bytes().rpartition(_BEGIN)[2]
+        self.bundle.write_bytes(_trusted(os.environ) + own)
+        self.bundle.chmod(0o644)  # for the users of containers; the folder above keeps other users out
+        self._settings = Settings(
+            listener=self._listener.fileno(),
+            storage=storage,
+            buckets=str(folder.service_home / "gcs"),
+            password=secrets.token_urlsafe(24),
+            token=secrets.token_urlsafe(24),
+            certificates=str(folder.certificates),
+            bundle=str(self.bundle),
+        )
+        programs.serve(self._listener, self._start)
+
+    def variables(self, bundle: str = "") -> dict[str, str]:
+        """Return the variables for a trainer.
+
+        Args:
+            bundle: The place where the trainer sees the file of authorities, if it is another one.
+        """
+        url = f"http://{USER}:{self._settings.password}@{HOST}:{self._listener.getsockname()[1]}"
+        return {
+            **environment_variables.through_proxy(os.environ, url),
+            **dict.fromkeys(environment_variables.TRUSTED, bundle or str(self.bundle)),
+            # With a token TensorFlow asks nobody for credentials.
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": self._settings.token,
+        }
+
+    def _start(self) -> Program:
+        return self._programs.start(
+            [sys.executable, "-P", "-m", "reconciler.training_service.runner.proxy_server"],
+            env={**os.environ, SETTINGS: json.dumps(asdict(self._settings))},
+            cwd=Path("/"),
+            out=lambda lines: self._say(WARNING, "\n".join(lines)),
+            err=lambda lines: print(*lines, sep="\n", file=sys.stderr, flush=True),  # noqa: T201 the runner's
+            keep=[self._listener.fileno()],
+        )
+
+
+def open_proxy(folder: RunFolder, storage: str, programs: Programs, say: Say) -> Proxy | None:
+    """Return the run's proxy; None, with a warning, if the user's own settings allow none.
+
+    Args:
+        storage: The URL of the job's storage, "" for none.
+    """
+    obstacle = _obstacle(os.environ)
+    if storage and obstacle:
+        say(WARNING, f"TensorFlow and others can't reach gs:// here: {obstacle}. Name an http proxy instead.")
+    return Proxy(folder, storage, programs, say) if storage and not obstacle else None
+
+
+def _obstacle(environ: Mapping[str, str]) -> str:
+    """Return the reason why no proxy can stand before the user's own; "" if one can."""
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        if environ.get(name):
+            scheme, mark, _ = environ[name].partition("://")
+            return f"{name} names a proxy of the kind {scheme}" if mark and scheme.lower() != "http" else ""
+    return ""
+
+
+def _trusted(environ: Mapping[str, str]) -> bytes:
+    """Return the authorities that the user trusts, or else the system's; empty if there are none."""
+    chosen = dict.fromkeys(environ[name] for name in environment_variables.TRUSTED if environ.get(name))
+    if found := b"".join(_certificates(Path(place)) for place in chosen):
+        return found
+    return next(filter(None, map(_certificates, _bundles())), b"")
+
+
+def _bundles() -> Iterator[Path]:
+    default = ssl.get_default_verify_paths().cafile
+    yield from map(Path, [default] if default else [])
+    yield from map(Path, _SYSTEM_BUNDLES)
+    with suppress(ImportError):  # it comes with Google's clients
+        import certifi
+
+        yield Path(certifi.where())
+
+
+def _certificates(place: Path) -> bytes:
+    """Return the certificates in a file, or in all files of a folder."""
+    found = []
+    with suppress(OSError):
+        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+            content = path.read_bytes() if path.is_file() else b""
+            found.append(content.rstrip() + b"\n" if _BEGIN in content else b"")
+    return b"".join(found)
