@@ -44,11 +44,11 @@ def shown(tmp_path: Path, mountable: None) -> Iterator[Callable[..., subprocess.
     root.mkdir()
     started: list[subprocess.Popen[str]] = []
 
-    def start(source: str) -> subprocess.Popen[str]:
+    def start(source: str, bundle: Path | None = None) -> subprocess.Popen[str]:
         tie = process_tree.dying_with_parent()
 
         def first() -> None:
-            mounts.show(buckets, root, tmp_path)
+            mounts.show(buckets, root, tmp_path, bundle)
             assert tie is not None
             tie()
 
@@ -90,6 +90,39 @@ def test_a_program_sees_the_buckets_and_everything_else(
     assert sorted({*(path.name for path in Path("/").iterdir()), "gcs"}) == root
     assert (work, user, pid, has_proc) == (str(tmp_path), os.getuid(), child.pid, True)
     assert (tmp_path / "buckets" / "models" / "made").read_text() == "from inside"
+
+
+def names(folder: str) -> set[str]:
+    """What the folder holds, nothing if this machine has none."""
+    return {path.name for path in Path(folder).iterdir()} if Path(folder).is_dir() else set()
+
+
+@pytest.mark.parametrize(
+    "place", ["/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/none/of/these.crt", "/none/of/these.crt"]
+)
+def test_a_program_sees_its_own_file_of_authorities(
+    shown: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    monkeypatch.setattr(mounts, "BUNDLE", place)
+    bundle = tmp_path / "bundle"
+    bundle.write_text("trusted")
+    before = {path: path.read_bytes() for path in [Path(place)] if path.exists()}
+    folders = [str(Path(place).parent), "/etc", "/etc/ssl"]
+    child = shown(
+        "import json, os\n"
+        f"print(json.dumps([open({place!r}).read(), *map(sorted, map(os.listdir, {folders!r}))]))",
+        bundle=bundle,
+    )
+    text, beside, *others = told(child)  # type: ignore[misc]
+    assert text == "trusted"
+    assert beside == sorted({Path(place).name, *names(folders[0])})
+    assert {*others[0]} == names("/etc")
+    assert {*others[1]} - {Path(place).parts[-3]} == names("/etc/ssl") - {Path(place).parts[-3]}
+    assert {path: path.read_bytes() for path in before} == before
+    assert Path(place).exists() == bool(before)
 
 
 def test_nothing_of_it_is_seen_outside(shown: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
