@@ -74,6 +74,25 @@ def bucket(run: Run) -> Path:
     return run.folder.service_home / "gcs" / "models"
 
 
+PROXIED = """\
+[ "$CURL_CA_BUNDLE" = /etc/ssl/certs/ca-certificates.crt ] && grep -c 'BEGIN CERT' "$CURL_CA_BUNDLE"
+url=${HTTPS_PROXY#http://}
+secret=$(printf %s "${url%@*}" | base64 | tr -d '\\n')
+printf "CONNECT www.googleapis.com:443 HTTP/1.1\\r\\nProxy-Authorization: Basic $secret\\r\\n\\r\\n" |
+    nc 127.0.0.1 ${url##*:} | head -n 1 | tr -d '\\r'
+"""
+
+
+def test_a_container_reaches_the_run_s_proxy_and_trusts_its_authority(container: Starts) -> None:
+    run = container(PROXIED).start()
+    assert run.end() == ("SUCCEEDED", 0, "")
+    own = Path(os.environ["SSL_CERT_FILE"]).read_text().count("BEGIN CERT")
+    printed = [text for severity, text in run.log() if severity == "INFO"]
+    assert len(printed) == 2
+    assert int(printed[0]) > own
+    assert printed[1] == "HTTP/1.1 200 Connection established"
+
+
 def test_a_container_runs_to_its_end(container: Starts) -> None:
     run = container("echo training; echo careful >&2; echo model > /gcs/models/model.txt").start()
     assert run.end() == ("SUCCEEDED", 0, "")
