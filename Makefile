@@ -32,7 +32,7 @@ BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test quick explore chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers quick explore chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker
 
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
+
+trainers: $(STAMPS)/dev $(STAMPS)/tensorflow  ## run real trainings of TensorFlow on gs://: downloads 400 MB once
+	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
 	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
@@ -146,6 +149,15 @@ $(STAMPS)/torch: $(STAMPS)/venv tests/torch.txt tests/torch-constraints.txt
 	$(PIP) wheel --quiet --only-binary :all: --constraint tests/torch-constraints.txt --requirement tests/torch.txt \
 		--wheel-dir $(VENV)/torch/new && mv $(VENV)/torch/new $(VENV)/torch/wheels && touch $@ || \
 		echo "make: there is no build of PyTorch for CPUs here: the proof of distributed training is skipped" >&2
+
+# TensorFlow 1 is tried where a Python 3.7 is, the last that it has builds for.
+$(STAMPS)/tensorflow: $(STAMPS)/venv tests/tensorflow.txt tests/tensorflow-1.txt
+	rm -rf $(VENV)/tensorflow
+	$(PIP) wheel --quiet --only-binary :all: --requirement tests/tensorflow.txt --wheel-dir $(VENV)/tensorflow/new
+	if command -v python3.7 >/dev/null; then \
+		python3.7 -m pip wheel --quiet --requirement tests/tensorflow-1.txt --wheel-dir $(VENV)/tensorflow/new; fi
+	mv $(VENV)/tensorflow/new $(VENV)/tensorflow/wheels
+	@touch $@
 
 # Without it, and without npm, the tests that need Node are skipped; continuous integration skips none.
 $(STAMPS)/node: $(STAMPS)/venv tests/node/package.json

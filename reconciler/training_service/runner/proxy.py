@@ -17,13 +17,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from reconciler.training_service.environments.prepare import Say
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.jobs.environment_variables import HOST
-from reconciler.training_service.processes.programs import Program, Programs
 from reconciler.training_service.state.run_folder import RunFolder
 from reconciler.training_service.state.run_log import WARNING
+
+if TYPE_CHECKING:  # the proxy's own process starts sooner without these
+    from reconciler.training_service.environments.prepare import Say
+    from reconciler.training_service.processes.programs import Program, Programs
 
 SETTINGS = "RECONCILER_PROXY"
 """The variable with the `Settings`; other users can read a process's arguments, but not its variables."""

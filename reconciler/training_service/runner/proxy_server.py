@@ -22,6 +22,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,13 @@ class _Server(ThreadingHTTPServer):
         self.credential = f"Basic {secret}"
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.load_cert_chain(settings.certificates)
-        self.trusted = ssl.create_default_context(cafile=settings.bundle)
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._noted: set[str] = set()
+
+    @cached_property
+    def trusted(self) -> ssl.SSLContext:
+        """Authorities to check Google by; most runs need none."""
+        return ssl.create_default_context(cafile=self.settings.bundle)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, if there are not too many."""
@@ -320,7 +325,8 @@ class _Storage(_Handler):
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
