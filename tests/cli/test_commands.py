@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 from argparse import Namespace
 from datetime import timedelta
 from pathlib import Path
@@ -375,3 +376,16 @@ def test_no_time_that_a_service_gives_ends_the_wait(create: str, end: str) -> No
     session: Any = None
     with progress(session, Namespace(quiet=False, log_format="text"), Terminal()) as tell:
         tell((job,))
+
+
+def test_a_librarys_warning_is_not_printed_unless_python_is_asked_for_it() -> None:
+    script = (
+        "import sys, warnings; from reconciler.__main__ import main; sys.argv = ['reconciler', 'schema'];"
+        "main(); warnings.warn('of a library', RuntimeWarning)"
+    )
+    for options, shown in ([], False), (["-W", "default"], True):
+        done = subprocess.run(
+            [sys.executable, *options, "-c", script], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0
+        assert ("of a library" in done.stderr) is shown

@@ -50,7 +50,12 @@ def test_a_folder_of_another_user_stays_and_nothing_fails() -> None:
         os.chown(folder.home / "own", 65534, 65534)
         Path(name).chmod(0o755)
         done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, str(folder.path)], capture_output=True, text=True, check=False
+            # A relative path: other users may not be allowed to enter the folders above.
+            [sys.executable, "-c", AS_NOBODY, folder.path.name],
+            cwd=name,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert (folder.work / "foreign" / "full").exists()
