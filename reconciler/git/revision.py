@@ -12,13 +12,13 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
-from reconciler.git.commit import Entry, Objects, entries, objects_of, too_much
+from reconciler.git.commit import Entry, Objects, entries, too_much
 
 MAX_ENTRIES = 100_000
 """The maximum number of files, folders and links that are visited or written."""
@@ -56,7 +56,7 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
     with (
         _write_errors(sha),
         tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
-        objects_of(git) as found,
+        closing(Objects(git)) as found,
     ):
         yield Revision(sha, Path(folder).resolve(), _tree_below(found, sha, below), found)
 
