@@ -6,22 +6,19 @@ the slow check in `examine`, whose verdict is final.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from msgspec import Raw, msgpack
 
 from reconciler.manifests import schemas
-from reconciler.manifests.cache import AS_IS, Identities, KnownDocument, KnownFile
+from reconciler.manifests.cache import DEFAULT_POLICY, Identities, KnownDocument, KnownFile
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid
-from reconciler.manifests.secrets import may_hold_secrets, secrets
+from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import JsonObject, Manifest, Reconcile
 from reconciler.model.naming import canonical_spec, identities, label_of
-
-if TYPE_CHECKING:
-    from reconciler.manifests.yaml_places import Position
 
 # Most characters in a document with aliases: a few aliases can repeat a large amount of text.
 _MAX_TEXT = 1_000_000
@@ -42,7 +39,7 @@ def known_files(
     candidates = [
         _Candidate(digest, document, _own_schema(document.value, filled))
         for digest, documents in read.items()
-        if not _has_secrets(contents[digest], documents)
+        if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
     ]
     valid = [
@@ -107,13 +104,6 @@ class _Candidate(NamedTuple):
     schema: Mapping[str, Any] | None
 
 
-def _has_secrets(data: bytes, documents: Sequence[CleanDocument]) -> bool:
-    if not may_hold_secrets(data):
-        return False
-    placeless: list[Any] = [_Placeless(document.value) for document in documents]
-    return bool(secrets(data, placeless, ""))
-
-
 def _record(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:
     """Return the record of a valid document; None if it is too long or has no JSON form."""
     value, schema = candidate.document.value, candidate.schema
@@ -144,7 +134,7 @@ def _identities(value: Mapping[str, Any], spec: JsonObject) -> Identities:
         kind=value["kind"],
         name=value["metadata"]["name"],
         packed=spec,
-        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else AS_IS,
+        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else DEFAULT_POLICY,
     )
     return tuple([(each, label_of(each)) for each in identities(manifest, spec, "")])
 
@@ -157,20 +147,6 @@ def _reconcile(policy: Mapping[str, Any]) -> Reconcile:
         on_change=policy.get("onChange", "keep"),
         on_delete=policy.get("onDelete", "keep"),
     )
-
-
-class _Placeless:
-    """Document without places, for the search for secrets, which needs only their number here."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def position(self, keys: object) -> Position:
-        from reconciler.manifests.yaml_places import Position  # with YAML's parser, which is slow to import
-
-        return Position(1, 1)
 
 
 def _is_long(value: Any) -> bool:

@@ -25,7 +25,6 @@ MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")
 _COARSEST_TICK = 2 * 10**9  # ns
 _MAX_READINGS = 3
-_MAX_OPEN = 32
 
 # O_PATH opens folders that this user may enter but not list.
 _OPEN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -58,9 +57,9 @@ class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
     signature: Signature
 
     @property
-    def real(self) -> Path:
-        """Its absolute path, without links."""
-        return Path(self.place)
+    def folder(self) -> str:
+        """The folder of `place`."""
+        return self.place.rpartition("/")[0]
 
 
 class FileContent(Struct, frozen=True, gc=False):
@@ -94,15 +93,13 @@ def can_be_trusted(signature: Signature, read_ns: int) -> bool:
 class Folders:
     """Reader of files by name in open folders, which follows no link that replaces a folder during the walk.
 
-    It opens the folders above a file name by name from the root, and keeps those of the last file open,
-    because the next file is usually in the same folder. Use it in a `with` statement, or call `close`; not
-    thread-safe.
+    It opens the folder of a file name by name from the root, and keeps it open, because the next file is
+    usually in the same folder. Use it in a `with` statement, or call `close`; not thread-safe.
     """
 
     def __init__(self) -> None:
         self._folder: str | None = None
-        # The open folders above the last file, from the root; the name "" replaces folders closed early.
-        self._open: list[tuple[str, int]] = []
+        self._descriptor = -1
 
     def __enter__(self) -> Folders:
         return self
@@ -111,9 +108,10 @@ class Folders:
         self.close()
 
     def close(self) -> None:
-        """Close the open folders; a later `read` opens them again."""
-        self._folder = None
-        self._close_below(0)
+        """Close the open folder; a later `read` opens it again."""
+        if self._folder is not None:
+            self._folder = None
+            os.close(self._descriptor)
 
     def read(self, file: ManifestFile) -> FileContent | Problem:
         """Return a regular file's content, at most MAX_FILE_BYTES, or the problem."""
@@ -123,7 +121,11 @@ class Folders:
         """Read the file at `place`, an absolute path without links; problems call it `path`."""
         folder, _, name = place.rpartition("/")
         try:
-            descriptor, _ = open_file(name, folder=self._descriptor(folder))
+            if folder != self._folder:
+                self.close()
+                self._descriptor = _open_folder(folder)
+                self._folder = folder
+            descriptor, _ = open_file(name, folder=self._descriptor)
         except IrregularFileError:
             return no_file(path)
         except OSError as error:
@@ -135,29 +137,17 @@ class Folders:
         finally:
             os.close(descriptor)
 
-    def _descriptor(self, folder: str) -> int:
-        if folder == self._folder:
-            return self._open[-1][1]
-        names = ["/", *filter(None, folder.split("/"))]
-        common = 0
-        while common < min(len(names), len(self._open)) and names[common] == self._open[common][0]:
-            common += 1
-        self._folder = None
-        self._close_below(common)
-        for name in names[common:]:
-            above = self._open[-1][1] if self._open else None
-            self._open.append((name, os.open(name, _OPEN_FOLDER, dir_fd=above)))
-            # A deep path must not use up the process's descriptors: the deepest folder is enough to go on.
-            if len(self._open) > _MAX_OPEN:
-                last = self._open.pop()[1]
-                self._close_below(0)
-                self._open.append(("", last))
-        self._folder = folder
-        return self._open[-1][1]
 
-    def _close_below(self, depth: int) -> None:
-        while len(self._open) > depth:
-            os.close(self._open.pop()[1])
+def _open_folder(folder: str) -> int:
+    """Open a folder by its absolute path, following no link on the way."""
+    descriptor = os.open("/", _OPEN_FOLDER)
+    for name in filter(None, folder.split("/")):
+        above = descriptor
+        try:
+            descriptor = os.open(name, _OPEN_FOLDER, dir_fd=above)
+        finally:
+            os.close(above)
+    return descriptor
 
 
 def read_file(real: Path, path: str) -> bytes | Problem:

@@ -88,16 +88,16 @@ def read_clean(chunk: Chunk) -> tuple[Any, int, int] | None:
 
     Returns:
         The document's value, the first line of its content, from 1, and the number of values that exist only
-        through aliases, as in `yaml_reader.Reading`; the line is 0 without a document.
+        through aliases, as in `yaml_reader.Content`; the line is 0 without a document.
     """
     if plain := read_plain_document(chunk):
         return *plain, 0
     from reconciler.manifests import yaml_reader  # with YAML's parser, which is slow to import
 
-    reading = yaml_reader.read(chunk)
-    if reading.flaws or reading.repeated:
+    content = yaml_reader.read(chunk)
+    if content.flaws or content.repeated:
         return None
-    return reading.value, reading.line, reading.aliased
+    return content.value, content.line, content.aliased
 
 
 def read_plain_document(chunk: Chunk) -> tuple[Any, int] | None:

@@ -71,11 +71,6 @@ class UnclearScalarError(ValueError):
         self.hint = hint
 
 
-def read_plain(text: str) -> Scalar:
-    """Return the value of the unquoted scalar `text`; raises UnclearScalarError."""
-    return plain_values[text]
-
-
 class _PlainValues(dict[str, Scalar]):
     """Cache of the values of unquoted scalars; keeps short ones, because most files share their words."""
 
@@ -89,7 +84,7 @@ class _PlainValues(dict[str, Scalar]):
 
 
 plain_values = _PlainValues()
-"""`plain_values[text]` equals `read_plain(text)`, but saves a function call for each scalar."""
+"""`plain_values[text]` is the value of the unquoted scalar `text`; raises UnclearScalarError."""
 
 
 def _read(text: str) -> Scalar:

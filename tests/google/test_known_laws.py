@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from reconciler.manifests import fast_validate, schemas
-from reconciler.manifests.cache import AS_IS, KnownDocument, KnownFile, digest_of
+from reconciler.manifests.cache import DEFAULT_POLICY, KnownDocument, KnownFile, digest_of
 from reconciler.manifests.examine import ExaminedFile, examine
 from reconciler.manifests.fast_validate import known_files
 from reconciler.manifests.files import ManifestFile, Signature
@@ -56,7 +56,7 @@ def named(document: KnownDocument) -> tuple[str, ...]:
         document.kind,
         document.name,
         document.spec,
-        reconcile=document.reconcile or AS_IS,
+        reconcile=document.reconcile or DEFAULT_POLICY,
     )
     return tuple((each, label_of(each)) for each in identities(manifest, manifest.spec, ""))
 
