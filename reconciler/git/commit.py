@@ -62,10 +62,6 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
     Return None without git or a checkout, or if the tree differs from its commit: by a changed tracked file,
     or by a file that git neither tracks nor ignores. The repository's filters don't run, so a file that a
     filter changed counts as different, unless its times are those in git's index.
-
-    Args:
-        root: A folder of the work tree.
-        environ: The environment variables, by default the process's.
     """
     environ = os.environ if environ is None else environ
     head = head_of(root, environ)
@@ -83,11 +79,6 @@ def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
 
     Both ends are excluded. The result is empty if no known commit is an ancestor of `head`, as after a
     force-push or in a shallow checkout.
-
-    Args:
-        root: A folder of the work tree.
-        head: The commit that is checked out.
-        known: Commits that were applied.
     """
     git = Git(root)
     names = [sha for sha in known if sha != head and SHA.fullmatch(sha)]

@@ -42,7 +42,6 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
     Args:
         root: A folder of a work tree; paths in the commit are relative to the same folder.
         name: The commit in git's notation: a branch, a tag, `HEAD^1`, a hash.
-        environ: The environment variables.
 
     Raises:
         UsageError: The folder is in no repository.
@@ -187,15 +186,11 @@ class Revision:
         for name, entry in self._tree(folder).items():
             below = (*place, name)
             if entry.is_link:
-                target = self._target_of_link(below, entry)
+                target = self.place(below)
                 if target is not None and (self.entry(target).is_folder or selects(name)):
                     yield target
             elif entry.is_folder or selects(name):
                 yield below
-
-    def _target_of_link(self, place: Names, entry: Entry) -> Names | None:
-        self._link(place, entry)
-        return self.place(place)
 
     def place(self, path: Names) -> Names | None:
         """Resolve a path, writing the links on the way; return None if it leads to no entry of the commit."""

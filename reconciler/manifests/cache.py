@@ -178,15 +178,8 @@ class CacheFile:
     """One file of a repository's cache.
 
     An authentication code with the user's key protects the file: a checkout can't bring a forged cache, and
-    the content of one cache file is refused under another name.
-
-    Args:
-        root: The repository's root.
-        name: The file's name.
-        environ: The environment variables.
-
-    Raises:
-        HomeError: The state folder must not be used.
+    the content of one cache file is refused under another name. The constructor raises HomeError if the state
+    folder must not be used.
     """
 
     def __init__(self, root: Path, name: str, environ: Mapping[str, str]) -> None:
@@ -294,11 +287,8 @@ class _Content(Struct, array_like=True):
 def cached_manifests(root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> Iterator[KnownFiles]:
     """Load the cache of a repository's manifests, and save it afterwards if it changed.
 
-    Args:
-        root: The repository's root.
-        filled: The fields that an environment's defaults give; they decide which manifests are valid, so that
-            each set of them has a cache of its own.
-        environ: The environment variables.
+    Each set of fields that an environment's defaults give (`filled`) has a cache of its own, as they decide
+    which manifests are valid.
     """
     tag = blake2b(",".join(sorted(filled)).encode(), digest_size=8).hexdigest()
     file = CacheFile(root, f"manifests-{tag}.bin", environ)

@@ -32,12 +32,8 @@ _validators: dict[int, tuple[Mapping[str, Any], Any]] = {}
 def findings(document: Document, schema: Mapping[str, Any], rules: Rules = lambda value: ()) -> list[Finding]:
     """Return the mistakes of a document by its schema and by further rules, in no particular order.
 
-    Values in the document's `unreadable` are skipped: reading the document has reported them.
-
-    Args:
-        document: Any document.
-        schema: Must not be changed afterwards.
-        rules: Rules on a value of any shape; they get the corrected copy.
+    Values in the document's `unreadable` are skipped: reading the document has reported them. The schema must
+    not be changed afterwards. The rules get the corrected copy.
     """
     errors = _errors(document.value, schema)
     if not errors and not document.unreadable:

@@ -29,9 +29,7 @@ def known_files(
 ) -> dict[bytes, KnownFile]:
     """Return the records of files that contain only valid manifests of the built-in engines.
 
-    Args:
-        contents: The files' bytes, by their digests.
-        filled: The fields that an environment's defaults give, so that a manifest may omit them.
+    `contents` are the files' bytes by their digests, `filled` the fields that manifests may omit.
     """
     # Each step runs for all files before the next step: parsing, matching a schema and the rest each fill a
     # processor's caches, and take a quarter longer when they alternate.
@@ -64,31 +62,21 @@ def known_files(
 
 
 def known_document(value: Mapping[str, Any], line: int, schema: Mapping[str, Any]) -> KnownDocument:
-    """Return the cache's record of a manifest that is valid by `schema`, without its identities.
-
-    Args:
-        value: The document.
-        line: Its first line in the file, from 1.
-        schema: Must not be changed afterwards.
-    """
-    return _make_record(value, line, canonical_spec(value["spec"], schema))
-
-
-def _make_record(
-    value: Mapping[str, Any], line: int, spec: JsonObject, identities: Identities = ()
-) -> KnownDocument:
-    metadata = value["metadata"]
+    """Return the cache's record of a manifest that is valid by `schema`; `line` is its first in the file."""
+    spec = canonical_spec(value["spec"], schema)
     package = value["package"]["path"] if "package" in value else ""
+    policy = _reconcile(value["reconcile"]) if "reconcile" in value else None
     return KnownDocument(
         line=line,
         api_version=value["apiVersion"],
         kind=value["kind"],
-        name=metadata["name"],
+        name=value["metadata"]["name"],
         spec=Raw(_packer.encode(spec)),
-        labels=metadata.get("labels", {}),
+        labels=value["metadata"].get("labels", {}),
         package=package,
-        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else None,
-        identities=identities,
+        reconcile=policy,
+        # The identity of a job with a package includes the code, which is read later.
+        identities=() if package else _identities(value, spec, policy or DEFAULT_POLICY),
         modules=tuple(module for _, module in python_modules(value)) if package else (),
     )
 
@@ -110,9 +98,7 @@ def _record(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None
     if schema is None or (has_aliases and _is_long(value)):
         return None
     try:
-        spec = canonical_spec(value["spec"], schema)
-        found = () if "package" in value else _identities(value, spec)
-        return _make_record(value, candidate.document.line, spec, found)
+        return known_document(value, candidate.document.line, schema)
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 
@@ -127,15 +113,10 @@ def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
     return schemas.manifest_schema(api_version, kind, filled) if is_own else None
 
 
-def _identities(value: Mapping[str, Any], spec: JsonObject) -> Identities:
+def _identities(value: Mapping[str, Any], spec: JsonObject, policy: Reconcile) -> Identities:
     # Only the fields that the hash covers.
-    manifest = Manifest(
-        api_version=value["apiVersion"],
-        kind=value["kind"],
-        name=value["metadata"]["name"],
-        packed=spec,
-        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else DEFAULT_POLICY,
-    )
+    name = value["metadata"]["name"]
+    manifest = Manifest(value["apiVersion"], value["kind"], name, spec, reconcile=policy)
     return tuple([(each, label_of(each)) for each in identities(manifest, spec, "")])
 
 

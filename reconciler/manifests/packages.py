@@ -101,12 +101,7 @@ def is_below_any(path: Path, folders: Set[Path]) -> bool:
 
 
 class Packages:
-    """Package folders of many manifests, each examined once.
-
-    Args:
-        root: The repository's root, without links.
-        package_of: Finds the package folder for a manifest's file; called for each manifest.
-    """
+    """Package folders of many manifests in a repository, each examined once; the root is without links."""
 
     def __init__(self, root: Path, package_of: PackageOf = package_folder) -> None:
         self._root = root

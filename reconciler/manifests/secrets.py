@@ -151,10 +151,7 @@ _WORDS = re.compile(r"(?:[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*|[A-Z]{2,}|[A-Za-z])?
 def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
     """Return a problem for each place of a file that seems to contain a secret; no problem quotes it.
 
-    Args:
-        data: The file's bytes; places may be inexact in a file that isn't UTF-8.
-        documents: The readable documents.
-        path: The file's name in the problems.
+    `documents` are the readable ones. Places may be inexact in a file that isn't UTF-8.
     """
     if not may_hold_secrets(data):
         return []

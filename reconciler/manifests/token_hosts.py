@@ -52,13 +52,9 @@ class TokenHosts(Struct, frozen=True):
     unused: str = ""
 
     def check(self, rule: OwnerHosts, root: Path, url: str, keys: tuple[str, ...]) -> None:
-        """Raise InvalidError if a setting leads to a URL that the rule doesn't permit.
+        """Raise InvalidError if the rule doesn't permit the URL that the setting at `keys` leads to.
 
-        Args:
-            rule: The rule of the token that requests to the URL carry.
-            root: The repository's root.
-            url: The address.
-            keys: The path to the setting in `reconciler.yaml`.
+        The rule is that of the token that requests to the URL carry.
         """
         refused = self.refusal(rule, url)
         if refused is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, msgpack
 
@@ -79,15 +79,9 @@ _results = msgpack.Decoder(list[_Read])
 class _FileReader:
     """Reader of files that skips those with a known content, and adds new valid ones to `known`."""
 
-    def __init__(self, known: KnownFiles) -> None:
+    def __init__(self, known: KnownFiles, folders: Folders) -> None:
         self._known = known
-        self._folders = Folders()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._folders.close()
+        self._folders = folders
 
     def contents(self, files: Sequence[ManifestFile]) -> Iterator[KnownFile | bytes | Problem]:
         """Yield each file's record if it is known or regular, else its bytes or the problem of reading it."""
@@ -180,7 +174,7 @@ class Validation:
         problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
         files: Number of files, without those in packages.
         invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
-        identities: Of each manifest; () if they aren't computed yet.
+        identities: Of each manifest; () for one with a package.
     """
 
     manifests: tuple[Manifest, ...]
@@ -214,8 +208,10 @@ def validate(
     """
     known = KnownFiles() if known is None else known
     known.set_filled(filled)
-    with _FileReader(known) as reader:
-        return _Validator(root, find_manifests(root, paths), reader, known, package_of).result(whole=whole)
+    found = find_manifests(root, paths)
+    with Folders() as folders:
+        reader = _FileReader(known, folders)
+        return _Validator(root, found, reader, known, package_of).result(whole=whole)
 
 
 def check_document(
@@ -223,14 +219,8 @@ def check_document(
 ) -> tuple[Any, list[Problem]]:
     """Return the value of a file with one document, such as `reconciler.yaml`, and its problems.
 
-    Args:
-        data: The file's bytes.
-        schema: The document's schema.
-        path: The file's name in the problems.
-        rules: Yields the mistakes that the schema cannot express; takes a document of any shape.
-
-    Returns:
-        The document's value, None for an empty file or with problems; and the problems, as in `Validation`.
+    The value is None for an empty file or with problems; these are as in `Validation`, and call the file
+    `path`.
     """
     if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []
@@ -334,6 +324,16 @@ class _Validator:
             }
         return conflicting
 
+    def _documents(
+        self, file: ManifestFile, found: KnownFile | ExaminedFile
+    ) -> Iterator[tuple[KnownDocument, PackageFolder | None]]:
+        """Yield the valid documents of a file, and their packages."""
+        if isinstance(found, KnownFile):
+            for each in found.documents:
+                yield each, self._packages.folder(file, each.package) if each.package else None
+        else:
+            yield from ((job.known, job.package) for job in found.checked if job.is_valid)
+
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         examined = [found for _, found in entries if not isinstance(found, KnownFile)]
         for each in examined:
@@ -346,15 +346,9 @@ class _Validator:
         manifests: list[Manifest] = []
         identities: list[Identities] = []
         for file, found in entries:
-            if isinstance(found, KnownFile):
-                for document in found.documents:
-                    package = self._packages.folder(file, document.package) if document.package else None
-                    manifests.append(_manifest(document, file.path, package, found.digest))
-                    identities.append(document.identities)
-            else:
-                valid = [job for job in found.checked if job.is_valid]
-                manifests += (_manifest(job.known, file.path, job.package, found.digest) for job in valid)
-                identities += (() for _ in valid)
+            for document, package in self._documents(file, found):
+                manifests.append(_manifest(document, file.path, package, found.digest))
+                identities.append(document.identities)
         invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
         return Validation(
             tuple(manifests), tuple(capped(problems)), len(entries), frozenset(invalid), tuple(identities)

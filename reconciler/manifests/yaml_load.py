@@ -79,12 +79,9 @@ def load_documents(data: bytes, path: str) -> tuple[list[Document], list[Problem
 
 
 def position_in(file: Path, keys: Keys, line: int = 0) -> tuple[int, int]:
-    """Return line and column of a field of a file that was valid when it was read.
+    """Return line and column of the field at `keys` in a file that was valid when it was read.
 
-    Args:
-        file: The file.
-        keys: The path to the field.
-        line: The first line of the field's document; 0 for the first document.
+    `line` is the first line of the field's document, 0 for the first document.
     """
     data = read_one(file, file.name)
     documents = [] if isinstance(data, Problem) else load_documents(data, file.name)[0]

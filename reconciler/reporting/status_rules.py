@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
@@ -192,8 +193,7 @@ def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
     if not drift:
         return plain_status("success", contexts.drift, "no drift")
     first = "; ".join(f"{finding.kind} {finding.job_name}" for finding in drift)
-    count = f"{len(drift)} finding{'' if len(drift) == 1 else 's'}"
-    return plain_status("failure", contexts.drift, f"{count}: {first}")
+    return plain_status("failure", contexts.drift, f"{counted(len(drift), 'finding')}: {first}")
 
 
 def changes_of(plan: Plan) -> dict[str, Change]:
@@ -392,17 +392,13 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
         else:
             well[verdict.word] += 1
     if well["succeeded"] == len(verdicts):
-        return f"{_count(len(verdicts))} succeeded"
+        return f"{counted(len(verdicts), 'job')} succeeded"
     live = (f", {number} {word}" for word, number in sorted(well.items()) if word != "succeeded")
-    counts = f"{well['succeeded']} of {_count(len(verdicts))} succeeded{''.join(live)}"
+    counts = f"{well['succeeded']} of {counted(len(verdicts), 'job')} succeeded{''.join(live)}"
     named = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(bad.items()))
     if len(named) + len(counts) > _ROOM:
         named = ", ".join(f"{len(names)} {word}" for word, names in sorted(bad.items()))
     return f"{named} · {counts}" if named else counts
-
-
-def _count(jobs: int) -> str:
-    return f"{jobs} job{'' if jobs == 1 else 's'}"
 
 
 def _claimed(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> list[tuple[Claim, Attempt]]:

@@ -23,7 +23,7 @@ from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.model.ports import Versioned
 from reconciler.planning.attempts import keys_of
 from reconciler.reporting.github.settings import Contexts, contexts_of
-from reconciler.reporting.status import CommitStatus, News, Over, news
+from reconciler.reporting.status import CommitStatus, Freshness, Over, freshness
 from reconciler.reporting.status_rules import (
     Telling,
     View,
@@ -170,13 +170,15 @@ def test_the_newest_attempt_decides_and_replaces_the_failure_before_it(
     assert before
     assert after
     assert (before.state, after.state) == ("failure", expected)
-    assert news(after, before) is News.NEW
-    assert not (expected == "pending" and news(before, after) is News.NEW), "older news of a slower report"
+    assert freshness(after, before) is Freshness.NEW
+    assert not (expected == "pending" and freshness(before, after) is Freshness.NEW), (
+        "older news of a slower report"
+    )
     retried = run_of(JOB, State.SUCCEEDED, 2, number=2)
     green = status([failed, retried], first, bound_to(JOB, retried, attempt=2))
     assert green
     assert green.state == "success"
-    assert news(green, after) is News.NEW
+    assert freshness(green, after) is Freshness.NEW
 
 
 def test_why_a_failed_attempt_is_not_followed_by_another() -> None:
@@ -223,8 +225,8 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
         status([structs.replace(run, state=State.RUNNING)], bound_to(JOB, run)),
         status([run], bound_to(JOB, run)),
     )
-    assert news(found, running) is News.NEW
-    assert news(found, ended) is News.KNOWN
+    assert freshness(found, running) is Freshness.NEW
+    assert freshness(found, ended) is Freshness.KNOWN
 
 
 class TestTwice:
@@ -325,10 +327,12 @@ class TestRollUp:
                 runs = [run_of(job, seen, number=n) for n, job in enumerate(there, 1)]
                 claims = [bound_to(j, r, commit=OTHER) for j, r in zip(there, runs, strict=True)]
                 found.append(roll_up(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
-        assert news(found[0], found[-1]) is News.KNOWN, "a job that waits says nothing over what is there"
+        assert freshness(found[0], found[-1]) is Freshness.KNOWN, (
+            "a job that waits says nothing over what is there"
+        )
         for earlier in found[3:-1]:
-            assert news(earlier, found[-1]) is News.OLD
-            assert news(found[-1], earlier) is News.NEW
+            assert freshness(earlier, found[-1]) is Freshness.OLD
+            assert freshness(found[-1], earlier) is Freshness.NEW
 
     def test_names_that_do_not_fit_are_counted(self) -> None:
         jobs = [wanted(f"a-job-with-a-rather-long-name-{n}") for n in range(9)]
@@ -432,8 +436,8 @@ class TestManyJobs:
         assert len(singles) == count
         assert all((status.over is Over.ANYTHING) == expected for status in singles)
         begun = replace(singles[0], description="begun")
-        assert news(singles[0], None) is (News.NEW if expected else News.KNOWN)
-        assert news(singles[0], begun) is News.NEW
+        assert freshness(singles[0], None) is (Freshness.NEW if expected else Freshness.KNOWN)
+        assert freshness(singles[0], begun) is Freshness.NEW
 
 
 def test_settled_jobs_of_earlier_commits_are_left_to_those() -> None:

@@ -76,13 +76,7 @@ class RefusedError(Exception):
 
 
 class GitHubApi:
-    """API of a repository; all failures are RefusedError.
-
-    Args:
-        purpose: The kind of reports, for messages.
-        sleep: Waits for a number of seconds.
-        chance: Returns a random number from 0 to below 1.
-    """
+    """API of a repository; all failures are RefusedError, with messages for a kind of reports (`purpose`)."""
 
     def __init__(
         self,

@@ -68,12 +68,7 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     """Create or update the pull request's comment of an environment.
 
     Two runs at once may create two comments. The newest is kept up to date, the others are reduced to a line
-    that refers to it.
-
-    Args:
-        api: For the purpose `COMMENTS`.
-        number: The pull request's number.
-        text: Its `comment_body` fits.
+    that refers to it. The API is for the purpose `COMMENTS`, and the `comment_body` of the text fits.
 
     Raises:
         RefusedError: GitHub refused a request, or the request failed.
