@@ -105,7 +105,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class DueStatuses:
     """Statuses to be posted for one commit's record.
 
     Attributes:
@@ -132,7 +132,7 @@ def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
     return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)
 
 
-def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
+def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> DueStatuses:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
     `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
@@ -142,7 +142,7 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
         status = plain_status("error", view.contexts.roll_up, text)
         # An existing roll-up means that another reconciler applied the commit and that its record is gone:
         # "superseded before it was applied" must not replace that result.
-        return Telling({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
+        return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
     verdicts = [
         _verdict(view, record.sha, name, job, superseded=_is_superseded(name, job, last))
@@ -159,7 +159,7 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
         by_commit[record.sha].append(_roll_up(view.contexts.roll_up, verdicts))
-    return Telling(dict(by_commit), all(verdict.final for verdict in verdicts))
+    return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
 def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
