@@ -134,15 +134,13 @@ class Revision:
     def lay_out(self, path: Names, selects: Selector, beside: Names = ()) -> bool:
         """Write a file, or the selected files below a folder, and the targets of links among them.
 
-        The `.gitignore` files of each folder and its parents are written too. Files that exist already stay.
+        Return True if the path exists in the commit. The `.gitignore` files of each folder and its parents
+        are written too. Files that exist already stay.
 
         Args:
             path: The path from the top, which may lead through links.
             selects: The selector of files in folders, and of links to files.
             beside: The path of a file; a folder that contains it isn't written.
-
-        Returns:
-            True if the path exists in the commit.
         """
         place = self.place(path)
         if place is None:

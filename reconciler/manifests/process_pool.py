@@ -1,8 +1,7 @@
 """Processes that share pure work; the share of a failed process stays undone.
 
-Forks start with everything that is read and imported, and cost little: with two processors, validating 10,000
-new manifests takes little more than half the time. The pools of the standard library add threads to the main
-process, and send each piece of work to a process that could find it in its own memory.
+Forks start with everything that is read and imported, and cost little, so that many new manifests take about
+half the time. The pools of the standard library add threads to the main process.
 """
 
 from __future__ import annotations

@@ -81,13 +81,10 @@ class Section:
 
 
 def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT) -> str:
-    """Return the plan within a limit, the most important parts first.
+    """Return the plan within a limit of bytes in UTF-8, at least 4,000, the most important parts first.
 
-    Details are left out before rows, and the least important rows first; the number left out is shown.
-
-    Args:
-        plan: The plan; a comparison with a commit that has no changes results in a single line.
-        limit: Bytes in UTF-8, at least 4,000; None for no limit.
+    Details are left out before rows, and the least important rows first; the number left out is shown. A
+    comparison without changes results in a single line.
     """
     if plan.comparison is not None:
         return _comparison_markdown(plan, plan.comparison, limit)

@@ -204,9 +204,7 @@ def changes_of(plan: Plan) -> dict[str, Change]:
 def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) -> CommitRecord:
     """Return the record of a commit whose plan is about to be executed.
 
-    Args:
-        blank: A record without jobs that names the commit and its time.
-        earlier: The commit's record from an earlier apply; None if there is none.
+    `blank` is a record without jobs that names the commit and its time, `earlier` that of an earlier apply.
     """
     before = earlier or replace(blank, whole=False)
     number = max(before.number, blank.number)
