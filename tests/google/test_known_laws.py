@@ -39,8 +39,8 @@ def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> KnownFile |
 def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:
     """A file as the close look sees it; packages aside, which other files decide about."""
 
-    def folder_of(place: str, written: str) -> PackageFolder:
-        return PackageFolder(Path(place), written, Path("/repository"))
+    def folder_of(file: ManifestFile, written: str) -> PackageFolder:
+        return PackageFolder(Path(file.place), written, Path("/repository"))
 
     found = examine(NO_FILE, data, filled, folder_of)
     for job in found.jobs:
