@@ -413,6 +413,18 @@ def test_the_key_lies_in_the_users_state_folder(root: Path, environ: dict[str, s
     assert not Path(environ["HOME"], ".local").exists()
 
 
+def test_key_is_made_when_a_cache_file_is_first_saved(root: Path, environ: dict[str, str]) -> None:
+    file = CacheFile(root, "one.bin", environ)
+    assert file.load() is None
+    assert not file.save(b"content", first=False)
+    assert not Path(environ["HOME"], ".local").exists()
+    assert file.save(b"content")
+    assert Path(environ["HOME"], ".local", "state", "reconciler", "key").is_file()
+    found = file.load()
+    assert found is not None
+    assert bytes(found) == b"content"
+
+
 # --- What stands in its way -----------------------------------------------------------------------------
 
 
