@@ -250,30 +250,30 @@ def fingerprint() -> bytes:
     Cached results are valid only with the same fingerprint.
 
     Raises:
-        OSError, LookupError: A file or library can't be found.
+        OSError, LookupError: A file or library can't be read.
     """
     digest = blake2b(digest_size=32)
     digest.update(f"{reconciler.__version__}\n{sys.version}\n{sys.implementation.cache_tag}\n".encode())
     own = Path(reconciler.__file__).parent
-    folders = [*((name, own / name) for name in _PACKAGES), ("schemas", schemas.folder())]
-    for name, folder in (*folders, *map(_installed, _LIBRARIES)):
-        digest.update(f"{name} {_files_of(folder)}\n".encode())
+    for folder in (*(own / name for name in _PACKAGES), schemas.folder()):
+        with os.scandir(folder) as entries:
+            sources = sorted(Path(entry.path) for entry in entries if entry.name.endswith((".py", ".json")))
+        for source in sources:
+            content = source.read_bytes()
+            digest.update(f"{folder.name} {source.name} {len(content)}\n".encode() + content)
+    for library in _LIBRARIES:
+        digest.update(f"{library} {_files_of(library)}\n".encode())
     return digest.digest()
 
 
-def _installed(library: str) -> tuple[str, Path]:
-    """Return a library's name and folder, without importing it."""
+def _files_of(library: str) -> list[tuple[str, int, int]]:
+    """Return name, size and modification time of each file of a library, without importing it."""
     found = PathFinder.find_spec(library)
     if found is None or not found.submodule_search_locations:
         raise LookupError(library)
-    return library, Path(found.submodule_search_locations[0])
-
-
-def _files_of(folder: Path) -> list[tuple[str, int, int]]:
-    """Return name, size and modification time of each file in a folder: reading all would take longer."""
-    with os.scandir(folder) as entries:
+    with os.scandir(found.submodule_search_locations[0]) as entries:
         status = {entry.name: entry.stat() for entry in entries if entry.is_file()}
-    return sorted((name, found.st_size, found.st_mtime_ns) for name, found in status.items())
+    return sorted((name, each.st_size, each.st_mtime_ns) for name, each in status.items())
 
 
 class _Content(Struct, array_like=True):
