@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
@@ -104,7 +105,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class DueStatuses:
     """Statuses to be posted for one commit's record.
 
     Attributes:
@@ -131,7 +132,7 @@ def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
     return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)
 
 
-def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
+def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> DueStatuses:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
     `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
@@ -141,7 +142,7 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
         status = plain_status("error", view.contexts.roll_up, text)
         # An existing roll-up means that another reconciler applied the commit and that its record is gone:
         # "superseded before it was applied" must not replace that result.
-        return Telling({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
+        return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
     verdicts = [
         _verdict(view, record.sha, name, job, superseded=_is_superseded(name, job, last))
@@ -158,7 +159,7 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
         by_commit[record.sha].append(_roll_up(view.contexts.roll_up, verdicts))
-    return Telling(dict(by_commit), all(verdict.final for verdict in verdicts))
+    return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
 def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
@@ -192,8 +193,7 @@ def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
     if not drift:
         return plain_status("success", contexts.drift, "no drift")
     first = "; ".join(f"{finding.kind} {finding.job_name}" for finding in drift)
-    count = f"{len(drift)} finding{'' if len(drift) == 1 else 's'}"
-    return plain_status("failure", contexts.drift, f"{count}: {first}")
+    return plain_status("failure", contexts.drift, f"{counted(len(drift), 'finding')}: {first}")
 
 
 def changes_of(plan: Plan) -> dict[str, Change]:
@@ -204,9 +204,7 @@ def changes_of(plan: Plan) -> dict[str, Change]:
 def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) -> CommitRecord:
     """Return the record of a commit whose plan is about to be executed.
 
-    Args:
-        blank: A record without jobs that names the commit and its time.
-        earlier: The commit's record from an earlier apply; None if there is none.
+    `blank` is a record without jobs that names the commit and its time, `earlier` that of an earlier apply.
     """
     before = earlier or replace(blank, whole=False)
     number = max(before.number, blank.number)
@@ -392,17 +390,13 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
         else:
             well[verdict.word] += 1
     if well["succeeded"] == len(verdicts):
-        return f"{_count(len(verdicts))} succeeded"
+        return f"{counted(len(verdicts), 'job')} succeeded"
     live = (f", {number} {word}" for word, number in sorted(well.items()) if word != "succeeded")
-    counts = f"{well['succeeded']} of {_count(len(verdicts))} succeeded{''.join(live)}"
+    counts = f"{well['succeeded']} of {counted(len(verdicts), 'job')} succeeded{''.join(live)}"
     named = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(bad.items()))
     if len(named) + len(counts) > _ROOM:
         named = ", ".join(f"{len(names)} {word}" for word, names in sorted(bad.items()))
     return f"{named} · {counts}" if named else counts
-
-
-def _count(jobs: int) -> str:
-    return f"{jobs} job{'' if jobs == 1 else 's'}"
 
 
 def _claimed(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> list[tuple[Claim, Attempt]]:

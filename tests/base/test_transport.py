@@ -45,7 +45,6 @@ from reconciler.base.http import (
     NotSentError,
     RetryingReads,
     retry_after,
-    send_idempotent,
 )
 from reconciler.base.http import send as sending
 from reconciler.base.http.connection import Connection, time_since_boot, write_request
@@ -709,7 +708,8 @@ def test_reads_are_repeated_until_the_server_is_back(
 ) -> None:
     server = serve(answer(503), reset, answer(429, b"", retry_after="7"), answer(200, b"[]"))
     waited: list[float] = []
-    response = send_idempotent(transport, request_to(server, "GET"), sleep=waited.append, random=lambda: 0.0)
+    reads = RetryingReads(transport, sleep=waited.append, random=lambda: 0.0)
+    response = reads.send(request_to(server, "GET"))
     assert (response.status, response.body) == (200, b"[]")
     assert waited == [0.5, 1.0, 7.0]
 
@@ -763,10 +763,9 @@ def test_writes_are_never_repeated(
 
 def test_the_last_attempt_decides(transport: DirectTransport, serve: Callable[..., RawServer]) -> None:
     server = serve(answer(503), answer(503), send_then_close(b""))
+    reads = RetryingReads(transport, sleep=lambda _: None, random=lambda: 0.0, attempts=3)
     with pytest.raises(NoAnswerError):
-        send_idempotent(
-            transport, request_to(server, "GET"), attempts=3, sleep=lambda _: None, random=lambda: 0.0
-        )
+        reads.send(request_to(server, "GET"))
     assert len(server.arrived) == 3
 
 
@@ -795,14 +794,9 @@ def test_the_delays_grow_have_chance_and_an_end(
     headers = {} if asked is None else {"retry-after": str(asked)}
     busy = HttpResponse(given_each, headers, b"") if isinstance(given_each, int) else given_each
     transport, waited = Always(busy), list[float]()
+    reads = RetryingReads(transport, waited.append, lambda: chance, attempts)
     with suppress(ServiceError):
-        send_idempotent(
-            transport,
-            HttpRequest("GET", "http://x/"),
-            attempts=attempts,
-            sleep=waited.append,
-            random=lambda: chance,
-        )
+        reads.send(HttpRequest("GET", "http://x/"))
     assert transport.sent == attempts
     assert len(waited) == attempts - 1
     wanted = 0 if isinstance(busy, ServiceError) else asked or 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from reconciler.manifests import fast_validate, schemas
-from reconciler.manifests.cache import AS_IS, KnownDocument, KnownFile, digest_of
+from reconciler.manifests.cache import DEFAULT_POLICY, KnownDocument, KnownFile, digest_of
 from reconciler.manifests.examine import ExaminedFile, examine
 from reconciler.manifests.fast_validate import known_files
 from reconciler.manifests.files import ManifestFile, Signature
@@ -39,8 +39,8 @@ def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> KnownFile |
 def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:
     """A file as the close look sees it; packages aside, which other files decide about."""
 
-    def folder_of(place: str, written: str) -> PackageFolder:
-        return PackageFolder(Path(place), written, Path("/repository"))
+    def folder_of(file: ManifestFile, written: str) -> PackageFolder:
+        return PackageFolder(Path(file.place), written, Path("/repository"))
 
     found = examine(NO_FILE, data, filled, folder_of)
     for job in found.jobs:
@@ -56,7 +56,7 @@ def named(document: KnownDocument) -> tuple[str, ...]:
         document.kind,
         document.name,
         document.spec,
-        reconcile=document.reconcile or AS_IS,
+        reconcile=document.reconcile or DEFAULT_POLICY,
     )
     return tuple((each, label_of(each)) for each in identities(manifest, manifest.spec, ""))
 

@@ -15,9 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reconciler.base.diagnostics import Problem
-from reconciler.manifests import yaml_places, yaml_reader
-from reconciler.manifests.yaml_load import Document, load_documents
-from reconciler.manifests.yaml_scalars import MAX_INTEGER, UnclearScalarError, read_plain
+from reconciler.manifests import yaml_document, yaml_reader
+from reconciler.manifests.yaml_document import Document
+from reconciler.manifests.yaml_load import load_documents
+from reconciler.manifests.yaml_scalars import MAX_INTEGER, UnclearScalarError, plain_values
 from tests.yaml_styles import written
 
 MANIFEST = """\
@@ -103,7 +104,7 @@ def same(left: Any, right: Any) -> bool:
     ],
 )
 def test_what_all_yaml_readers_agree_on(text: str, value: Any) -> None:
-    assert same(read_plain(text), value)
+    assert same(plain_values[text], value)
 
 
 @pytest.mark.fault(38)
@@ -141,7 +142,7 @@ def test_what_all_yaml_readers_agree_on(text: str, value: Any) -> None:
 )
 def test_what_they_read_differently_is_refused_with_what_to_write(text: str, hint: str) -> None:
     with pytest.raises(UnclearScalarError) as caught:
-        read_plain(text)
+        plain_values[text]
     assert caught.value.hint == hint
 
 
@@ -187,7 +188,7 @@ def test_a_scalar_is_what_both_versions_read_or_refused(text: str) -> None:
     older, newer = _by_yaml_1_1(text), _by_yaml_1_2(text)
     has_exponent = re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+|\.[0-9]+[eE][-+]?[0-9]+", text)
     try:
-        ours = read_plain(text)
+        ours = plain_values[text]
     except UnclearScalarError:
         ours = UnclearScalarError
     if has_exponent and math.isfinite(float(text)):
@@ -233,7 +234,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both parsers that PyYAML may have."""
     if request.param == "pure Python":
         monkeypatch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
-        monkeypatch.setattr(yaml_places, "_Loader", yaml.SafeLoader)
+        monkeypatch.setattr(yaml_document, "_Loader", yaml.SafeLoader)
     return str(request.param)
 
 

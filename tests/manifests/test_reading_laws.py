@@ -539,8 +539,7 @@ def test_a_file_may_hold_as_many_documents_as_the_helpful_way_takes(monkeypatch:
 
 def test_what_is_remembered_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     values, lines = plain_reader.plain_values, plain_reader._lines
-    for module in ("plain_reader", "yaml_scalars"):
-        monkeypatch.setattr(f"reconciler.manifests.{module}._MOST_KEPT", 3)
+    monkeypatch.setattr("reconciler.manifests.yaml_scalars._MOST_KEPT", 3)
     values.clear()
     lines.clear()
     for number in range(10):

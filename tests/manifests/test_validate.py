@@ -1031,7 +1031,7 @@ def test_validating_imports_nothing_slow() -> None:
 def test_a_valid_file_needs_no_places(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second reading is for what is wrong."""
     write(root, "jobs/job.yaml", CUSTOM_JOB)
-    monkeypatch.setattr("reconciler.manifests.yaml_places._Loader", None)
+    monkeypatch.setattr("reconciler.manifests.yaml_document._Loader", None)
     assert len(check(root).manifests) == 1
 
 

@@ -22,7 +22,7 @@ from watching import PATIENCE, until, watching
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
-from reconciler.manifests.cache import ManifestCache
+from reconciler.manifests.cache import cached_manifests
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
@@ -505,8 +505,8 @@ class TestPasses:
         loop.turn()
         environ = {**os.environ}
         filled: frozenset[str] = frozenset()
-        kept = ManifestCache(repository.root, filled, environ).load()
-        assert len(kept.places) == 3, "the first pass left what it found out to other commands"
+        with cached_manifests(repository.root, filled, environ) as kept:
+            assert len(kept.places) == 3, "the first pass left what it found out to other commands"
         manifests = loop.cache.manifests
         assert manifests is not None
         assert {Path(place.place).name for place in manifests.places} == {"one.yaml", "three.yaml"}

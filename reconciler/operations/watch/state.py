@@ -9,8 +9,7 @@ from pathlib import Path
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.google.incremental import Memory
-from reconciler.manifests.cache import ManifestCache
-from reconciler.manifests.cache import Memory as ManifestMemory
+from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
@@ -141,7 +140,7 @@ class LoopCache:
 
     def __init__(self) -> None:
         self.service = Memory()
-        self.manifests: ManifestMemory | None = None
+        self.manifests: KnownFiles | None = None
 
     def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
         """Return the jobs of the checkout's manifests; raise InvalidError with every problem.
@@ -150,9 +149,6 @@ class LoopCache:
         """
         if self.manifests is not None:
             return load_desired(config, environment, [], self.manifests)
-        cache = ManifestCache(config.root, frozenset(environment.defaults), checkout.environ)
-        self.manifests = cache.load()
-        try:
+        filled = frozenset(environment.defaults)
+        with cached_manifests(config.root, filled, checkout.environ) as self.manifests:
             return load_desired(config, environment, [], self.manifests)
-        finally:
-            cache.save(self.manifests)
