@@ -21,6 +21,7 @@ from held_service import HeldService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from noted_locks import Meeting
+from waiting import PATIENCE
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
@@ -272,7 +273,7 @@ def outcome(act: Callable[[], Any]) -> Any:
 
 
 def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() -> None:
-    meet = threading.Barrier(3, timeout=30)
+    meet = threading.Barrier(3, timeout=PATIENCE)
 
     def call(number: int, error: str = "") -> Callable[[], int]:
         def made() -> int:
@@ -354,7 +355,7 @@ def test_a_client_is_built_once_for_all_threads(monkeypatch: pytest.MonkeyPatch)
 def test_threads_share_a_collection() -> None:
     """Each request is its own, whichever thread makes it."""
     count = 8
-    meet = threading.Barrier(count, timeout=30)
+    meet = threading.Barrier(count, timeout=PATIENCE)
 
     @dataclass
     class Echo:
@@ -397,5 +398,5 @@ print([name for name in ("googleapiclient", "httplib2", "google.auth") if name i
 def test_a_look_loads_no_client(tmp_path: Path) -> None:
     with HeldService(tmp_path / "home").running() as service:
         command = [sys.executable, "-c", LOOK, str(service.home)]
-        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert (told.stdout, told.stderr) == ("0\n[]\n", "")

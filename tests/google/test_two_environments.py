@@ -16,6 +16,7 @@ from held_service import HeldService
 from repository import IMAGE, Repository
 from tls import behind_tls
 from token_server import private_key, token_server
+from waiting import PATIENCE
 
 ENVIRONMENT = """
   {name}:
@@ -170,7 +171,7 @@ def test_watch_waits_for_settings_whose_environments_share_nothing(cloud: Cloud)
         assert 'environments "staging" and "production" share' in watch.stderr.readline()
     finally:
         watch.terminate()
-        watch.communicate(timeout=60)
+        watch.communicate(timeout=PATIENCE)
     assert cloud.starts() == 0
 
 

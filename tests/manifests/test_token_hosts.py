@@ -22,6 +22,7 @@ from raw_server import Arrived, Behaviour, RawServer, answer
 from repository import Repository
 from tls import behind_tls, server_tls
 from token_server import private_key, token_server
+from waiting import PATIENCE
 from watching import watching
 
 from reconciler.base.errors import InvalidError, ServiceError
@@ -681,7 +682,12 @@ def test_files_of_a_checkout_name_no_credentials(tmp_path: Path, key: str, serve
         (root / name).write_text(text)
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "NO_GCE_CHECK": "true"}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", FOUND], cwd=root, env=environ, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", FOUND],
+        cwd=root,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert "no usable Google credentials" in done.stdout, done.stderr
     assert stranger.connections == 0
@@ -723,7 +729,7 @@ def test_the_metadata_server_is_asked_by_plain_http(tmp_path: Path, serve: Serve
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert f"Bearer {TOKEN}" in done.stdout, done.stdout + done.stderr
     assert not any(request.body or "authorization" in request.headers for request in server.arrived)

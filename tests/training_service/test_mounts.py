@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import trainers
-from runs import Run, Starter, lives, nothing_is_left_of, until
+from runs import Run, Starter, lives, nothing_is_left_of
 from served import Service
+from waiting import until
 
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner import mounts
