@@ -25,6 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped, as CI does")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what uses the wheelhouse: it starts the command, the service or an installer."""
+    for item in items:
+        if "wheelhouse" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With `--no-skips`, skipped tests fail the run: what CI didn't try must not pass for tested."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,6 +31,7 @@ from reconciler.training_service.state.run_folder import (
     STOPPED,
     SUCCEEDED,
     Ending,
+    RunSpec,
     locked,
     run_folder,
     write_json,
@@ -48,6 +50,7 @@ def test_a_job_runs_to_its_end(bench: Bench) -> None:
         """
         import os, sys
         from pathlib import Path
+from typing import Any
         Path(os.environ["OUT"], "told").write_text(
             os.environ["STORAGE_EMULATOR_HOST"] + " " + str(os.listdir(os.environ["RECONCILER_GCS_DIR"])))
         """,
@@ -259,7 +262,17 @@ def test_a_job_without_a_run_is_started(bench: Bench) -> None:
     assert len(bench.starts()) == 1
 
 
-def test_a_cancelled_job_ends_with_all_its_processes(bench: Bench) -> None:
+def test_a_cancelled_job_ends_with_all_its_processes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def hurried(*arguments: Any) -> Any:
+        spec = launch(*arguments)
+        assert isinstance(spec, RunSpec)
+        given.append(spec.grace)
+        return replace(spec, grace=0.5)
+
+    launch = attempts.launch
+    monkeypatch.setattr(attempts, "launch", hurried)
     source = """
         import os, pathlib, signal, time
         signal.signal(signal.SIGTERM, lambda *_: None)
@@ -274,8 +287,7 @@ def test_a_cancelled_job_ends_with_all_its_processes(bench: Bench) -> None:
     job = bench.submit(source)
     bench.until(bench.running)
     bench.until(lambda: bench.state(job) is JobState.RUNNING)
-    spec = json.loads(bench.folder(job).spec.read_text())
-    assert spec["grace"] == 10.0
+    assert given == [10.0]
     assert len(bench.processes()) >= 4
     bench.cancel(job, "The user has had enough.")
     found = bench.ended(job)
