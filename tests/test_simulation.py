@@ -18,8 +18,8 @@ from simulation.trace import text_of
 from waiting import PATIENCE
 
 TESTS = Path(__file__).parent
-SEEDS = range(150)
-SEEDS_BEYOND = range(80)
+SEEDS = range(100)
+SEEDS_BEYOND = range(40)
 SEEN = ("adoptions", "cancels", "jobs made", "retries", "takeovers")
 """What must have happened for the runs to say anything."""
 

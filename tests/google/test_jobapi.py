@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from held_service import HeldService
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opened import LOCATION, PROJECT, connected, opened
 from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
@@ -305,7 +305,6 @@ def a_body(value: Any) -> bytes:
     return json.dumps(value).replace(f'"{HUGE}"', "9" * 5000).encode()
 
 
-@settings(deadline=None)
 @given(STATUSES, HEADERS, LIKELY)
 def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     status: int, headers: dict[str, str], value: Any

@@ -100,7 +100,7 @@ def taken_apart(url: str) -> tuple[object, ...]:
     return parts.scheme, parts.netloc, parts.path, query, parts.fragment
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(method=st.sampled_from(sorted(NAMES)), parts=st.lists(PART, min_size=3, max_size=3), data=st.data())
 def test_jobs_are_asked_for_where_the_official_client_asks(
     method: str, parts: list[str], data: st.DataObject
@@ -125,7 +125,7 @@ def test_a_name_stays_a_part_of_the_path() -> None:
     assert (parts.path, parts.query) == ("/v1/projects/p/jobs/a%3Falt=media%23b%252F", "alt=json")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(bucket=TEXT.filter(bool), name=TEXT.filter(bool), token=st.none() | TEXT, media=st.booleans())
 def test_objects_are_asked_for_where_the_official_client_asks(
     bucket: str, name: str, token: str | None, media: bool
@@ -217,7 +217,6 @@ LIKELY = st.fixed_dictionaries(
 PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, object_store._PAGES]
 
 
-@settings(deadline=None)
 @given(
     pages=st.sampled_from(PAGES),
     items=st.lists(LIKELY | ANY, max_size=3),

@@ -211,7 +211,7 @@ PERMITTED = {
 }
 
 
-@settings(max_examples=1000, deadline=None)  # a first connection reads what TLS trusts
+@settings(max_examples=1000)  # a first connection reads what TLS trusts
 @given(scheme=SCHEMES, text=TEXTS, allows=st.booleans(), owner=st.sampled_from([GOOGLE, GITHUB]))
 @example(scheme="https://", text="storage.googleapis.com/", allows=False, owner=GOOGLE)
 @example(scheme="https://", text="GoogleApis.COM:443", allows=False, owner=GOOGLE)
@@ -285,7 +285,6 @@ ENTRIES = st.tuples(
 ).map("".join)
 
 
-@settings(deadline=None)
 @given(entries=st.lists(ENTRIES, max_size=4), in_file=st.booleans())
 @example(entries=["google:h", "github:h:8443"], in_file=False)
 @example(entries=["google", "github:github:8443"], in_file=True)
