@@ -34,6 +34,7 @@ from raw_server import (
 )
 from raw_server import FAULTS as ALL_FAULTS
 from tls import Loopback
+from waiting import PATIENCE, patience
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
@@ -155,7 +156,7 @@ def test_a_request_without_a_good_answer_arrives_once(
     if warm:
         transport.send(HttpRequest("GET", f"{server.url}/warm"))
     with pytest.raises(NoAnswerError) as caught:
-        transport.send(request_to(server, method, timeout=1.0 if fault in SLOW else 30.0))
+        transport.send(request_to(server, method, timeout=patience(1.0) if fault in SLOW else PATIENCE))
     assert [request.target for request in server.arrived[warm:]] == ["/v1/jobs?alt=json"]
     assert SECRET not in all_text(caught.value)
     assert str(caught.value).startswith(f"no whole answer from {server.url}: ")
@@ -170,7 +171,7 @@ def test_over_tls_too(
     server = serve(FAULTS[fault], tls=server_tls)
     with pytest.raises(NoAnswerError) as caught:
         DirectTransport(Loopback(), max_body=10_000).send(
-            request_to(server, timeout=1.0 if fault in SLOW else 30.0)
+            request_to(server, timeout=patience(1.0) if fault in SLOW else PATIENCE)
         )
     assert server.count("POST") == len(server.arrived) == 1
     assert SECRET not in all_text(caught.value)
@@ -273,7 +274,7 @@ def test_rest_of_request_is_not_sent_after_pause() -> None:
     moments = iter((0.0, 1.0, 61.0))
     request = b"POST / HTTP/1.1\r\n\r\n" + b"x" * (1 << 24)
     with ours, theirs:
-        theirs.settimeout(10)
+        theirs.settimeout(PATIENCE)
         with pytest.raises(TimeoutError):
             write_request(ours, request, 60.0, lambda: next(moments))
         ours.close()

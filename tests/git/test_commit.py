@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from reconciler.git.commit import MAX_PASSED_OVER, Head, commit_of, head_of, passed_over, still_at
 
@@ -208,7 +209,7 @@ def test_none_of_the_repositorys_code_runs(
     assert not trace.exists()
 
     make_git_read(root, time=2)
-    subprocess.run(["git", "status"], cwd=root, check=False, capture_output=True, timeout=30)
+    subprocess.run(["git", "status"], cwd=root, check=False, capture_output=True, timeout=PATIENCE)
     assert trace.exists(), "plain git doesn't run it either: this test shows nothing"
 
 

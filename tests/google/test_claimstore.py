@@ -146,7 +146,10 @@ def test_a_wrong_generation_is_no_version(generation: str) -> None:
         store_at(server).read(CLAIM.id)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(error=st.text(max_size=1000), path=st.text(max_size=60), owner=st.text(max_size=60))
 def test_any_text_in_a_claim_comes_back(session: Session, error: str, path: str, owner: str) -> None:
     claim = replace(CLAIM, error=error, path=path, owner=owner)

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from held_service import HeldService
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opened import LOCATION, PROJECT, connected, opened
 from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
+from waiting import patience
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
@@ -213,7 +214,7 @@ def test_whatever_does_not_certainly_refuse_or_name_a_job_is_unknown(fate: Behav
 @pytest.mark.fault(2)
 def test_a_create_whose_answer_never_comes_is_unknown() -> None:
     with RawServer([silence]).running() as server:
-        engine = engine_class(AIPLATFORM_V1)(connected(server.url, timeout=0.3))
+        engine = engine_class(AIPLATFORM_V1)(connected(server.url, timeout=patience(0.3)))
         jobs = EngineJobs("acme-jobs", lambda version: engine, [AIPLATFORM_V1])
         assert isinstance(jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL), Unknown)
     assert len(server.arrived) == 1
@@ -304,7 +305,6 @@ def a_body(value: Any) -> bytes:
     return json.dumps(value).replace(f'"{HUGE}"', "9" * 5000).encode()
 
 
-@settings(deadline=None)
 @given(STATUSES, HEADERS, LIKELY)
 def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     status: int, headers: dict[str, str], value: Any

@@ -121,7 +121,7 @@ class Looks(RuleBasedStateMachine):
 
 
 TestLooks = Looks.TestCase
-TestLooks.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestLooks.settings = settings(max_examples=40, stateful_step_count=25)
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ ODD_VALUES: list[Any] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) -> None:
     """Good manifests with values exchanged or taken away, however they are written."""
@@ -148,7 +148,7 @@ def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) ->
     compare(data.draw(written(value)).encode(), data.draw(st.sampled_from([frozenset(), FILLED])))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_no_text_makes_the_quick_look_say_more_than_the_close_one(data: st.DataObject) -> None:
     text = json.dumps(data.draw(st.sampled_from(list(GOOD.values()))), indent=1)
@@ -208,7 +208,7 @@ def test_jobs_of_other_engines_are_not_known(monkeypatch: pytest.MonkeyPatch) ->
 
 @example([b"", b"no manifest", json.dumps(GOOD["Job"]).encode()])
 @given(st.lists(st.sampled_from([json.dumps(value).encode() for value in GOOD.values()] + [b"a: [", b"{}"])))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_many_files_at_once_are_known_as_each_for_itself(contents: list[bytes]) -> None:
     found = known_files({digest_of(data): data for data in contents})
     assert [found.get(digest_of(data)) for data in contents] == [known_file(data) for data in contents]

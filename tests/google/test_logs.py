@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from held_service import HeldService
 from repository import Repository, Result
+from waiting import PATIENCE, until
 
 from reconciler import cli
 from reconciler.base.errors import NotFoundError
@@ -23,7 +23,6 @@ from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.state.records import UNFINISHED, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
 
-PATIENCE = 60.0
 NOW = datetime.now(UTC)
 
 HEAD = """
@@ -146,13 +145,6 @@ def told(result: Result) -> list[str]:
     """What stands after each line's time."""
     assert result.code == 0, result.err
     return [line.partition("Z ")[2] for line in result.out.splitlines()]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_lines_of_one_replica_have_no_column_for_it(one: Job) -> None:

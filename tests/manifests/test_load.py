@@ -182,7 +182,7 @@ WORD_LIKE = st.sampled_from(
 
 
 @pytest.mark.fault(38)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(NUMBER_LIKE | WORD_LIKE)
 def test_a_scalar_is_what_both_versions_read_or_refused(text: str) -> None:
     older, newer = _by_yaml_1_1(text), _by_yaml_1_2(text)
@@ -238,14 +238,14 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), DOCUMENTS)
 def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, value: Any) -> None:
     text = data.draw(written(value))
     assert _sorted(loaded(text)) == _sorted(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(DOCUMENTS)
 def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
     plain = yaml.safe_dump(value, allow_unicode=True, default_style='"')
@@ -676,7 +676,7 @@ def check_loading(data: bytes) -> list[Document]:
     return documents
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
 )
@@ -689,7 +689,7 @@ def test_any_bytes_give_documents_and_problems(data: bytes) -> None:
     check_loading(data)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(mutated())
 def test_any_damage_to_a_manifest_gives_documents_and_problems(data: bytes) -> None:
     check_loading(data)
@@ -720,7 +720,7 @@ def test_the_slower_parser_reads_the_corpus_as_the_quicker_one_does(slower: Any)
         assert [document.value for document in slow_documents] == [document.value for document in documents]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(mutated())
 def test_where_both_parsers_read_they_read_the_same(data: bytes) -> None:
     documents, problems = load_documents(data, "job.yaml")

@@ -346,7 +346,6 @@ def test_annotations_do_not_quote_it(repository: Repository) -> None:
     assert RANDOM[:8] not in done.out
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_looked_through(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     root = tmp_path_factory.mktemp("any")
@@ -408,7 +407,7 @@ def suspicious(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.fault(46)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(suspicious())
 @example(b"://\xc2\xa0:abc@")
 @example(b"://a\x1c:abc@")
@@ -471,6 +470,7 @@ def test_no_text_takes_long(tmp_path: Path, unit: str) -> None:
     validate_within(10, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize(
     "unit",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
@@ -91,7 +91,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([field.name for field in fields(Claim)] + ["key", "attempt"]), JSON))
 def test_any_json_is_a_claim_or_none(change: dict[str, Any]) -> None:
     try:

@@ -117,7 +117,7 @@ def spelt_otherwise(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.fault(20)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_how_a_manifest_is_written_makes_no_other_job(root: Path, data: st.DataObject) -> None:
     """Order, quotes, indentation, comments, anchors, line ends, byte order mark; and where it stands."""
@@ -214,7 +214,7 @@ TEXTS = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_si
 
 
 @pytest.mark.fault(20)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(one=TEXTS, other=TEXTS)
 def test_two_lists_of_arguments_are_the_same_job_only_if_they_are_equal(
     root: Path, one: list[str], other: list[str]
@@ -228,7 +228,7 @@ def test_two_lists_of_arguments_are_the_same_job_only_if_they_are_equal(
 
 
 @pytest.mark.fault(20)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_byte_of_the_code_makes_another_job(tmp_path_factory: Any, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(CODE)))

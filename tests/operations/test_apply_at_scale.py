@@ -18,6 +18,7 @@ import pytest
 import urllib3
 from fault_proxy import Fault, FaultProxy, Request, Rule
 from held_service import HeldService
+from waiting import PATIENCE
 
 from reconciler.base.concurrency import MOST
 from reconciler.base.errors import ServiceError
@@ -206,7 +207,7 @@ def test_an_interrupted_apply_of_many_ends_soon_and_sends_nothing_more(
             assert held.all_here.wait(120)
             process.send_signal(number)
             # Their answers are held until it has ended: it waits for none of them.
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE)
             sent = held.creates
         finally:
             process.kill()

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from repository import Repository, Result
 from test_identity_condition import GENUINE, allows
+from waiting import PATIENCE
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.cli import run
@@ -820,7 +821,7 @@ def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, si
     empty.write(".vscode/config.schema.json", json.dumps({"$comment": texts.RENEWED}))
     before = empty.files()
     process = empty.start("init", program=str(program))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (1, "")
     assert "can't be written, and nothing was: File too large" in err
     assert empty.files() == before

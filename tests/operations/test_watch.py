@@ -18,7 +18,8 @@ from fault_proxy import FaultProxy, Request
 from github_server import GitHubServer
 from held_service import HeldService
 from repository import Repository
-from watching import PATIENCE, until, watching
+from waiting import PATIENCE, until
+from watching import watching
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse

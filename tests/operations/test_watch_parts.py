@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from in_memory import Commands, commands_in
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 from watchdog.events import DirModifiedEvent
 from watchdog.observers import Observer
-from watching import until
 
 from reconciler.base.errors import InvalidError, ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError

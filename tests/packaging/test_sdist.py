@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.manifests.settings import Environment
@@ -179,6 +179,7 @@ def pip(python: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pip_installs_it_and_the_module_runs(
     layout: str, environment: Path, wheelhouse: Path, tmp_path: Path
@@ -355,7 +356,6 @@ FILES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(FILES, max_size=5, unique_by=lambda file: file.path))
 def test_tar_reads_what_was_written(files: list[SourceFile]) -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_gz(files)), mode="r:gz") as archive:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_image import DEADLINE, IMAGE, containers_of
-from runs import until
+from container_image import IMAGE, containers_of
+from waiting import PATIENCE, until
 
 from reconciler.training_service.jobs import machines
 from reconciler.training_service.runner.containers import (
@@ -61,7 +61,7 @@ def ran(
     argv, env = engine.command(replica, folder, buckets, seen)
     # Podman's monitor may leave a file in the folder that it is started in.
     return subprocess.run(
-        argv, env=env, cwd=folder.path, capture_output=True, text=True, timeout=DEADLINE, check=False
+        argv, env=env, cwd=folder.path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -163,7 +163,7 @@ def test_a_replica_s_gpus_are_given_to_its_container(
 
 def asking(engine: Engine) -> Callable[[list[str]], tuple[int, str]]:
     def run(argv: list[str]) -> tuple[int, str]:
-        code, output, errors = engine.client.ask(*argv[1:], within=DEADLINE)
+        code, output, errors = engine.client.ask(*argv[1:], within=PATIENCE)
         return code, output + errors
 
     return run

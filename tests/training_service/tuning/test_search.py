@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
 
@@ -103,7 +103,7 @@ def searched(found: Study, count: int) -> list[TrialRecord]:
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.DEFAULT, Algorithm.RANDOM])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(parameters=SPACES, seed=st.integers(0, 2**64 - 1))
 def test_every_suggestion_is_of_the_space(
     algorithm: Algorithm, parameters: tuple[Parameter, ...], seed: int
@@ -118,7 +118,7 @@ def test_every_suggestion_is_of_the_space(
         assert json.loads(json.dumps(point)) == point
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(parameters=GRIDS)
 def test_a_grid_has_each_of_its_points_once(parameters: tuple[Parameter, ...]) -> None:
     points = list(all_points(parameters))
