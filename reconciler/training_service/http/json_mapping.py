@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NoReturn
 
 from reconciler.training_service.http.discovery import NUMBERS, Api, Method
@@ -33,9 +33,6 @@ _RANGES = {
     "int64": (-(2**63), 2**63 - 1, "TYPE_INT64"),
     "uint64": (0, 2**64 - 1, "TYPE_UINT64"),
 }
-
-
-_PARAMETERS: dict[int, tuple[Method, Mapping[str, JsonObject], Mapping[str, str]]] = {}
 
 
 class _WrongValueError(Exception):
@@ -94,16 +91,12 @@ def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonO
     return found
 
 
+@cache
 def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[str, str]]:
     """Return a method's parameters by name, and their names by each accepted spelling."""
-    # Keyed by identity: methods are created once, from documents that don't change, and
-    # aren't hashable.
-    cached = _PARAMETERS.get(id(method))
-    if cached is None or cached[0] is not method:
-        shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
-        parameters = {**shared, **method.parameters}
-        cached = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
-    return cached[1], cached[2]
+    shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
+    parameters = {**shared, **method.parameters}
+    return parameters, _names(parameters)
 
 
 @lru_cache(maxsize=10_000)
@@ -183,7 +176,8 @@ class _Reader:
         try:
             if "enum" in schema:
                 return _enum(owner, schema["enum"], given)
-            return _scalar(schema)(given)
+            scalar = _FORMATS.get(schema.get("format", "")) or _TYPES[schema["type"]]
+            return scalar(given)
         except _WrongValueError as error:
             self._refuse(path, str(error), given)
             return None
@@ -224,11 +218,6 @@ def _enum(owner: tuple[str, str], names: list[str], given: Json) -> str:
     if name not in names:
         raise _WrongValueError(f"type.googleapis.com/{owner[0]}.{owner[1]}")
     return str(name)
-
-
-def _scalar(schema: JsonObject) -> Callable[[Json], Json]:
-    by_format = _FORMATS.get(schema.get("format", ""))
-    return by_format or _TYPES[schema["type"]]
 
 
 def _integer(form: str, given: Json) -> int:
