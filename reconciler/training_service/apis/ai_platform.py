@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
-    Mistake,
     label_mistakes,
     ml_job_mistakes,
-    page_size,
     place_of,
 )
 from reconciler.training_service.http import fields, filters
@@ -18,11 +15,9 @@ from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.training_service.state.store import AlreadyExistsError
+from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import training_output
 from reconciler.training_service.tuning.study import is_tuning
-
-DEFAULT_PAGE = 20
-LARGEST_PAGE = 100
 
 # Output-only fields that the discovery document doesn't mark as such.
 _OUTPUTS = ("trainingOutput", "predictionOutput", "etag")
@@ -34,6 +29,8 @@ class MlJobs(JobHandlers):
     collection = ML_JOBS
     cancel_message = "The job was cancelled by the user."
     not_found_message = "Field: name Error: The specified job was not found: {}"
+    default_page = 20
+    largest_page = 100
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
@@ -55,11 +52,9 @@ class MlJobs(JobHandlers):
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
             raise ApiError("ALREADY_EXISTS", text) from error
 
-    def _list(self, call: Call) -> JsonObject:
-        whole = self._with_trials if _selects_output(call) else self._without_trials
-        place = (ML_JOBS, *place_of(call))
-        size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
-        return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
+    def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
+        """Return the function that makes an item of a list, without trials if `fields` excludes them."""
+        return self._with_trials if _selects_output(call) else self._without_trials
 
     def _patch(self, call: Call) -> JsonObject:
         job = self._named(call)
@@ -75,9 +70,6 @@ class MlJobs(JobHandlers):
         if changed is None:
             raise ApiError("ABORTED", "The etag is not the job's: somebody else has changed it meanwhile.")
         return self._with_trials(changed)
-
-    def _without_trials(self, job: JobRecord) -> JsonObject:
-        return self.resource(job, ())
 
     def _resume_mistakes(self, call: Call) -> Iterator[Mistake]:
         # A tuning job may continue with the trials of an earlier one, which must still exist.
@@ -106,6 +98,19 @@ class MlJobs(JobHandlers):
             "etag": job.etag,
         }
 
+    def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+        """Return the field for a path in filters; None if there is none."""
+        match path:
+            case ("jobId" | "job_id",):
+                return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
+            case ("state",):
+                return filters.choice_field(lambda job: str(job.state), tuple(JobState), "=", "!=", ":")
+            case ("createTime" | "create_time",):
+                return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+            case ("labels", *key) if key:
+                return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+        return None
+
 
 def _selects_output(call: Call) -> bool:
     # Trials are most of a tuning job's size: a list whose `fields` exclude the output saves reading them.
@@ -124,21 +129,3 @@ def _selects_output(call: Call) -> bool:
 def _refuse(mistakes: list[Mistake]) -> None:
     if mistakes:
         raise violations(mistakes, "\n".join(f"Field: {path} Error: {text}" for path, text in mistakes))
-
-
-@lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobRecord]:
-    return filters.compiled(filters.parse(text), _field)
-
-
-def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
-    match path:
-        case ("jobId" | "job_id",):
-            return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
-        case ("state",):
-            return filters.choice_field(lambda job: str(job.state), tuple(JobState), "=", "!=", ":")
-        case ("createTime" | "create_time",):
-            return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
-        case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
-    return None

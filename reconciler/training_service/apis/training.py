@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache, partial
 from pathlib import Path
 
+from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.call import Call, Pages
+from reconciler.training_service.http.call import Call, Pages, page_size
 from reconciler.training_service.http.filters import Predicate
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.jobs.launch import seconds
-from reconciler.training_service.state.records import Code, JobRecord, JobState, Json, JsonObject, TrialRecord
+from reconciler.training_service.state.records import Code, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.training_service.state.run_folder import remove, run_folder
 from reconciler.training_service.state.store import Store, TooLateError, new_etag
 from reconciler.training_service.tuning import checks
+from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 from reconciler.training_service.tuning.study import is_tuning
 
 _PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
@@ -115,30 +118,15 @@ class Training:
         Raises:
             ApiError: FAILED_PRECONDITION: The job has ended.
         """
-        # The supervisor may change the state between reading it and changing it: read it again then.
-        while not self._cancelled(job, message):
-            found = self.store.job(job.id)
-            if found is None:
-                return
-            job = found
+        # A queued job has no processes to end. The supervisor may start it at this moment: then it is one of
+        # the second kind, and no state leads back to QUEUED.
+        move = partial(self.store.move, job.id, at=self.store.now(), error_message=message)
+        changed = move(JobState.CANCELLED, only_from={JobState.QUEUED}, error_code=Code.CANCELLED)
+        changed = changed or move(JobState.CANCELLING, only_from={JobState.PREPARING, JobState.RUNNING})
+        found = changed or self.store.job(job.id)
+        if not changed and found and found.state.ended:
+            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {found.state}.")
         self.wake()
-
-    def _cancelled(self, job: JobRecord, message: str) -> bool:
-        if job.state.ended:
-            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {job.state}.")
-        if job.state is JobState.CANCELLING:
-            return True
-        queued = job.state is JobState.QUEUED
-        # A queued job has no processes to end, so it is CANCELLED at once.
-        moved = self.store.move(
-            job.id,
-            JobState.CANCELLED if queued else JobState.CANCELLING,
-            only_from={job.state},
-            at=self.store.now(),
-            error_code=Code.CANCELLED if queued else Code.OK,
-            error_message=message,
-        )
-        return moved is not None
 
 
 class JobHandlers(ABC):
@@ -148,21 +136,41 @@ class JobHandlers(ABC):
         collection: The collection's name in paths and in the store.
         cancel_message: The error message of a cancelled job.
         not_found_message: The error for a missing job; "{}" stands for its name.
+        default_page, largest_page: Sizes of a list's pages.
     """
 
     collection: str
     cancel_message: str
     not_found_message: str
+    default_page: int
+    largest_page: int
 
     def __init__(self, training: Training) -> None:
         self._training = training
+        self._filter = lru_cache(maxsize=100)(
+            lambda text: filters.compiled(filters.parse(text), self.filter_field)
+        )
 
     @abstractmethod
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
 
+    @abstractmethod
+    def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+        """Return the field for a path in filters; None if there is none."""
+
+    @abstractmethod
+    def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
+        """Return the function that makes an item of a list."""
+
     def _get(self, call: Call) -> JsonObject:
         return self._with_trials(self._named(call))
+
+    def _list(self, call: Call) -> JsonObject:
+        resource = self.listed_resource(call)
+        place = (self.collection, *place_of(call))
+        size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)
+        return self._training.listed(call, place, self._filter(call.text("filter")), size, resource)
 
     def _cancel(self, call: Call) -> JsonObject:
         self._training.cancel(self._named(call), self.cancel_message)
@@ -179,6 +187,9 @@ class JobHandlers(ABC):
 
     def _with_trials(self, job: JobRecord) -> JsonObject:
         return self.resource(job, self._training.store.trials(job.id) if is_tuning(job) else ())
+
+    def _without_trials(self, job: JobRecord) -> JsonObject:
+        return self.resource(job, ())
 
 
 def place_of(call: Call) -> tuple[str, str]:
@@ -197,20 +208,6 @@ def _parent(project: str, location: str) -> str:
     return f"projects/{project}/locations/{location}" if location else f"projects/{project}"
 
 
-def page_size(call: Call, default: int, largest: int) -> int:
-    """Return the requested page size, at most `largest`."""
-    # Google's APIs cut a too large size down instead of refusing it.
-    size = call.number("pageSize") or 0
-    if size < 0:
-        raise invalid("The page size must not be negative.")
-    return min(size or default, largest)
-
-
-Mistake = tuple[str, str]
-"""The path of a field, and the description of the mistake."""
-Message = Mapping[str, Json]
-
-_NOT_SET = "Required field is not set."
 _LABEL = re.compile(r"[\w-]{0,64}")
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _MAX_PACKAGES = 100
@@ -249,7 +246,7 @@ def ml_job_mistakes(job: Message) -> Iterator[Mistake]:
     if "trainingInput" in job:
         yield from _training_input(job["trainingInput"])
     else:
-        yield "training_input", _NOT_SET
+        yield "training_input", NOT_SET
 
 
 def _resource(job: Message) -> Iterator[Mistake]:
@@ -387,4 +384,4 @@ def _durations(spec: Message, path: str, *names: str) -> Iterator[Mistake]:
 
 
 def _unset(message: Message, path: str, *names: str) -> Iterator[Mistake]:
-    yield from ((path + snake(name), _NOT_SET) for name in names if not message.get(name))
+    yield from ((path + snake(name), NOT_SET) for name in names if not message.get(name))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
-    Mistake,
     Training,
     custom_job_mistakes,
-    page_size,
     place_of,
     tuning_job_mistakes,
 )
@@ -27,10 +24,8 @@ from reconciler.training_service.state.records import (
     TrialRecord,
     number_of,
 )
+from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import vertex_trials
-
-DEFAULT_PAGE = 100
-LARGEST_PAGE = 1000
 
 STATES: Mapping[JobState, str] = {
     state: "JOB_STATE_PENDING" if state is JobState.PREPARING else f"JOB_STATE_{state}" for state in JobState
@@ -51,6 +46,8 @@ class VertexJobs(JobHandlers):
 
     cancel_message = "CANCELED"
     not_found_message = "The resource {} is not found."
+    default_page = 100
+    largest_page = 1000
 
     def __init__(
         self, training: Training, collection: str, mistakes: Callable[[JsonObject], Iterator[Mistake]]
@@ -82,19 +79,13 @@ class VertexJobs(JobHandlers):
         job = self._training.create(self.collection, project, location, job_id, call.body, call.access.until)
         return self.resource(job, ())
 
-    def _list(self, call: Call) -> JsonObject:
-        place = (self.collection, *place_of(call))
+    def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
+        """Return the function that makes an item of a list, with the fields of the read mask."""
         mask = fields.parse_paths(call.text("readMask")) if call.text("readMask") else {}
         # Trials are most of a tuning job's size: a mask without them saves reading them.
-        trials = not mask or "trials" in mask or "*" in mask
-
-        def whole(job: JobRecord) -> JsonObject:
-            shown = self._with_trials(job) if trials else self.resource(job, ())
-            selected: JsonObject = fields.select(shown, mask)
-            return selected
-
-        size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
-        return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
+        whole = not mask or "trials" in mask or "*" in mask
+        resource = self._with_trials if whole else self._without_trials
+        return lambda job: fields.select(resource(job), mask)
 
     def _delete(self, call: Call) -> JsonObject:
         job = self._named(call)
@@ -122,6 +113,19 @@ class VertexJobs(JobHandlers):
             **({"error": error} if job.error_code else {}),
         }
 
+    def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+        """Return the field for a path in filters; None if there is none."""
+        match path:
+            case ("display_name",):
+                return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
+            case ("state",):
+                return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
+            case ("create_time",):
+                return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+            case ("labels", *key) if key:
+                return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+        return None
+
 
 def _name(job: JobRecord) -> str:
     # Vertex AI answers with the project's number, even if the request named its id.
@@ -137,21 +141,3 @@ def _deletion(job: JobRecord, at: str) -> JsonObject:
         "done": True,
         "response": {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},
     }
-
-
-@lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobRecord]:
-    return filters.compiled(filters.parse(text), _field)
-
-
-def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
-    match path:
-        case ("display_name",):
-            return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
-        case ("state",):
-            return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
-        case ("create_time",):
-            return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
-        case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
-    return None
