@@ -46,8 +46,7 @@ class MlJobs(JobHandlers):
         _refuse([*ml_job_mistakes(call.body), *self._resume_mistakes(call)])
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
-            job = self._training.create(ML_JOBS, *place_of(call), body["jobId"], body, call.access.until)
-            return self.resource(job, ())
+            return self._add(call, body["jobId"], body)
         except AlreadyExistsError as error:
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
             raise ApiError("ALREADY_EXISTS", text) from error
@@ -65,8 +64,9 @@ class MlJobs(JobHandlers):
             )
         _refuse(list(label_mistakes(call.body)))
         etag = str(call.body.get("etag", "")) if "etag" in paths else ""
-        store = self._training.store
-        changed = store.set_labels(job.id, call.body.get("labels", {}), only_etag=etag, at=store.now())
+        changed = self._store.set_labels(
+            job.id, call.body.get("labels", {}), only_etag=etag, at=self._store.now()
+        )
         if changed is None:
             raise ApiError("ABORTED", "The etag is not the job's: somebody else has changed it meanwhile.")
         return self._with_trials(changed)
@@ -77,7 +77,7 @@ class MlJobs(JobHandlers):
         previous = spec.get("resumePreviousJobId")
         if not previous:
             return
-        found = self._training.store.find(ML_JOBS, *place_of(call), previous)
+        found = self._store.find(ML_JOBS, *place_of(call), previous)
         if found is None or not is_tuning(found):
             yield (
                 "training_input.hyperparameters.resume_previous_job_id",
@@ -115,7 +115,7 @@ class MlJobs(JobHandlers):
 def _selects_output(call: Call) -> bool:
     # Trials are most of a tuning job's size: a list whose `fields` exclude the output saves reading them.
     text = call.request.parameter("fields")
-    mask = fields.parsed(text) if text else {}
+    mask = fields.parse_cached(text) if text else {}
     for name in ("jobs", "trainingOutput"):
         if not mask:
             return True

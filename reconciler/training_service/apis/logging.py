@@ -278,7 +278,7 @@ class LoggingApi:
 
     def _list(self, call: Call) -> JsonObject:
         found = filters.parse(call.body.get("filter", ""))
-        selects = filters.compiled(found, _field)
+        selects = filters.compile_filter(found, _field)
         newest_first = _newest_first(call.body.get("orderBy", ""))
         job = self._job(call.body.get("resourceNames", []), found)
         if job is None:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
-    Training,
     custom_job_mistakes,
-    place_of,
     tuning_job_mistakes,
 )
 from reconciler.training_service.http import fields, filters
@@ -33,14 +31,6 @@ STATES: Mapping[JobState, str] = {
 _STATE_NAMES = (*STATES.values(), "JOB_STATE_PAUSED", "JOB_STATE_EXPIRED", "JOB_STATE_UPDATING")
 
 
-def handlers(training: Training) -> dict[str, Handler]:
-    """Return the handlers of both collections by method id."""
-    return {
-        **VertexJobs(training, CUSTOM_JOBS, custom_job_mistakes).handlers(),
-        **VertexJobs(training, TUNING_JOBS, tuning_job_mistakes).handlers(),
-    }
-
-
 class VertexJobs(JobHandlers):
     """Handlers of one collection; `mistakes` validates a new resource."""
 
@@ -48,13 +38,7 @@ class VertexJobs(JobHandlers):
     not_found_message = "The resource {} is not found."
     default_page = 100
     largest_page = 1000
-
-    def __init__(
-        self, training: Training, collection: str, mistakes: Callable[[JsonObject], Iterator[Mistake]]
-    ) -> None:
-        super().__init__(training)
-        self.collection = collection
-        self._mistakes = mistakes
+    mistakes: Callable[[JsonObject], Iterator[Mistake]]
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
@@ -68,16 +52,14 @@ class VertexJobs(JobHandlers):
         }
 
     def _create(self, call: Call) -> JsonObject:
-        mistakes = list(self._mistakes(call.body))
+        mistakes = list(self.mistakes(call.body))
         if mistakes:
             errors = "".join(
                 f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
             )
             raise violations(mistakes, f"List of found errors:\t{errors}")
-        project, location = place_of(call)
         job_id = str(secrets.randbelow(8 * 10**18) + 10**18)  # 19 digits, as Vertex AI's
-        job = self._training.create(self.collection, project, location, job_id, call.body, call.access.until)
-        return self.resource(job, ())
+        return self._add(call, job_id, call.body)
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""
@@ -94,8 +76,8 @@ class VertexJobs(JobHandlers):
                 "FAILED_PRECONDITION",
                 f"The job is in state {STATES[job.state]}: only a job that has ended can be deleted.",
             )
-        self._training.delete(job)
-        return _deletion(job, self._training.store.now())
+        self._remove(job)
+        return _deletion(job, self._store.now())
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
@@ -125,6 +107,20 @@ class VertexJobs(JobHandlers):
             case ("labels", *key) if key:
                 return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
         return None
+
+
+class CustomJobs(VertexJobs):
+    """Handlers of projects.locations.customJobs."""
+
+    collection = CUSTOM_JOBS
+    mistakes = staticmethod(custom_job_mistakes)
+
+
+class TuningJobs(VertexJobs):
+    """Handlers of projects.locations.hyperparameterTuningJobs."""
+
+    collection = TUNING_JOBS
+    mistakes = staticmethod(tuning_job_mistakes)
 
 
 def _name(job: JobRecord) -> str:

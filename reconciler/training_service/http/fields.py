@@ -31,7 +31,7 @@ def parse(text: str) -> Mask:
     return mask
 
 
-parsed = lru_cache(maxsize=100)(parse)
+parse_cached = lru_cache(maxsize=100)(parse)
 """Cached `parse`; the result is shared and must not be changed."""
 
 

@@ -84,7 +84,7 @@ def parse(text: str) -> Filter:
     return _Parser(text).whole()
 
 
-def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
+def compile_filter(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
     """Return the filter as a predicate; `field` returns the filterable field of a path, or None.
 
     Raises:
@@ -97,12 +97,12 @@ def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | Non
                 raise invalid(f"Invalid filter: there is no field {'.'.join(found.field)} to filter on.")
             return filterable(found)
         case Not(term):
-            inner = compiled(term, field)
+            inner = compile_filter(term, field)
             return lambda item: not inner(item)
         case And(terms):
-            return _every([compiled(term, field) for term in terms])
+            return _every([compile_filter(term, field) for term in terms])
         case Or(terms):
-            some = [compiled(term, field) for term in terms]
+            some = [compile_filter(term, field) for term in terms]
             return lambda item: any(test(item) for test in some)
 
 

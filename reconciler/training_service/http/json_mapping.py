@@ -7,11 +7,11 @@ strings, no nulls, no output-only fields. See https://protobuf.dev/programming-g
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import NoReturn
@@ -244,50 +244,43 @@ def _double(given: Json) -> Json:
     return given
 
 
-def _string(given: Json) -> str:
-    if not isinstance(given, str) or not _encodable(given):
-        raise _WrongValueError("TYPE_STRING")
-    return given
+def _checked(type_name: str, fits: Callable[[Json], bool]) -> Callable[[Json], Json]:
+    """Return a reader that refuses values that don't fit, and leaves others as they are."""
+
+    def read(given: Json) -> Json:
+        if not fits(given):
+            raise _WrongValueError(type_name)
+        return given
+
+    return read
 
 
-def _encodable(text: str) -> bool:
+def _is_string(given: Json) -> bool:
     # JSON's escapes can produce an unpaired surrogate, which UTF-8 can't encode.
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+    return isinstance(given, str) and (
+        given.isascii() or not any("\ud800" <= char <= "\udfff" for char in given)
+    )
 
 
-def _boolean(given: Json) -> bool:
-    if not isinstance(given, bool):
-        raise _WrongValueError("TYPE_BOOL")
-    return given
+def _is_time(given: Json) -> bool:
+    if not isinstance(given, str) or not _TIME.fullmatch(given):
+        return False
+    with suppress(ValueError):  # the pattern allows a 30th of February
+        return bool(datetime.fromisoformat(given))
+    return False
 
 
-def _duration(given: Json) -> str:
-    if not isinstance(given, str) or not _DURATION.fullmatch(given):
-        raise _WrongValueError("type.googleapis.com/google.protobuf.Duration")
-    return given
+def _is_base64(given: Json) -> bool:
+    if not isinstance(given, str):
+        return False
+    padded = given + "=" * (-len(given) % 4)
+    with suppress(ValueError):
+        base64.b64decode(padded.replace("-", "+").replace("_", "/"), validate=True)
+        return True
+    return False
 
 
-def _time(given: Json) -> str:
-    try:
-        if isinstance(given, str) and _TIME.fullmatch(given):
-            datetime.fromisoformat(given)
-            return given
-    except ValueError:
-        pass
-    raise _WrongValueError("type.googleapis.com/google.protobuf.Timestamp")
-
-
-def _bytes(given: Json) -> str:
-    try:
-        if isinstance(given, str):
-            base64.b64decode(
-                given.replace("-", "+").replace("_", "/") + "=" * (-len(given) % 4), validate=True
-            )
-            return given
-    except (binascii.Error, ValueError):
-        pass
-    raise _WrongValueError("TYPE_BYTES")
-
+_read_time = _checked("type.googleapis.com/google.protobuf.Timestamp", _is_time)
 
 _FORMATS: Mapping[str, Callable[[Json], Json]] = {
     "int32": lambda given: _integer("int32", given),
@@ -296,14 +289,17 @@ _FORMATS: Mapping[str, Callable[[Json], Json]] = {
     "uint64": lambda given: str(_integer("uint64", given)),
     "double": _double,
     "float": _double,
-    "google-duration": _duration,
-    "google-datetime": _time,
-    "date-time": _time,
-    "byte": _bytes,
+    "google-duration": _checked(
+        "type.googleapis.com/google.protobuf.Duration",
+        lambda given: isinstance(given, str) and _DURATION.fullmatch(given) is not None,
+    ),
+    "google-datetime": _read_time,
+    "date-time": _read_time,
+    "byte": _checked("TYPE_BYTES", _is_base64),
 }
 _TYPES: Mapping[str, Callable[[Json], Json]] = {
-    "string": _string,
-    "boolean": _boolean,
+    "string": _checked("TYPE_STRING", _is_string),
+    "boolean": _checked("TYPE_BOOL", lambda given: isinstance(given, bool)),
     "number": _double,
     "integer": lambda given: _integer("int32", given),
     "any": lambda given: given,

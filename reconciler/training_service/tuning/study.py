@@ -25,12 +25,12 @@ DEFAULT_TAG = "training/hptuning/metric"
 
 
 class Kind(StrEnum):
-    """Type of a parameter's values."""
+    """Type of a parameter's values: AI Platform's names, and Vertex AI's fields as values."""
 
-    DOUBLE = "double"
-    INTEGER = "integer"
-    CATEGORICAL = "categorical"
-    DISCRETE = "discrete"
+    DOUBLE = "doubleValueSpec"
+    INTEGER = "integerValueSpec"
+    CATEGORICAL = "categoricalValueSpec"
+    DISCRETE = "discreteValueSpec"
 
 
 class Scale(StrEnum):
@@ -316,8 +316,8 @@ def _ml(job: JobRecord) -> Study:
 
 
 def _parameter(spec: Mapping[str, Json]) -> Parameter:
-    kind = next(kind for name, kind in _KINDS.items() if name in spec)
-    found = next(spec[name] for name in _KINDS if name in spec)
+    kind = next(kind for kind in Kind if kind in spec)
+    found = spec[kind]
     low, high = (checks.number(found.get(name, 0)) for name in ("minValue", "maxValue"))
     values = _values(kind, found.get("values", ()))
     return Parameter(
@@ -399,17 +399,5 @@ def _seed(job: JobRecord) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-_KINDS: Mapping[str, Kind] = {
-    "doubleValueSpec": Kind.DOUBLE,
-    "integerValueSpec": Kind.INTEGER,
-    "categoricalValueSpec": Kind.CATEGORICAL,
-    "discreteValueSpec": Kind.DISCRETE,
-}
-_SCALES: Mapping[str, Scale] = {
-    "UNIT_LOG_SCALE": Scale.LOG,
-    "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG,
-}
-_ALGORITHMS: Mapping[str, Algorithm] = {
-    "GRID_SEARCH": Algorithm.GRID,
-    "RANDOM_SEARCH": Algorithm.RANDOM,
-}
+_SCALES = {"UNIT_LOG_SCALE": Scale.LOG, "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG}
+_ALGORITHMS = {"GRID_SEARCH": Algorithm.GRID, "RANDOM_SEARCH": Algorithm.RANDOM}
