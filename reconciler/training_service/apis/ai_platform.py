@@ -9,6 +9,7 @@ from reconciler.training_service.apis.training import (
     label_mistakes,
     ml_job_mistakes,
     place_of,
+    times_of,
 )
 from reconciler.training_service.http import fields, filters
 from reconciler.training_service.http.call import Call, Handler
@@ -86,12 +87,11 @@ class MlJobs(JobHandlers):
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
-        times = {"startTime": job.start_time, "endTime": job.end_time}
         output = training_output(job, trials) if is_tuning(job) else {}
         return {
             **job.body,
             "createTime": job.create_time,
-            **{name: time for name, time in times.items() if time},
+            **times_of(job),
             "state": str(job.state),
             **({"errorMessage": job.error_message} if job.error_message else {}),
             "trainingOutput": output,

@@ -152,6 +152,12 @@ class JobHandlers(ABC):
         return self.resource(job, ())
 
 
+def times_of(job: JobRecord) -> JsonObject:
+    """Return the job's start and end in the form of both APIs, as far as it has reached them."""
+    times = {"startTime": job.start_time, "endTime": job.end_time}
+    return {name: time for name, time in times.items() if time}
+
+
 def place_of(call: Call) -> tuple[str, str]:
     """Return the project and the location of the call's path; AI Platform Training has no location: "".
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from reconciler.training_service.apis.training import (
     JobHandlers,
     custom_job_mistakes,
+    times_of,
     tuning_job_mistakes,
 )
 from reconciler.training_service.http import fields, filters
@@ -82,7 +83,6 @@ class VertexJobs(JobHandlers):
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
         shown = vertex_trials(job, trials) if trials else []
-        times = {"startTime": job.start_time, "endTime": job.end_time}
         error = {"code": job.error_code, "message": job.error_message}
         return {
             "name": _name(job),
@@ -90,7 +90,7 @@ class VertexJobs(JobHandlers):
             **({"trials": shown} if shown else {}),
             "state": STATES[job.state],
             "createTime": job.create_time,
-            **{name: time for name, time in times.items() if time},
+            **times_of(job),
             "updateTime": job.update_time,
             **({"error": error} if job.error_code else {}),
         }

@@ -26,7 +26,8 @@ from reconciler.training_service.state.records import (
     number_of,
 )
 
-_COLUMNS = ", ".join(field.name for field in fields(JobRecord))
+# All statements of this module contain only names of columns and conditions from this module.
+_SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))} FROM jobs"  # noqa: S608
 
 
 class AlreadyExistsError(Exception):
@@ -127,10 +128,8 @@ class Store:
         """
         collection, project, location = place
         # The cursor reads rows one by one: most requests need only the first ones.
-        statement = (
-            f"SELECT {_COLUMNS} FROM jobs"  # noqa: S608 (names of columns from this module)
-            " WHERE collection = ? AND project_number = ? AND location = ? AND id < ? ORDER BY id DESC"
-        )
+        condition = "WHERE collection = ? AND project_number = ? AND location = ? AND id < ? ORDER BY id DESC"
+        statement = f"{_SELECT} {condition}"
         values = (collection, number_of(project), location, before)
         with self.database.reading() as connection, closing(connection.execute(statement, values)) as rows:
             return list(islice(filter(selects, map(_job, rows)), most))
@@ -138,8 +137,7 @@ class Store:
     def unfinished(self) -> list[JobRecord]:
         """Return the jobs that haven't ended, oldest first."""
         marks = ", ".join("?" * len(UNFINISHED))
-        # The statement contains only column names from this module.
-        statement = f"SELECT {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY id"  # noqa: S608
+        statement = f"{_SELECT} WHERE state IN ({marks}) ORDER BY id"
         with self.database.reading() as connection:
             return [_job(row) for row in connection.execute(statement, tuple(sorted(UNFINISHED)))]
 
@@ -293,8 +291,7 @@ def _trial(row: sqlite3.Row) -> TrialRecord:
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
-    # The statement contains only column names and conditions from this module.
-    row = connection.execute(f"SELECT {_COLUMNS} FROM jobs {condition}", values).fetchone()  # noqa: S608
+    row = connection.execute(f"{_SELECT} {condition}", values).fetchone()
     return None if row is None else _job(row)
 
 

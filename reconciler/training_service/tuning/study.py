@@ -138,7 +138,6 @@ class Study:
     """Search of a tuning job.
 
     Attributes:
-        parallel: The number of parallel trials.
         max_failed: The number of failed trials that fails the job; None if the service decides.
         best_measurement: True if a trial's best measurement counts, rather than its last.
         seed: The random seed, constant for a job: a restart of the service doesn't change the search.
@@ -151,7 +150,6 @@ class Study:
     metrics: tuple[Metric, ...]
     algorithm: Algorithm
     max_trials: int
-    parallel: int
     max_failed: int | None
     stopping: Median | DecayCurve | Convex | None
     best_measurement: bool
@@ -288,7 +286,6 @@ def _vertex(job: JobRecord) -> Study:
         metrics=tuple(Metric(each["metricId"], each.get("goal") != "MINIMIZE") for each in spec["metrics"]),
         algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
         max_trials=max(1, job.body.get("maxTrialCount", 1)),
-        parallel=max(1, job.body.get("parallelTrialCount", 1)),
         max_failed=job.body.get("maxFailedTrialCount") or None,
         stopping=_stopping(spec),
         best_measurement=spec.get("measurementSelectionType") == "BEST_MEASUREMENT",
@@ -306,7 +303,6 @@ def _ml(job: JobRecord) -> Study:
         metrics=(Metric(tag, spec.get("goal") != "MINIMIZE"),),
         algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
         max_trials=spec.get("maxTrials") or 1,
-        parallel=spec.get("maxParallelTrials") or 1,
         max_failed=spec.get("maxFailedTrials") or None,
         stopping=Median() if spec.get("enableTrialEarlyStopping") else None,
         best_measurement=False,
