@@ -317,7 +317,7 @@ _decoder = msgspec.msgpack.Decoder(list[KnownFile])
 
 
 @contextmanager
-def remembering(root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> Iterator[Memory]:
+def open_cache(root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> Iterator[Memory]:
     """Load the cache of a repository's manifests, and save it afterwards if it changed.
 
     Args:
@@ -332,7 +332,7 @@ def remembering(root: Path, filled: frozenset[str], environ: Mapping[str, str]) 
 
 
 class ManifestCache:
-    """Cache of one repository and one set of filled fields; the arguments are those of `remembering`."""
+    """Cache of one repository and one set of filled fields; the arguments are those of `open_cache`."""
 
     def __init__(self, root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> None:
         self._filled = filled

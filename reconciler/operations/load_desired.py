@@ -15,7 +15,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
-from reconciler.manifests.cache import Identities, Memory, remembering
+from reconciler.manifests.cache import Identities, Memory, open_cache
 from reconciler.manifests.paths import check_found, manifest_paths
 from reconciler.manifests.settings import Config, Environment
 from reconciler.manifests.validate import validate
@@ -151,7 +151,7 @@ def load_desired(
     """
     root, filled = config.root, frozenset(environment.defaults)
     below = manifest_paths(root, paths)
-    with remembering(root, filled, os.environ) if memory is None else nullcontext(memory) as known:
+    with open_cache(root, filled, os.environ) if memory is None else nullcontext(memory) as known:
         found = validate(root, below, filled, memory=known, whole=not paths)
     check_found(found, paths)
     if found.problems:

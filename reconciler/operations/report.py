@@ -23,14 +23,14 @@ from reconciler.reporting.github.settings import GitHubSettings, contexts_of, gi
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, plain_status
 from reconciler.reporting.status_rules import (
-    Telling,
+    DueStatuses,
     View,
     drift_status,
+    due_statuses,
     newest_of,
     record_for,
     reopened,
     submitted_twice,
-    telling,
 )
 from reconciler.submission.observe import Observed
 
@@ -132,7 +132,7 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
         (found, due)
         for found in by_age
         if not found.record.closed
-        for due in [telling(view, found.record, newest)]
+        for due in [due_statuses(view, found.record, newest)]
         # Unchanged statuses that aren't final were posted by an earlier pass.
         if due.final or due.digest != found.record.told
     ]
@@ -184,7 +184,7 @@ def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
     return records
 
 
-def _by_commit(view: View, due: Iterable[Telling]) -> dict[str, list[CommitStatus]]:
+def _by_commit(view: View, due: Iterable[DueStatuses]) -> dict[str, list[CommitStatus]]:
     """Return the statuses by commit; a status that several records owe appears once."""
     found: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
     for sha, statuses in submitted_twice(view).items():

@@ -13,6 +13,7 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, Plan
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.remedies import GIVEN_UP, held_short
 from reconciler.reporting.github.settings import Contexts
 from reconciler.reporting.status import (
     STATES,
@@ -104,7 +105,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class DueStatuses:
     """Statuses to be posted for one commit's record.
 
     Attributes:
@@ -131,7 +132,7 @@ def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
     return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)
 
 
-def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
+def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> DueStatuses:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
     `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
@@ -141,7 +142,7 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
         status = plain_status("error", view.contexts.roll_up, text)
         # An existing roll-up means that another reconciler applied the commit and that its record is gone:
         # "superseded before it was applied" must not replace that result.
-        return Telling({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
+        return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
     verdicts = [
         _verdict(view, record.sha, name, job, superseded=_is_superseded(name, job, last))
@@ -158,7 +159,7 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
         by_commit[record.sha].append(_roll_up(view.contexts.roll_up, verdicts))
-    return Telling(dict(by_commit), all(verdict.final for verdict in verdicts))
+    return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
 def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
@@ -295,12 +296,9 @@ def _judge(
             text = f"refused: {claim.error or 'no reason given'}"
             return _problem(name, first, context, "refused", text)
         case ClaimState.HELD if claim.given_up:
-            text = 'given up; change "rerun" to run it again'
-            return _end(name, first, context, "given up", text, claimed)
+            return _end(name, first, context, "given up", GIVEN_UP, claimed)
         case ClaimState.HELD:
-            reason = claim.error or "no reason given"
-            text = f"held, see `reconciler resolve {claim.base_name}`: {reason}"
-            return _problem(name, first, context, "held", text)
+            return _problem(name, first, context, "held", held_short(claim))
         case ClaimState.BOUND if attempt.state is None:
             text = "deleted outside: the service has it no more, and its end was not seen"
             return _end(name, first, context, "deleted", text, claimed)

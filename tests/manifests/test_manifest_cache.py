@@ -28,7 +28,7 @@ from reconciler.base.state_dir import Home, HomeError, locate, prepare_home
 from reconciler.base.state_dir_trust import accept
 from reconciler.manifests import cache, fast_validate, files, process_pool, schemas
 from reconciler.manifests import validate as reading
-from reconciler.manifests.cache import CacheFile, KnownFile, ManifestCache, Memory, remembering
+from reconciler.manifests.cache import CacheFile, KnownFile, ManifestCache, Memory, open_cache
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import Validation, validate
 from reconciler.operations.load_desired import load_desired
@@ -78,7 +78,7 @@ def named(name: str, kind: str = "HyperparameterTuningJob") -> dict[str, Any]:
 
 def check(root: Path, environ: dict[str, str]) -> Validation:
     """What `validate` does."""
-    with remembering(root, NOTHING, environ) as memory:
+    with open_cache(root, NOTHING, environ) as memory:
         return validate(root, [root / "jobs"], memory=memory, whole=True)
 
 
@@ -180,7 +180,7 @@ def test_what_is_gone_is_forgotten_only_when_everything_was_looked_at(
     root: Path, environ: dict[str, str]
 ) -> None:
     check(root, environ)
-    with remembering(root, NOTHING, environ) as memory:
+    with open_cache(root, NOTHING, environ) as memory:
         validate(root, [root / "jobs" / "one.yaml"], memory=memory)
     assert len(loaded(root, environ).files) == 3
     (root / "jobs" / "two.yaml").unlink()

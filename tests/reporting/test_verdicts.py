@@ -25,14 +25,14 @@ from reconciler.planning.attempts import keys_of
 from reconciler.reporting.github.settings import Contexts, contexts_of
 from reconciler.reporting.status import CommitStatus, News, Over, news
 from reconciler.reporting.status_rules import (
-    Telling,
+    DueStatuses,
     View,
     drift_status,
+    due_statuses,
     newest_of,
     record_for,
     reopened,
     submitted_twice,
-    telling,
 )
 from reconciler.submission.observe import Observed
 
@@ -71,7 +71,9 @@ def told(
     runs: Iterable[ActualJob], claims: Iterable[Claim], problem: str = ""
 ) -> dict[str, list[CommitStatus]]:
     """The statuses of single jobs, by commit."""
-    found = telling(view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB))
+    found = due_statuses(
+        view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB)
+    )
     single = {sha: [s for s in of_sha if s.context == CONTEXT] for sha, of_sha in found.by_commit.items()}
     return {sha: of_sha for sha, of_sha in single.items() if of_sha}
 
@@ -261,7 +263,9 @@ TREES = wanted("trees")
 
 
 def roll_up(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> CommitStatus:
-    (found,) = [s for s in telling(view, record, newest).by_commit[record.sha] if s.context == "reconciler"]
+    (found,) = [
+        s for s in due_statuses(view, record, newest).by_commit[record.sha] if s.context == "reconciler"
+    ]
     return found
 
 
@@ -309,7 +313,7 @@ class TestRollUp:
 
     def test_a_failure_that_is_followed_by_another_attempt_is_not_the_end(self) -> None:
         failed = run_of(JOB, State.FAILED)
-        found = telling(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), record_of(JOB))
+        found = due_statuses(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), record_of(JOB))
         single, verdict = found.by_commit[OTHER]
         assert (single.state, verdict.state, found.final) == ("failure", "pending", False)
         assert verdict.description == "0 of 1 job succeeded, 1 to be retried · update 2"
@@ -338,7 +342,7 @@ class TestRollUp:
         assert found.description == "9 cancelled · 0 of 9 jobs succeeded · update 27"
 
     def test_there_is_none_where_only_some_jobs_were_looked_at(self) -> None:
-        found = telling(view_of([], [], whole=False), record_of(JOB, whole=False))
+        found = due_statuses(view_of([], [], whole=False), record_of(JOB, whole=False))
         assert [status.context for status in found.by_commit[OTHER]] == [CONTEXT]
 
     def test_a_job_that_is_not_begun_hides_no_failure(self) -> None:
@@ -350,8 +354,8 @@ class TestRollUp:
     def test_a_failure_is_not_the_end_where_nobody_looked_at_its_attempts(self) -> None:
         failed = run_of(JOB, State.FAILED)
         seen = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], [TREES], whole=False)
-        assert not telling(seen, record_of(JOB)).final
-        assert telling(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
+        assert not due_statuses(seen, record_of(JOB)).final
+        assert due_statuses(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
 
 
 class TestSuperseded:
@@ -362,7 +366,7 @@ class TestSuperseded:
     NEWEST = record_of(JOB, number=2)
 
     def single(self, runs: Iterable[ActualJob], claims: Iterable[Claim]) -> tuple[CommitStatus, bool]:
-        found = telling(view_of(runs, claims), self.RECORD, self.NEWEST)
+        found = due_statuses(view_of(runs, claims), self.RECORD, self.NEWEST)
         return found.by_commit[ASKED][0], found.final
 
     def test_before_it_was_submitted(self) -> None:
@@ -391,12 +395,12 @@ class TestSuperseded:
     def test_an_older_checkout_calls_nothing_newer_superseded(self) -> None:
         """It may be slow: its manifests aren't what is wanted now."""
         view = view_of([], [], [self.OLDER], commit=ASKED)
-        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        single = due_statuses(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
         assert (single.state, single.over) == ("pending", Over.NOTHING)
 
     def test_a_commit_that_was_passed_over_is_told_by_which(self) -> None:
         record = CommitRecord(ASKED, NOW, superseded_by=OTHER)
-        found = telling(view_of([], []), record, self.NEWEST)
+        found = due_statuses(view_of([], []), record, self.NEWEST)
         said = "superseded by bbbbbbb before it was applied"
         status = CommitStatus("error", "reconciler", said, over=Over.NOTHING)
         assert found.by_commit == {ASKED: [status]}
@@ -405,13 +409,13 @@ class TestSuperseded:
     def test_a_job_that_was_suspended_since(self) -> None:
         suspended = wanted(suspend=True)
         same = replace(self.RECORD, jobs={"census": WantedJob(keys_of(suspended))})
-        found = telling(view_of([], [], [suspended]), same, record_of(number=2))
+        found = due_statuses(view_of([], [], [suspended]), same, record_of(number=2))
         assert found.by_commit[ASKED][0].description == "suspended before it was submitted"
 
     def test_an_older_checkout_calls_nothing_newer_suspended(self) -> None:
         suspended = wanted(suspend=True)
         view = view_of([], [], [suspended], commit=ASKED)
-        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        single = due_statuses(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
         assert (single.state, single.over) == ("pending", Over.NOTHING)
 
 
@@ -427,7 +431,7 @@ class TestManyJobs:
         runs = [run_of(job, State.RUNNING, number=n % 28 + 1) for n, job in enumerate(jobs)]
         runs = [structs.replace(run, resource=f"{run.resource}-{n}") for n, run in enumerate(runs)]
         claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
-        found = telling(view_of(runs, claims, jobs, each=each), record_of(*jobs)).by_commit[OTHER]
+        found = due_statuses(view_of(runs, claims, jobs, each=each), record_of(*jobs)).by_commit[OTHER]
         singles = [status for status in found if status.context != "reconciler"]
         assert len(singles) == count
         assert all((status.over is Over.ANYTHING) == expected for status in singles)
@@ -440,8 +444,8 @@ def test_settled_jobs_of_earlier_commits_are_left_to_those() -> None:
     run = run_of(JOB, State.SUCCEEDED)
     claim = bound_to(JOB, run, commit=ASKED)
     settled = replace(record_of(JOB), jobs={"census": WantedJob(keys_of(JOB), settled=True)})
-    assert telling(view_of([run], [claim]), record_of(JOB)).by_commit.keys() == {ASKED, OTHER}
-    assert telling(view_of([run], [claim]), settled).by_commit.keys() == {OTHER}
+    assert due_statuses(view_of([run], [claim]), record_of(JOB)).by_commit.keys() == {ASKED, OTHER}
+    assert due_statuses(view_of([run], [claim]), settled).by_commit.keys() == {OTHER}
 
 
 def test_the_drift_is_told_with_its_first_findings() -> None:
@@ -580,15 +584,16 @@ class TestSubmittedTwice:
 def test_the_digest_of_what_is_told_changes_with_each_part_of_it() -> None:
     said = CommitStatus("pending", CONTEXT, "running", "https://x")
     others = [replace(said, **{name: "error"}) for name in ("state", "context", "description", "target_url")]
-    tellings = [Telling({ASKED: [status]}, final=False) for status in (said, *others)]
-    tellings += [Telling({OTHER: [said]}, final=False), Telling({ASKED: [said, said]}, final=False)]
+    tellings = [DueStatuses({ASKED: [status]}, final=False) for status in (said, *others)]
+    tellings += [DueStatuses({OTHER: [said]}, final=False), DueStatuses({ASKED: [said, said]}, final=False)]
     assert len({told.digest for told in tellings}) == len(tellings)
     assert (
-        Telling({ASKED: [said], OTHER: []}, False).digest == Telling({OTHER: [], ASKED: [said]}, True).digest
+        DueStatuses({ASKED: [said], OTHER: []}, False).digest
+        == DueStatuses({OTHER: [], ASKED: [said]}, True).digest
     )
 
 
 def test_a_commit_is_told_in_full_only_when_each_of_its_jobs_is() -> None:
     done, running = run_of(JOB, State.SUCCEEDED), run_of(TREES, State.RUNNING, number=2)
     claims = [bound_to(JOB, done, commit=OTHER), bound_to(TREES, running, commit=OTHER)]
-    assert not telling(view_of([done, running], claims, [JOB, TREES]), record_of(JOB, TREES)).final
+    assert not due_statuses(view_of([done, running], claims, [JOB, TREES]), record_of(JOB, TREES)).final

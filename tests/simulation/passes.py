@@ -72,7 +72,7 @@ class Outside:
             plan = self._plan(commit, ports)
             check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
-            ports.claims.found()
+            ports.claims.initialize()
             applier = Applier(
                 ports,
                 body_of,
