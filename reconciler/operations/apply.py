@@ -69,10 +69,6 @@ def apply(
     """Plan, check the limits and carry out the plan; `follow_up` updates claims and statuses afterwards.
 
     Args:
-        session: The environment.
-        desired: The desired jobs.
-        observed: The current claims and runs.
-        listener: Receives the progress.
         whole: True if `desired` has all jobs of the repository.
         origin: The commit of the jobs; by default, their files are compared with the checked-out commit.
         reviewed: Digest of the reviewed plan; None without a review.

@@ -41,8 +41,6 @@ def load_or_report(
     """Load the desired jobs; if statuses are posted, report invalid manifests to their commit.
 
     Args:
-        config: The settings.
-        load: Loads the jobs; raises InvalidError.
         open_session: Opens the environment, only for a report.
         commit_of_files: Returns the commit that equals the files; None for none.
         reported: Called after a report.

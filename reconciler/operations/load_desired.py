@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache, partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,8 @@ from reconciler.model.naming import canonical_spec, identities, job_name, label_
 from reconciler.model.plan import DesiredJob
 
 if TYPE_CHECKING:
-    from reconciler.operations.staged_code import CodeReader
     from reconciler.packaging.sdist import Sdist
-    from reconciler.packaging.source_tree import SourceTree
+    from reconciler.packaging.source_tree import SourceTree, SourceTreeError
 
 
 class Desired(Struct, frozen=True):
@@ -49,10 +49,7 @@ def desired_jobs(
     environment: Environment,
     known: Sequence[Identities] = (),
 ) -> Desired:
-    """Return the desired jobs of valid manifests; raise InvalidError with every problem of staged code.
-
-    The arguments are those of `stageable_jobs`.
-    """
+    """Return the result of `stageable_jobs`; raise InvalidError with every problem of staged code."""
     desired, problems = stageable_jobs(root, manifests, environment, known)
     if problems:
         raise InvalidError("some packages can't be staged", problems=problems)
@@ -67,47 +64,87 @@ def stageable_jobs(
 ) -> tuple[Desired, list[Problem]]:
     """Return the desired jobs with code that can be staged, and the problems of the other jobs' code.
 
-    Args:
-        root: The repository's root.
-        manifests: All valid manifests.
-        environment: The environment of the jobs.
-        known: The identities of each manifest, as `Validation.identities` has them; computed by default.
+    `known` has the identities of each manifest, as `Validation.identities`; by default they are computed.
     """
-    reader: CodeReader | None = None
-    jobs = []
+    reader = _CodeReader(root)
+    jobs: list[DesiredJob] = []
+    archives: dict[str, Callable[[], Sdist]] = {}
     trees: dict[str, SourceTree] = {}
     for manifest, found in zip(manifests, known or repeat(()), strict=False):
         if manifest.package is None:
             jobs.append(_job(manifest, found, "", environment))
-            continue
-        reader = reader or _code_reader(root)
-        module = _module(manifest)
         # The name contains the code's digest, so a job with unreadable code has none.
-        if tree := reader.read(manifest, manifest.package, module):
+        elif tree := reader.read(manifest, manifest.package):
             job = _job(manifest, found, tree.digest, environment)
-            reader.add_archive(job.job_name, tree, manifest.name, module)
+            archives[job.job_name] = _archive(tree, manifest)
             trees[job.job_name] = tree
             jobs.append(job)
     jobs.sort(key=lambda job: job.manifest.base_name)
-    desired = Desired(tuple(jobs), reader.archives if reader else {}, trees)
-    return desired, reader.problems if reader else []
+    return Desired(tuple(jobs), archives, trees), reader.problems
 
 
 def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
     """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
-    reader: CodeReader | None = None
+    reader = _CodeReader(root)
     for manifest in manifests:
         if manifest.package is not None:
-            reader = reader or _code_reader(root)
-            reader.read(manifest, manifest.package, _module(manifest))
-    return reader.problems if reader else []
+            reader.read(manifest, manifest.package)
+    return reader.problems
 
 
-def _code_reader(root: Path) -> CodeReader:
-    # Slow to import, and needed only for jobs with a package.
-    from reconciler.operations.staged_code import CodeReader
+class _CodeReader:
+    """Reader that reads each package folder once, however many jobs stage it.
 
-    return CodeReader(root)
+    Attributes:
+        problems: The reasons why packages can't be staged.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.problems: list[Problem] = []
+        self._root = root
+        self._trees: dict[Path, SourceTree | SourceTreeError] = {}
+        self._checked: set[tuple[Path, str]] = set()
+
+    def read(self, manifest: Manifest, folder: Path) -> SourceTree | None:
+        """Return the code of a job in `folder`; add to `problems` and return None if it can't be staged."""
+        # Slow to import, and needed only for jobs with a package.
+        from reconciler.packaging.sdist import check_sdist
+        from reconciler.packaging.source_tree import SourceTreeError
+
+        module = _module(manifest)
+        try:
+            tree = self._tree(folder)
+            if (folder, module) not in self._checked:
+                check_sdist(tree, module)
+                self._checked.add((folder, module))
+        except SourceTreeError as error:
+            self.problems += [
+                Problem(manifest.path, manifest.line, 1, "/package/path", finding.message, finding.hint)
+                for finding in error.findings
+            ]
+            return None
+        return tree
+
+    def _tree(self, folder: Path) -> SourceTree:
+        from reconciler.packaging.source_tree import SourceTreeError, read_source_tree
+
+        if folder not in self._trees:
+            try:
+                self._trees[folder] = read_source_tree(folder, self._root)
+            except SourceTreeError as error:
+                # Kept, so that each job of the package reports the problem without another read.
+                self._trees[folder] = error
+        found = self._trees[folder]
+        if isinstance(found, SourceTreeError):
+            raise found
+        return found
+
+
+def _archive(tree: SourceTree, manifest: Manifest) -> Callable[[], Sdist]:
+    """Return a builder of the archive of exactly this code, which builds it once."""
+    from reconciler.packaging.sdist import build_sdist
+
+    return cache(partial(build_sdist, tree, manifest.name, _module(manifest)))
 
 
 def _module(manifest: Manifest) -> str:
@@ -139,8 +176,6 @@ def load_desired(
     """Return the jobs of the manifests under `paths`.
 
     Args:
-        config: The settings.
-        environment: The environment of the jobs.
         paths: Files and folders, as `manifest_paths` takes them.
         memory: The known manifests of a process that loads them repeatedly, updated by this call; by default
             the cache on disk.

@@ -63,13 +63,9 @@ class Reporter(Protocol):
 
 
 def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -> None:
-    """Record the statuses that a commit is owed, before the first submission for it.
+    """Record the statuses that a commit is owed, before the first submission of its plan.
 
-    Args:
-        store: The environment's records.
-        commit: The commit that is checked out.
-        plan: The plan that is about to be carried out.
-        skipped: Returns, for known commits, the commits that were passed over since.
+    `skipped` returns, for known commits, the commits that were passed over since.
 
     Raises:
         ServiceError: The record can't be written, so the jobs' ends could not be reported.
@@ -269,9 +265,6 @@ def post_statuses(
     """Post the jobs' statuses to their commits if GitHub is configured; return the statuses that failed.
 
     Args:
-        session: The environment.
-        desired: The desired jobs.
-        observed: The current claims and runs.
         commit: The commit with exactly the desired jobs; "" for none.
         whole: True if `desired` has all jobs of the repository.
         problems: The reason why a job wasn't submitted, by base name.

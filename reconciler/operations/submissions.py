@@ -219,9 +219,7 @@ class Submissions:
 def delay_of(settled: Settlement, pause: float) -> float | None:
     """Return the seconds until another attempt can change a submission's state; None if none can.
 
-    Args:
-        settled: The state of the submission.
-        pause: Seconds between two attempts while the outcome is unknown.
+    While the outcome is unknown, these are `pause`.
     """
     if settled.until is not None:
         return pause

@@ -54,11 +54,7 @@ def wait(
 ) -> tuple[ActualJob, ...]:
     """Wait until all jobs have ended; return them sorted by name, without deleted jobs.
 
-    Args:
-        ports: The target.
-        jobs: The jobs to wait for.
-        listener: Called after each poll with the existing jobs, sorted by name.
-        pause: Seconds between two polls.
+    After each poll, the listener gets the existing jobs, sorted by name; `pause` is in seconds.
 
     Raises:
         ServiceError: The service can't be read.

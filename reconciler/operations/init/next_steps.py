@@ -50,7 +50,7 @@ class Part:
     """Titled group of steps, in order."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: Iterable[Step]
 
 
 def grants(environment: Environment, source: str, member: str = MEMBER) -> Iterator[Step]:
@@ -181,7 +181,7 @@ def try_it(*, with_example: bool) -> Part:
     ]
     if with_example:
         steps.append(Step("what the trainer printed", "reconciler logs iris"))
-    return Part("Try it on this machine; no cloud is needed", tuple(steps))
+    return Part("Try it on this machine; no cloud is needed", steps)
 
 
 def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
@@ -191,13 +191,13 @@ def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
         add = f"git add {shlex.join(uncommitted)}\ngit commit --message='Set up reconciler'"
         steps.append(Step("the files of the set-up", add))
     steps.append(Step("check manifests before each commit, where pre-commit is used", "pre-commit install"))
-    return Part("Commit it", tuple(steps))
+    return Part("Commit it", steps)
 
 
 def google_cloud(setup: Setup, environment: Environment) -> Part:
     """Return the steps that prepare the project for the environment; they use shell variables."""
     title = f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell"
-    return Part(title, tuple(_google_steps(setup, environment)))
+    return Part(title, _google_steps(setup, environment))
 
 
 def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
@@ -219,7 +219,7 @@ def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
 
 def github(setup: Setup, *, is_filled_in: bool) -> Part:
     """Return the steps on GitHub; `is_filled_in` if the workflows name the reconciler's repository."""
-    return Part(f"GitHub, repository {setup.repository}", tuple(_github_steps(setup, is_filled_in)))
+    return Part(f"GitHub, repository {setup.repository}", _github_steps(setup, is_filled_in))
 
 
 def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:

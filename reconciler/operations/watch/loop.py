@@ -93,12 +93,7 @@ def run_pass(
 ) -> Pass:
     """Run one pass; errors of files and services become its result.
 
-    Args:
-        checkout: The files to apply.
-        cache: The loop's caches.
-        previous: The previous pass.
-        go_on: Called before each submission and each wait; False stops the pass.
-        listener: Receives the progress.
+    `go_on` is called before each submission and each wait; False stops the pass.
     """
     try:
         return _run(checkout, cache, previous, go_on, listener or ApplyListener())

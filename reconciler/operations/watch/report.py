@@ -27,12 +27,7 @@ _STATES = re.compile(rf"\b(?:{'|'.join(State)})\b", re.IGNORECASE)
 
 
 class PassReporter(ApplyListener):
-    """Reporter that turns passes into events and metrics.
-
-    Args:
-        events: The structlog logger.
-        metrics: The metrics to update.
-    """
+    """Reporter that turns passes into events of a structlog logger and into metrics."""
 
     def __init__(self, events: Any, metrics: Metrics) -> None:
         self._events = events
