@@ -240,7 +240,7 @@ def unsettled_reason(settled: Settlement) -> str:
     claim = settled.claim
     after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
     if claim.state is ClaimState.PENDING:
-        why = f" ({settled.said})" if settled.said else ""
+        why = f" ({settled.cause})" if settled.cause else ""
         return f"whether a job was created is not known{why}: the next apply{after} settles it"
     if claim.state is ClaimState.HELD and settled.until:
         return f"an earlier request may still make a job: it can be sent again{after}"

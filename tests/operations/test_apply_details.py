@@ -236,7 +236,7 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert unsettled_reason(Settlement(self.CLAIM, said="no answer came")) == (
+        assert unsettled_reason(Settlement(self.CLAIM, cause="no answer came")) == (
             "whether a job was created is not known (no answer came): the next apply settles it"
         )
 
