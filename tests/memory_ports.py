@@ -68,7 +68,7 @@ class Claims:
         if not self.genesis:
             raise ServiceError("no genesis")
 
-    def found(self) -> None:
+    def initialize(self) -> None:
         self.genesis = True
 
     def listed(self) -> Mapping[ClaimId, Versioned]:

@@ -68,12 +68,6 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
     return head.carried if head and Git(root, environ).is_clean() else None
 
 
-def still_at(root: Path, environ: Mapping[str, str], before: str | None) -> str:
-    """Return `before`, an earlier result of `commit_of`, if the work tree still equals it; else ""."""
-    # Files that could not be read completely can't be compared: the commit reveals a switch of branches.
-    return before if before and commit_of(root, environ) == before else ""
-
-
 def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
     """Return the commits between the known ones and `head` along first parents, the newest first.
 

@@ -112,7 +112,7 @@ class ObjectClaims:
             "that are there, after comparing them",
         )
 
-    def found(self) -> None:
+    def initialize(self) -> None:
         """Prepare a new store for this repository; check an existing one."""
         genesis = {"formatVersion": _FORMAT_VERSION, "source": self._source}
         with self._explained():

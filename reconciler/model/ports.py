@@ -119,7 +119,7 @@ class ClaimStore(Protocol):
             ServiceError: The store is another one, or was emptied.
         """
 
-    def found(self) -> None:
+    def initialize(self) -> None:
         """Make a new store the repository's own; do no more if it is already."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:

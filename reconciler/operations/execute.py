@@ -57,7 +57,7 @@ class Applier:
         commit_of: Returns the commit whose files a job is made of; "" for none.
         patience: Seconds to wait for unknown outcomes.
         pause: Seconds between two attempts.
-        tell: Called with a line about each wait.
+        on_wait: Called with a line about each wait.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
         together: Runs several submissions or claim updates; the functions above must be thread-safe if it
             uses threads.
@@ -70,7 +70,7 @@ class Applier:
     commit_of: Callable[[DesiredJob], str] = lambda job: ""
     patience: float = PATIENCE
     pause: float = 2.0
-    tell: Callable[[str], None] = lambda line: None
+    on_wait: Callable[[str], None] = lambda line: None
     go_on: Callable[[], bool] = lambda: True
     together: RunTasks = run_in_order
     listener: Listener = lambda standing: None
@@ -83,7 +83,7 @@ class Applier:
         yield from self._cancel([change for change in cancels if change.repair], cancelled)
         missing: set[str] = set()
         submissions = Submissions(
-            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
+            self.ports, self.together, self.patience, self.pause, self.on_wait, self.go_on, self.listener
         )
         begun = submissions.begin(self._each_submission(plan))
         yield from _collecting(begun, missing)
@@ -146,7 +146,7 @@ class Applier:
             settled = submitter.resubmit(order)
             if settled.until and not is_reported:
                 is_reported = True
-                self.tell(waiting_line(settled))
+                self.on_wait(waiting_line(settled))
             delay = delay_of(settled, self.pause)
             if delay is None or not self.go_on() or clock.monotonic() + delay > end:
                 return settled
@@ -219,7 +219,7 @@ def applier_of(
     desired: Desired,
     commit_of: Callable[[DesiredJob], str],
     patience: float = PATIENCE,
-    tell: Callable[[str], None] = lambda line: None,
+    on_wait: Callable[[str], None] = lambda line: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Applier:
     """Return an applier that submits several jobs concurrently in an open session."""
@@ -238,7 +238,7 @@ def applier_of(
         commit_of=commit_of,
         patience=patience,
         pause=session.pause,
-        tell=tell,
+        on_wait=on_wait,
         go_on=go_on,
         together=run_concurrently,
     )

@@ -36,11 +36,9 @@ def proposal_of(
     If the work tree's settings are invalid, only the settings are compared.
 
     Args:
-        root: The work tree's root.
         environment: The environment of the jobs, by default `local`.
         base: The commit, as git takes it.
         paths: Files and folders that exist on at least one side; by default `jobs` at the root.
-        environ: The environment variables.
 
     Raises:
         UsageError: There is no git repository, or neither side has a path or the environment.

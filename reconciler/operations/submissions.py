@@ -14,6 +14,7 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
 from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.remedies import held
 from reconciler.submission.protocol import Order, Settlement, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
 
@@ -81,7 +82,7 @@ class Submissions:
         together: Runs several tasks, concurrently or in order.
         patience: Seconds to wait for unknown outcomes, and for a quota.
         pause: Seconds between two attempts.
-        tell: Called with a line about each wait, from one thread at a time.
+        on_wait: Called with a line about each wait, from one thread at a time.
         go_on: Called before each submission and each wait, from any thread; False stops.
         listener: Called with the progress.
     """
@@ -90,7 +91,7 @@ class Submissions:
     together: RunTasks
     patience: float
     pause: float
-    tell: Callable[[str], None]
+    on_wait: Callable[[str], None]
     go_on: Callable[[], bool]
     listener: Listener
     # Submissions report from several threads; listeners are called from one at a time.
@@ -205,7 +206,7 @@ class Submissions:
 
     def _report_wait(self, line: str) -> None:
         with self._reporting:
-            self.tell(line)
+            self.on_wait(line)
         self._report_progress()
 
     def _report_progress(self) -> None:
@@ -218,9 +219,7 @@ class Submissions:
 def delay_of(settled: Settlement, pause: float) -> float | None:
     """Return the seconds until another attempt can change a submission's state; None if none can.
 
-    Args:
-        settled: The state of the submission.
-        pause: Seconds between two attempts while the outcome is unknown.
+    While the outcome is unknown, these are `pause`.
     """
     if settled.until is not None:
         return pause
@@ -241,14 +240,14 @@ def unsettled_reason(settled: Settlement) -> str:
     claim = settled.claim
     after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
     if claim.state is ClaimState.PENDING:
-        why = f" ({settled.said})" if settled.said else ""
+        why = f" ({settled.cause})" if settled.cause else ""
         return f"whether a job was created is not known{why}: the next apply{after} settles it"
     if claim.state is ClaimState.HELD and settled.until:
         return f"an earlier request may still make a job: it can be sent again{after}"
     if claim.state is ClaimState.REJECTED:
         later = f"; not sent again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
         return f"{claim.error}{later}"
-    return f"{claim.error}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
+    return held(claim)
 
 
 def failed(change: Change, error: ReconcilerError) -> Outcome:

@@ -16,13 +16,12 @@ from reconciler.model.plan import Action, Change, DesiredJob, FieldChange, Stuck
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
+from reconciler.planning.remedies import GIVEN_UP, MORE_ATTEMPTS, OTHER_NAME, RERUN, held
 
 _ML_IS_GONE = (
     "Google switched AI Platform Training off on 2025-01-31; "
     "write the job as an aiplatform.googleapis.com/v1 CustomJob"
 )
-_RERUN = 'change "rerun" to run it again'
-_OTHER_NAME = 'change "rerun" to get another name'
 _GONE = "the service no longer has its record"
 
 
@@ -143,16 +142,15 @@ class _Decision:
             return self._again(attempt, _found(attempt))
         # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
-            return self._none(attempt, f"given up; {_RERUN}", Stuck.GIVEN_UP)
-        how = f'run "reconciler resolve {self._name(attempt)} --resubmit" or "--give-up"'
-        said = f"{claim.error or 'held'}; {how}"
-        return self._about(Action.BLOCKED, said, attempt.id.key, attempt.id.attempt, actual=attempt.run)
+            return self._none(attempt, GIVEN_UP, Stuck.GIVEN_UP)
+        key, number = attempt.id.key, attempt.id.attempt
+        return self._about(Action.BLOCKED, held(claim), key, number, actual=attempt.run)
 
     def _bound(self, attempt: Attempt) -> Change:
         state = attempt.state
         match state:
             case None:
-                return self._none(attempt, f"deleted outside; {_RERUN}", Stuck.DELETED)
+                return self._none(attempt, f"deleted outside; {RERUN}", Stuck.DELETED)
             case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
                 return self._none(attempt, state.lower())
             case State.SUCCEEDED | State.FAILED | State.CANCELLED:
@@ -164,7 +162,7 @@ class _Decision:
         """Return the change of an ended attempt: it stays ended, even if other content ran since."""
         stuck, remedy = _END[state]
         if self._overtaken(attempt):
-            said = f"already ran as {self._name(attempt)} ({state.lower()}); {_RERUN}"
+            said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
             return self._none(attempt, said, stuck or Stuck.REVERTED)
         gone = [] if attempt.run else [_GONE]
         return self._none(attempt, "; ".join([state.lower(), *gone, *remedy]), stuck)
@@ -205,11 +203,9 @@ class _Decision:
         for attempt in self._rest:
             for run in (attempt.run, *attempt.others, *attempt.strangers):
                 if run and run.job_name == name:
-                    return (
-                        f'{run.resource} has this name and other content; change "rerun" to get another name'
-                    )
+                    return f"{run.resource} has this name and other content; {OTHER_NAME}"
             if attempt.name == name:
-                return f"a claim has the name {name} for other content; {_OTHER_NAME}"
+                return f"a claim has the name {name} for other content; {OTHER_NAME}"
         return None
 
     def _none(self, attempt: Attempt, reason: str, stuck: Stuck | None = None) -> Change:
@@ -251,8 +247,8 @@ class _Decision:
 
 _END: dict[State, tuple[Stuck | None, list[str]]] = {
     State.SUCCEEDED: (None, []),
-    State.FAILED: (Stuck.FAILED, [f'raise "attempts" or {_RERUN}']),
-    State.CANCELLED: (Stuck.CANCELLED, [_RERUN]),
+    State.FAILED: (Stuck.FAILED, [MORE_ATTEMPTS]),
+    State.CANCELLED: (Stuck.CANCELLED, [RERUN]),
 }
 """By final state: the reason for being out of sync, and the remedies."""
 
@@ -279,7 +275,7 @@ def _counting(attempts: Sequence[Attempt]) -> Attempt:
 
 
 def _without_request(run: ActualJob) -> str:
-    return f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {_RERUN}"
+    return f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
 
 
 def _before_instance(run: ActualJob) -> str:

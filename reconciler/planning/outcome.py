@@ -12,6 +12,7 @@ from reconciler.model.duplicates import made
 from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
 from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.remedies import GIVEN_UP, held
 
 Recorded = Literal["none", "pending", "bound", "rejected", "held"]
 """State of a submission, from its claim."""
@@ -124,9 +125,9 @@ def _of_claim(claim: Claim, base_name: str) -> JobStatus:
 def _said(claim: Claim) -> str:
     """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
-        return 'given up; change "rerun" to run it again'
+        return GIVEN_UP
     if claim.state is ClaimState.HELD:
-        return f"{claim.error}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
+        return held(claim)
     if claim.state is ClaimState.PENDING:
         return "the next apply looks for its job, and sends it again once no earlier request can make one"
     return claim.error

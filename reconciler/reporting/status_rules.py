@@ -14,6 +14,7 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, Plan
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.remedies import GIVEN_UP, held_short
 from reconciler.reporting.github.settings import Contexts
 from reconciler.reporting.status import (
     STATES,
@@ -293,12 +294,9 @@ def _judge(
             text = f"refused: {claim.error or 'no reason given'}"
             return _problem(name, first, context, "refused", text)
         case ClaimState.HELD if claim.given_up:
-            text = 'given up; change "rerun" to run it again'
-            return _end(name, first, context, "given up", text, claimed)
+            return _end(name, first, context, "given up", GIVEN_UP, claimed)
         case ClaimState.HELD:
-            reason = claim.error or "no reason given"
-            text = f"held, see `reconciler resolve {claim.base_name}`: {reason}"
-            return _problem(name, first, context, "held", text)
+            return _problem(name, first, context, "held", held_short(claim))
         case ClaimState.BOUND if attempt.state is None:
             text = "deleted outside: the service has it no more, and its end was not seen"
             return _end(name, first, context, "deleted", text, claimed)

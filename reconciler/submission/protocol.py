@@ -91,14 +91,14 @@ class Settlement:
         job: The job that this call bound.
         until: PENDING: latest time at which the outcome can be settled, by the service's clock.
         now: The service's time at that answer.
-        said: PENDING: the known cause of the unknown outcome.
+        cause: PENDING: the known cause of the unknown outcome.
     """
 
     claim: Claim
     job: ActualJob | None = None
     until: datetime | None = None
     now: datetime | None = None
-    said: str = ""
+    cause: str = ""
 
 
 class Submitter:
@@ -382,7 +382,7 @@ class Submitter:
                 return self._reject(mine, message, None) if job is None else self._bind_or_hold(mine, job)
             case Taken(message) | Unknown(message):
                 # A job may exist or still appear: the claim stays PENDING, and no other request is sent.
-                return Settlement(mine.claim, until=self._settles_at(mine.claim), said=message)
+                return Settlement(mine.claim, until=self._settles_at(mine.claim), cause=message)
 
     def _bind_or_hold(self, found: Versioned, job: ActualJob | Mismatch) -> Settlement | None:
         if isinstance(job, ActualJob):

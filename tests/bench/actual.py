@@ -68,7 +68,7 @@ def fill(root: Path, home: Path) -> int:
     session = Session(config, environment, connection)
     with mock.patch("os.fsync"):
         ensure_bucket(connection, environment.claims_bucket)
-        session.claims.found()
+        session.claims.initialize()
         claims: dict[str, Claim] = {}
         for job in desired.jobs:
             id = ClaimId(label_of(job.identity))

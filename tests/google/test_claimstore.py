@@ -230,7 +230,7 @@ def test_all_claims_are_listed_through_all_pages(session: Session, monkeypatch: 
 @pytest.mark.fault(52)
 def test_claims_of_other_repositories_and_targets_are_not_seen(service: HeldService) -> None:
     with opened(service) as ours, opened(service, location="europe-west4") as elsewhere:
-        ours.claims.found()
+        ours.claims.initialize()
         ours.claims.write(CLAIM, 0)
         assert elsewhere.claims.listed() == {}
         assert elsewhere.claims.read(CLAIM.id).found is None
@@ -247,8 +247,8 @@ class TestGenesis:
         with pytest.raises(ServiceError, match=r"holds no claims of acme-jobs.*has 3 runs") as caught:
             session.claims.check(3)
         assert "`reconciler init --claims --env local`" in caught.value.hint
-        session.claims.found()
-        session.claims.found()
+        session.claims.initialize()
+        session.claims.initialize()
         session.claims.check(3)
 
     def test_elsewhere_a_person_prepares_it(self, session: Session) -> None:
@@ -258,7 +258,7 @@ class TestGenesis:
         with pytest.raises(ServiceError, match="has 0 runs") as caught:
             claims.check(0)
         assert "`reconciler init --claims --env prod`" in caught.value.hint
-        claims.found()
+        claims.initialize()
         claims.check(0)
         claims.check(9)
 
@@ -285,14 +285,15 @@ class TestGenesis:
         self, session: Session, metadata: dict[str, str], told: str
     ) -> None:
         put(session, f"{FOLDER}genesis", metadata)
-        for act in (lambda: session.claims.check(0), session.claims.found):
+        for act in (lambda: session.claims.check(0), session.claims.initialize):
             with pytest.raises(ServiceError, match=told) as caught:
                 act()
             assert caught.value.hint
 
     def test_a_bucket_that_is_gone_is_told_from_one_that_is_empty(self, session: Session) -> None:
         claims = ObjectClaims(session.connection, "no-such-bucket", "acme-jobs", "p", "l", founds=False)
-        for act in (lambda: claims.check(0), claims.listed, claims.found, lambda: claims.write(CLAIM, 0)):
+        calls = (lambda: claims.check(0), claims.listed, claims.initialize, lambda: claims.write(CLAIM, 0))
+        for act in calls:
             with pytest.raises(ServiceError, match="there is no claims bucket no-such-bucket") as caught:
                 act()
             assert "reconciler init --claims" in caught.value.hint
@@ -359,7 +360,7 @@ def test_an_outage_is_told_with_what_to_do_and_is_never_an_absent_claim(outage: 
         acts = [
             lambda: store.read(CLAIM.id),
             lambda: store.write(CLAIM, 0),
-            store.found,
+            store.initialize,
             lambda: store.check(0),
         ]
         for act in acts:
@@ -492,7 +493,7 @@ def test_the_longest_claim_can_be_written_and_read(session: Session) -> None:
 def test_the_official_client_reads_what_was_written(
     service: HeldService, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.claims.found()
+    session.claims.initialize()
     written = session.claims.write(FULL, 0)
     assert written is not None
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", service.url)

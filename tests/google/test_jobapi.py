@@ -321,7 +321,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
         lambda: jobs.read(ML_V1, "Job", f"projects/{PROJECT}/jobs/census"),
         lambda: store.check(0),
         lambda: store.listed(),
-        store.found,
+        store.initialize,
         lambda: store.read(ClaimId("k")),
     ):
         # An answer, or what the commands tell with its hint; and of an error that it was one.

@@ -435,7 +435,7 @@ def test_a_run_may_appear_as_late_as_its_service_says() -> None:
 
 
 @contextmanager
-def remembering(
+def open_cache(
     root: Path, memory: Memory, source: str = "acme-jobs", home: str = "home"
 ) -> Iterator[Session]:
     config = from_document(root, {"source": source})
@@ -447,14 +447,14 @@ def remembering(
 def test_sessions_of_one_target_share_what_they_have_seen(held: HeldService) -> None:
     memory, root = Memory(), held.home.parent
     with opened(held) as session:
-        session.claims.found()
+        session.claims.initialize()
         session.claims.write(CLAIM, 0)
-    with remembering(root, memory) as session:
+    with open_cache(root, memory) as session:
         first = session.ports.claims.listed()
         assert session.ports.jobs.runs() == ()
-    with remembering(root, memory) as session:
+    with open_cache(root, memory) as session:
         assert session.ports.claims.listed()[CLAIM.id] is first[CLAIM.id]
     for others in ({"source": "other-jobs"}, {"home": "elsewhere"}):
-        with remembering(root, memory, **others) as session:
+        with open_cache(root, memory, **others) as session:
             assert session.claims.listed() == {}
         assert not memory.claims.vanished, "another target's claims were never there"

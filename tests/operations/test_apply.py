@@ -146,7 +146,7 @@ def test_a_quota_is_waited_for_within_patience(outside: Outside) -> None:
     jobs = [wanted(f"job-{number}") for number in range(4)]
     outside.jobs.answers = ["", Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")]
     lines: list[str] = []
-    outcomes = apply(outside, *jobs, patience=60.0, pause=15.0, tell=lines.append)
+    outcomes = apply(outside, *jobs, patience=60.0, pause=15.0, on_wait=lines.append)
     assert [outcome.status for outcome in outcomes] == [Status.APPLIED] * 4
     assert [body["displayName"] for body, _ in outside.jobs.sent] == [
         job.job_name for job in (*jobs, jobs[1])
@@ -167,7 +167,7 @@ def test_a_quota_that_stays_used_up_is_asked_for_more_and_more_seldom(outside: O
 
     outside.jobs.create = create  # type: ignore[method-assign]
     lines: list[str] = []
-    outcomes = apply(outside, *[wanted(f"job-{n}") for n in range(8)], patience=300.0, tell=lines.append)
+    outcomes = apply(outside, *[wanted(f"job-{n}") for n in range(8)], patience=300.0, on_wait=lines.append)
     assert {outcome.status for outcome in outcomes} == {Status.FAILED, Status.SKIPPED}
     # Whichever job is next: what holds up one holds up all.
     assert [round(moment - moments[0]) for moment in moments] == [0, 30, 90, 210]
@@ -244,7 +244,7 @@ def test_an_unknown_outcome_is_waited_for_as_long_as_patience_lasts(outside: Out
 def test_with_patience_it_is_settled_at_once(outside: Outside) -> None:
     outside.jobs.answers = [Unknown("?")]
     lines: list[str] = []
-    outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, tell=lines.append)
+    outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, on_wait=lines.append)
     assert told(outcomes) == [("submit", "applied", "QUEUED")]
     assert len(outside.jobs.sent) == 2
     said = "whether a job was created is not known; looking for it, 00:03:00 UTC at most"

@@ -25,8 +25,9 @@ from reconciler.base.errors import ServiceError
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.plan import DesiredJob, Plan
-from reconciler.operations.apply import carry_out, settle
+from reconciler.operations.apply import Applied, carry_out
 from reconciler.operations.execute import Applier, applier_of
+from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of
@@ -70,8 +71,8 @@ class Place:
             plan = self.plan(session)
             applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
             outcomes = carry_out(session, applier, plan, NO_ORIGIN)
-            settled = settle(session, applier, self.desired, plan, outcomes, NO_ORIGIN)
-            assert settled.problems == ()
+            after = follow_up(session, self.desired, Applied(plan, NO_ORIGIN, applier, outcomes))
+            assert after.problems == ()
         return outcomes
 
     def is_at_rest(self) -> bool:

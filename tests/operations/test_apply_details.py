@@ -141,7 +141,9 @@ def test_nothing_is_told_and_waited_for_where_the_outcome_is_known(outside: Outs
     job = wanted()
     outside.jobs.answers = ["lost"]
     apply(outside, job)
-    settled = applier(outside, patience=60.0, tell=lines.append).resubmit(job, claim_of_job(outside, job), ())
+    settled = applier(outside, patience=60.0, on_wait=lines.append).resubmit(
+        job, claim_of_job(outside, job), ()
+    )
     assert (settled.claim.state, lines, outside.time.slept) == (ClaimState.BOUND, [], [])
 
 
@@ -149,7 +151,7 @@ def test_what_is_waited_for_is_told_once(outside: Outside) -> None:
     lines: list[str] = []
     outside.jobs.answers = ["lost"]
     outside.jobs.hidden.add(HIDDEN)
-    apply(outside, wanted(), patience=60.0, pause=15.0, tell=lines.append)
+    apply(outside, wanted(), patience=60.0, pause=15.0, on_wait=lines.append)
     assert len(lines) == 1
     assert len(outside.time.slept) == 4
 
@@ -234,7 +236,7 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert unsettled_reason(Settlement(self.CLAIM, said="no answer came")) == (
+        assert unsettled_reason(Settlement(self.CLAIM, cause="no answer came")) == (
             "whether a job was created is not known (no answer came): the next apply settles it"
         )
 
@@ -325,6 +327,6 @@ class TestApplierOfASession:
         lines: list[str] = []
         session, _ = self.session(outside)
         made = applier_of(session, Desired((), {}), NO_ORIGIN.commit_of, 7.0, lines.append)
-        made.tell("wait")
+        made.on_wait("wait")
         assert (made.patience, made.pause, lines) == (7.0, session.pause, ["wait"])
         assert session.pause != Applier(outside.ports, body_of).pause

@@ -29,7 +29,7 @@ from waiting import PATIENCE
 from reconciler.base.errors import ReconcilerError
 from reconciler.cli import run
 from reconciler.manifests import schemas
-from reconciler.manifests.settings import from_document, load_config
+from reconciler.manifests.settings import Environment, from_document, load_config
 from reconciler.manifests.validate import check_document
 from reconciler.operations.init import files as texts
 from reconciler.operations.init.files import (
@@ -41,7 +41,6 @@ from reconciler.operations.init.files import (
     Action,
     Existing,
     File,
-    Google,
     Setup,
     files_of,
     github_repository,
@@ -449,8 +448,10 @@ def test_what_needs_the_name_on_github_waits_for_the_remote(empty: Empty, remote
     assert "git remote add" not in told
 
 
-def a_google(name: str) -> Google:
-    return Google(name, "acme-ml", "europe-west4", "acme-staging", "acme-claims", SUBMITTER, TRAINER)
+def a_google(name: str) -> Environment:
+    defaults = {"serviceAccount": TRAINER}
+    place = ("acme-ml", "europe-west4", "acme-staging", "acme-claims")
+    return Environment(name, "google", *place, defaults=defaults, submitter=SUBMITTER)
 
 
 def test_settings_that_are_not_valid_stop_it(empty: Empty) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,12 @@ from reconciler.base.git_command import Git
 from reconciler.git.remote import Clone
 from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, load_config
+from reconciler.operations.apply import ApplyListener
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.state import Checkout, LoopCache
+from reconciler.planning.outcome import Outcome
 
 Change = Callable[[Repository], object]
 
@@ -500,16 +502,12 @@ def test_watch_gives_each_job_its_own_commit(repository: Repository, monkeypatch
     repository.job("trees")
     checkout = Checkout(repository.root, head, os.environ, None)
     done: list[str] = []
-    turn = run_pass(
-        checkout,
-        LoopCache(),
-        None,
-        lambda: True,
-        lambda line: None,
-        lambda outcomes, origin: done.extend(
-            uncarried(origin, [one.change.desired for one in outcomes if one.change.desired])
-        ),
-    )
+
+    class Listener(ApplyListener):
+        def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
+            done.extend(uncarried(origin, [one.change.desired for one in outcomes if one.change.desired]))
+
+    turn = run_pass(checkout, LoopCache(), None, listener=Listener())
     assert done == [f"jobs/trees.yaml is not in commit {head[:7]}: trees carries no commit"]
     assert turn.jobs is not None
     assert {job.manifest.name: turn.origin.commit_of(job) for job in turn.jobs} == {

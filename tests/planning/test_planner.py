@@ -39,7 +39,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RERUN = 'change "rerun" to run it again'
 MORE = f'raise "attempts" or {RERUN}'
 GONE = "the service no longer has its record"
-RESOLVE = f'run "reconciler resolve {JOB.job_name} --resubmit" or "--give-up"'
+RESOLVE = f"run `reconciler resolve {JOB.job_name} --resubmit` or `--give-up`"
 UNKNOWN = "the outcome of its submission is not known: looked for, and sent again{} if no job appears"
 
 BOUND, PENDING, REJECTED, HELD = (
@@ -213,7 +213,7 @@ def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
         (
             {"state": HELD},
             Action.BLOCKED,
-            f'held; run "reconciler resolve {JOB.job_name}_2 --resubmit" or "--give-up"',
+            f"held; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`",
         ),
         ({"state": HELD, "given_up": True}, Action.NONE, f"given up; {RERUN}"),
         ({}, Action.NONE, f"deleted outside; {RERUN}"),

@@ -19,7 +19,7 @@ from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.limits import check_brakes
+from reconciler.planning.limits import check_limits
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
 from reconciler.reporting.github.settings import GitHubSettings
@@ -70,9 +70,9 @@ class Outside:
         self.world.checker.began(commit, process.name)
         try:
             plan = self._plan(commit, ports)
-            check_brakes(plan, 0.0, LIMITS, None)
+            check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
-            ports.claims.found()
+            ports.claims.initialize()
             applier = Applier(
                 ports,
                 body_of,

@@ -219,7 +219,7 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
         for name, claims in stores.items():
             with pytest.raises(ServiceError, match=r"(holds|has) no claims"):
                 claims.check(0)
-            claims.found()
+            claims.initialize()
             claims.write(replaced(CLAIM, id=ClaimId(CLAIM.id.key, len(name) + 1)), 0)
         elsewhere = ObjectClaims(connection, BUCKET, "acme-jobs", "p", "m", founds=False, instance="blue")
         with pytest.raises(ServiceError, match="has no claims"):
@@ -231,7 +231,7 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
 
 def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldService) -> None:
     with opened(service) as session:
-        session.claims.found()
+        session.claims.initialize()
         claims = ObjectClaims(
             session.connection,
             BUCKET,

@@ -124,7 +124,7 @@ def test_a_job_whose_answer_got_lost_is_bound_as_soon_as_it_is_seen(outside: Out
     outside.jobs.answers = ["lost"]
     first = settle(outside)
     assert first.claim.state is ClaimState.PENDING
-    assert first.said == "no answer came"
+    assert first.cause == "no answer came"
     assert first.until == outside.time.now + RIPE
     settled = settle(outside)
     assert (settled.claim.state, settled.job) == (ClaimState.BOUND, outside.jobs.jobs[0])

@@ -89,7 +89,7 @@ def ripen(outside: Outside) -> None:
 
 def test_what_was_bound_before_is_told_without_a_job(outside: Outside) -> None:
     claim = settle(outside).claim
-    assert settle(outside) == Settlement(claim, job=None, until=None, now=None, said="")
+    assert settle(outside) == Settlement(claim, job=None, until=None, now=None, cause="")
 
 
 def test_a_mark_can_be_a_label(outside: Outside) -> None:
@@ -130,7 +130,7 @@ def test_a_credential_is_used_for_half_of_its_life(outside: Outside, stood: time
 def test_why_an_outcome_is_unknown_is_told_of_a_name_that_is_taken_too(outside: Outside) -> None:
     outside.jobs.answers = [Taken("exists already")]
     settled = settle(outside)
-    assert (settled.claim.state, settled.said) == (ClaimState.PENDING, "exists already")
+    assert (settled.claim.state, settled.cause) == (ClaimState.PENDING, "exists already")
     assert settled.until == outside.time.now + RIPE
 
 
