@@ -32,7 +32,7 @@ from reconciler.base.http import (
 )
 from reconciler.base.http.recipients import ThisMachine
 from reconciler.base.state_dir import Home, prepare_home
-from reconciler.google.client import Endpoint, api_error
+from reconciler.google.client import API_VERSIONS, Endpoint, api_error
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import JsonObject
 from reconciler.training_service.address import (
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 ROOT = "http://embedded.invalid/"
 """Placeholder root of every API's URLs, replaced by the service's present address for each request."""
 
-_APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
@@ -115,7 +114,7 @@ class EmbeddedService:
             authorize=dict,
             project=environment.project,
             location=environment.location,
-            roots=dict.fromkeys(_APIS, ROOT),
+            roots=dict.fromkeys(API_VERSIONS, ROOT),
         )
 
     def send(self, request: HttpRequest) -> HttpResponse:

@@ -119,8 +119,8 @@ class ClaimStore(Protocol):
             ServiceError: The store is another one, or was emptied.
         """
 
-    def found(self) -> None:
-        """Make a new store the repository's own; do no more if it is already."""
+    def prepare(self) -> None:
+        """Write the genesis of a new store, which makes it the repository's own; keep an existing one."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return every claim of this repository in this target; raise ServiceError if any is unavailable."""
@@ -194,8 +194,8 @@ class Credential:
     expires: datetime
 
 
-class Fence(Protocol):
-    """Source of credentials: their expiry bounds the time at which a create can be accepted."""
+class CredentialSource(Protocol):
+    """Source of credentials for creates: their expiry bounds the time at which a create can be accepted."""
 
     def mint(self) -> Credential:
         """Return a new credential for a single create, or raise ServiceError."""
@@ -213,7 +213,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Time bounds that at-most-once needs besides the fence.
+    """Time bounds that at-most-once needs besides the credential's expiry.
 
     Attributes:
         executes: The longest time between the arrival of a create's head and its job's existence. The service
@@ -253,7 +253,7 @@ class Ports:
     source: str
     claims: ClaimStore
     jobs: JobApi
-    fence: Fence
+    credentials: CredentialSource
     clock: Clock
     chance: Callable[[int], bytes]
     bounds: Bounds

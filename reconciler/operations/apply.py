@@ -73,7 +73,7 @@ def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin) ->
     if session.is_local:
         # In Google Cloud `reconciler init --claims` does this. If apply did, it would accept a claims bucket
         # that was emptied by mistake, and submit every job again.
-        session.ports.claims.found()
+        session.ports.claims.prepare()
     config = session.config
     if (origin.exact or origin.made) and github_settings(config.github, os.environ, config.root):
         # The record comes first: after a crash the next pass posts the statuses of what was submitted.
