@@ -1,9 +1,9 @@
 """Memory of a long-running process for the claims and runs of a target, to list fewer runs in each pass.
 
 Without it, each pass of `watch` would list every run that the repository ever had. A service returns them in
-pages, one after the other, and a page from Google takes a part of a second: a pass over 1,000 runs would take
-seconds longer, over 10,000 runs up to a minute. Claims are listed in each pass all the same, because any
-claim may change at any moment.
+pages, one after the other, and a service may give few runs to a page: with 100 to a page and 0.2 s for each,
+10,000 runs take 20 s. Claims are listed in each pass all the same, because any claim may change at any
+moment; to parse 10,000 of them takes less than 0.1 s.
 
 Only runs that may be new or changed are listed again: all runs created since a time before which every listed
 run had ended. An ended run can only be deleted or, on AI Platform, get other labels. The process notices such

@@ -89,6 +89,7 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         owner: The writing process, for people to read.
     """
 
+    # A field that this version doesn't know may change the meaning of the others, hence no unknown fields.
     id: ClaimId
     state: ClaimState
     job_name: _Name

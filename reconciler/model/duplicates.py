@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from reconciler.model.claim import Claim
 from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 
-_NUMBER = re.compile("[0-9]{1,100}")
+_NUMBER = re.compile("[0-9]{1,100}")  # Python refuses to convert thousands of digits
 _IN_VAIN = (State.FAILED, State.CANCELLED)
 
 

@@ -25,6 +25,7 @@ class State(StrEnum):
     @property
     def ended(self) -> bool:
         """True if the state is final."""
+        # Not CANCELLING: a cancel may come too late, and the job still succeed or fail.
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
@@ -109,7 +110,7 @@ INSTANCE = PREFIX + "instance"
 
 _SERVICES_OWN = "goog-"
 """Prefix of the labels that Google's services add by themselves."""
-_DIGITS = 9
+_DIGITS = 9  # of an attempt: a claim's is below 10**9 too
 
 
 def attempt_of(run: ActualJob) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 REFUSALS = frozenset({400, 401, 403, 404, 412, 413, 429})
 """HTTP statuses that can prove that no job was made."""
 
+# Not ABORTED, CANCELLED, DEADLINE_EXCEEDED, INTERNAL or UNAVAILABLE: the request may have had its effect.
 REASONS = frozenset(
     {
         "FAILED_PRECONDITION",
@@ -190,7 +191,7 @@ class Credential:
         expires: Time from which the service refuses it, by the service's clock; never too early.
     """
 
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)  # a printed credential must not show its token
     expires: datetime
 
 
@@ -232,6 +233,7 @@ class Bounds:
     pace: float = 0.0
 
 
+# Google documents neither of the first two; docs/at-most-once.md says what happens if they are too short.
 GOOGLE_BOUNDS = Bounds(timedelta(minutes=5), timedelta(minutes=5), 5.0, timedelta(minutes=5), pace=1.0)
 EMBEDDED_BOUNDS = Bounds(timedelta(seconds=2), timedelta(0), 0.1, timedelta(seconds=10))
 """The embedded service accepts, makes and lists in one transaction; two seconds for a busy machine."""

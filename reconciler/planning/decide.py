@@ -102,6 +102,7 @@ class _Decision:
         wanted = self._job.manifest.reconcile.attempts
         if attempt.id.attempt > wanted and not attempt.bound and not attempt.run:
             said = f'attempt {attempt.id.attempt} is not wanted any more: "attempts" is {wanted}'
+            # FAILED: a later attempt exists only because an earlier one failed.
             return self._none(attempt, said, Stuck.FAILED)
         if claim is None:
             return self._again(attempt, "found without a claim: adopted if it is the same job")
@@ -111,6 +112,7 @@ class _Decision:
             case ClaimState.PENDING:
                 return self._again(attempt, _found(attempt) or self._why_pending(claim))
             case ClaimState.REJECTED:
+                # No request of a rejected claim can make a job: the next one is as good as the first.
                 why = _found(attempt) or _why_rejected(claim)
                 return self._again(attempt, why, fresh=not attempt.run)
             case ClaimState.HELD:

@@ -19,6 +19,7 @@ Finding = tuple[Drift, Change | None]
 def of_wanted(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
     """Yield outside changes to an attempt of a desired job."""
     about = Drift(DriftKind.MODIFIED, attempt.name, job.manifest.name, "")
+    # A suspended manifest doesn't want its run back.
     wanted = attempt.bound and not job.manifest.reconcile.suspend
     if wanted and attempt.state is None:
         detail = "the service has it no more, and its end was never seen"

@@ -87,6 +87,7 @@ def _rows(attempt: Attempt, base_name: str) -> list[JobStatus]:
 
 
 def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
+    # A stranger only has the attempt's labels: the claim is not about it.
     own = claim if claim and made(claim, run) else None
     return JobStatus(
         job_name=run.job_name,
