@@ -90,7 +90,13 @@ class ObjectClaims:
             ServiceError: It is another repository's store, it was emptied, or it isn't prepared.
         """
         with self._explained():
-            found = self._find_genesis()
+            try:
+                found = self._store.find(self._genesis)[0]
+            except NotFoundAtServiceError:
+                # A store that needs no preparation has no bucket before the first claim.
+                if not self._may_be_new:
+                    raise
+                found = None
             if found is not None:
                 self._check_genesis(found)
             elif not self._may_be_new or runs:
@@ -124,7 +130,13 @@ class ObjectClaims:
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
         # Parse after the listing: the 404 of an object that was deleted since is no missing bucket.
-        objects = self._list_objects()
+        with self._explained():
+            try:
+                objects = self._store.list_objects(self._prefix)
+            except NotFoundAtServiceError:
+                if not self._may_be_new:
+                    raise
+                objects = []
         with self._explained():
             found = {versioned.claim.id: versioned for versioned in map(self._versioned, objects)}
         if self._known is not None:
@@ -154,24 +166,6 @@ class ObjectClaims:
 
     def _name(self, id: ClaimId) -> str:
         return f"{self._prefix}{id.key}/{id.attempt}"
-
-    def _list_objects(self) -> list[StoredObject]:
-        with self._explained():
-            try:
-                return self._store.list_objects(self._prefix)
-            except NotFoundAtServiceError:
-                # A store that needs no preparation has no bucket before the first claim.
-                if not self._may_be_new:
-                    raise
-        return []
-
-    def _find_genesis(self) -> StoredObject | None:
-        try:
-            return self._store.find(self._genesis)[0]
-        except NotFoundAtServiceError:
-            if not self._may_be_new:
-                raise
-            return None
 
     def _write(self, name: str, entry: str, document: JsonObject, generation: int) -> int | None:
         """Write an object in one request; return its generation, None if the store has another generation."""

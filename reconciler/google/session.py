@@ -198,14 +198,8 @@ def open_session(
         connection = Connection(service.endpoint(environment))
         session = Session(config, environment, connection, memory=memory)
         if start:
-            service.put_images(config.images)
-            service.reserve(_reserved(config))
+            local = (each for each in config.environments.values() if each.engine == "local")
+            service.configure(config.images, {f"{each.claims_bucket}/{PREFIX}" for each in local})
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
                 ensure_bucket(connection, bucket)
         yield session
-
-
-def _reserved(config: Config) -> set[str]:
-    """Return the folders of claims in all environments of the embedded service."""
-    local = (environment for environment in config.environments.values() if environment.engine == "local")
-    return {f"{environment.claims_bucket}/{PREFIX}" for environment in local}
