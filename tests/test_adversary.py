@@ -183,7 +183,7 @@ def refuse_submission(victim: Victim, name: str, variables: dict[str, str]) -> N
     environment = config.environment("local")
     with open_session(config, environment, {**os.environ, **variables}, start=True) as session:
         (job,) = (job for job in load_desired(config, environment, []).jobs if job.manifest.name == name)
-        session.claims.initialize()
+        session.claims.prepare()
         claim = Claim(
             ClaimId(label_of(job.identity)),
             ClaimState.REJECTED,

@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from waiting import PATIENCE
 
-from reconciler.reporting.github.settings import ROLL_UP
+from reconciler.reporting.github.settings import OVERALL
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "reconciler" / "operations" / "init" / "templates"
@@ -445,7 +445,7 @@ def test_the_pull_requests_own_check_is_the_one_that_protection_wants(
     head = repository.create_git_commit(f"A pull request of {branch}", base.tree, [base])
     repository.create_git_ref(f"refs/heads/{branch}", base.sha)
     wanted = {
-        "required_status_checks": {"strict": True, "contexts": [ROLL_UP]},
+        "required_status_checks": {"strict": True, "contexts": [OVERALL]},
         "enforce_admins": True,
         "required_pull_request_reviews": None,
         "restrictions": None,

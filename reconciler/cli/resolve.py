@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     with context.session(start=True) as session:
         observed = observe(session.ports)
-        claim = _open_claim(arguments.name, list(observed.known.values()))
+        claim = _open_claim(arguments.name, list(observed.claims.values()))
         if arguments.give_up:
             return _give_up(session, claim)
         desired = load_desired(context.config, context.environment, [])

@@ -113,7 +113,7 @@ def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin) ->
     if session.is_local:
         # In Google Cloud `reconciler init --claims` does this. If apply did, it would accept a claims bucket
         # that was emptied by mistake, and submit every job again.
-        session.ports.claims.initialize()
+        session.ports.claims.prepare()
     if (origin.exact or origin.made) and posts_statuses(session.config):
         # The record comes first: after a crash the next pass posts the statuses of what was submitted.
         skipped = partial(passed_over, session.config.root, origin.commit)

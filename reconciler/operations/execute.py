@@ -14,7 +14,7 @@ from reconciler.google.object_store import Staging
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.duplicates import age
-from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, SOURCE, TRY, ActualJob
+from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
@@ -36,7 +36,7 @@ from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission import cancel
 from reconciler.submission.claims_upkeep import is_left, refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
-from reconciler.submission.protocol import Order, Settlement, Submitter
+from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 
 PATIENCE = 60.0
 """Seconds that one apply waits for unknown outcomes, and for cancelled jobs to end."""
@@ -109,10 +109,10 @@ class Applier:
         # All claims first: the previous attempt's claim decides if an attempt is still due.
         seen = {
             id: refreshed(found.claim, jobs.get(id.key), runs.get(id, ()))
-            for id, found in observed.claims.items()
+            for id, found in observed.versions.items()
         }
         updates = []
-        for id, found in observed.claims.items():
+        for id, found in observed.versions.items():
             job = jobs.get(id.key)
             steps = [*self._steps(found, seen[id], job, runs.get(id, ()))]
             if is_left(found.claim, job, seen):
@@ -124,8 +124,8 @@ class Applier:
     def _steps(
         self, found: Versioned, claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]
     ) -> Iterator[Callable[[], object]]:
-        marks = {run.labels.get(TRY) for run in runs}
-        if job and claim.state is not ClaimState.BOUND and not marks.isdisjoint(claim.tries):
+        request_ids = {run.labels.get(REQUEST_ID) for run in runs}
+        if job and claim.state is not ClaimState.BOUND and not request_ids.isdisjoint(claim.request_ids):
             # A run exists although its submission was not continued: the job is suspended or was given up,
             # for example.
             yield partial(Submitter(self.ports).adopt, self._order(job, claim.job_name, claim.id))
@@ -133,7 +133,7 @@ class Applier:
             # The write has no effect if the claim changed since it was observed; the next pass updates it.
             yield partial(self.ports.claims.write, claim, found.generation)
 
-    def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> Settlement:
+    def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> SubmissionResult:
         """Send a submission again if a search finds the `runs` of its kind; raise ServiceError."""
         self.stage(job)
         clock = self.ports.clock
@@ -211,7 +211,9 @@ class Applier:
         labels = labels_of(job, self.ports.source, commit, id, self.ports.instance)
         # Older releases stored the claim under another key of the same job.
         earlier = tuple(ClaimId(key, id.attempt) for key in keys_of(job) if key != id.key)
-        return Order(claim, lambda mark: self.body(job, job_name, {**labels, TRY: mark}), earlier)
+        return Order(
+            claim, lambda request_id: self.body(job, job_name, {**labels, REQUEST_ID: request_id}), earlier
+        )
 
 
 def applier_of(

@@ -247,7 +247,7 @@ def post_reason(session: Session, commit: str, reason: str) -> list[Failed]:
     settings = _settings(session.config)
     if settings is None or not commit:
         return []
-    context = contexts_of(session.config, session.environment.name).roll_up
+    context = contexts_of(session.config, session.environment.name).overall
     outcomes = GitHubReporter(settings.transport(), settings).report(
         commit, [plain_status("error", context, reason)]
     )

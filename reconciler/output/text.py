@@ -19,12 +19,12 @@ from reconciler.output.json import summary
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
-    from reconciler.planning.outcome import JobStatus, Outcome, Recorded
+    from reconciler.planning.outcome import JobStatus, Outcome
 
 MAX_FIELDS = 50
 SHOWN_OF_SHA = 12
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
-_WITHOUT_STATE: dict[Recorded, str] = {
+_WITHOUT_STATE = {
     "none": "not submitted",
     "pending": "outcome unknown",
     "bound": "gone",

@@ -1,4 +1,4 @@
-"""Rules for commit statuses: one status per job, one roll-up over all jobs, one for drift."""
+"""Rules for commit statuses: one status per job, one overall status, one for drift."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class View:
         observed: The claims and the runs; a run counts for a job only if a claim is bound to it.
         plan: The present plan for the desired jobs.
         problems: The reason why this apply didn't submit a job, by base name.
-        each: True for a status per job, False for the roll-up only, None to decide by the number of jobs.
+        each: True for a status per job, False for the overall status only, None to decide by their number.
     """
 
     contexts: Contexts
@@ -63,7 +63,7 @@ class View:
         """All attempts that have a claim or a run, by key."""
         found = defaultdict(list)
         desired = [change.desired for change in self.changes.values() if change.desired]
-        for attempts in attempts_by_base(desired, self.observed.runs, self.observed.known).values():
+        for attempts in attempts_by_base(desired, self.observed.runs, self.observed.claims).values():
             for attempt in attempts:
                 found[attempt.id.key].append(attempt)
         return found
@@ -86,7 +86,7 @@ class Verdict:
 
     Attributes:
         name: The job's base name.
-        word: The state in a word or two, for the roll-up.
+        word: The state in a word or two, for the overall status.
         state: The state in GitHub's terms.
         final: True if the state stays unless a person intervenes.
         sha: The commit of the first submission, "" for none.
@@ -140,9 +140,9 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
     """
     if record.superseded_by:
         text = f"superseded by {record.superseded_by[:7]} before it was applied"
-        status = plain_status("error", view.contexts.roll_up, text)
-        # An existing roll-up means that another reconciler applied the commit and that its record is gone:
-        # "superseded before it was applied" must not replace that result.
+        status = plain_status("error", view.contexts.overall, text)
+        # An existing overall status means that another reconciler applied the commit and that its record is
+        # gone: "superseded before it was applied" must not replace that result.
         return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
     verdicts = [
@@ -159,7 +159,7 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
             over = verdict.status.over if each else Over.SOMETHING
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
-        by_commit[record.sha].append(_roll_up(view.contexts.roll_up, verdicts))
+        by_commit[record.sha].append(_overall_status(view.contexts.overall, verdicts))
     return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
@@ -365,7 +365,7 @@ def _end(
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
-def _roll_up(context: str, verdicts: Sequence[Verdict]) -> CommitStatus:
+def _overall_status(context: str, verdicts: Sequence[Verdict]) -> CommitStatus:
     """Return the status over all jobs: red if any job is red, green only if all jobs succeeded."""
     states = {verdict.state for verdict in verdicts}
     state: StatusState = next((s for s in ("failure", "error", "pending") if s in states), "success")

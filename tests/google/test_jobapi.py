@@ -94,7 +94,7 @@ def error(status: int, word: str, message: str = "no", **headers: str) -> Behavi
 
 def test_what_is_created_is_listed_read_and_cancelled(session: Session) -> None:
     jobs = session.jobs
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     made = {}
     for version, kind, body in (
         (AIPLATFORM_V1, "CustomJob", custom_job("census_1", **labels())),
@@ -120,7 +120,7 @@ def test_what_is_created_is_listed_read_and_cancelled(session: Session) -> None:
 
 @pytest.mark.fault(52)
 def test_runs_are_this_repositorys_and_a_key_is_anybodys(session: Session) -> None:
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     for name, source in (("a_1", "acme-jobs"), ("a_2", "other-jobs")):
         session.jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(name, **labels(source)), credential)
     assert [job.job_name for job in session.jobs.runs()] == ["a_1"]
@@ -130,16 +130,16 @@ def test_runs_are_this_repositorys_and_a_key_is_anybodys(session: Session) -> No
 def test_only_ml_jobs_have_a_resource_name_before_they_are(session: Session) -> None:
     assert session.jobs.named(AIPLATFORM_V1, "CustomJob", "census_1") is None
     name = session.jobs.named(ML_V1, "Job", "census_1")
-    created = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.fence.mint())
+    created = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.credentials.mint())
     assert isinstance(created, Created)
     assert created.job.resource == name
-    again = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.fence.mint())
+    again = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.credentials.mint())
     assert isinstance(again, Taken)
 
 
 @pytest.mark.fault(5, 8)
 def test_a_create_carries_its_credential_and_no_other(service: HeldService, session: Session) -> None:
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     service.ahead += timedelta(hours=1)
     late = session.jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), credential)
     assert isinstance(late, Refused)
@@ -313,7 +313,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     jobs = EngineJobs("acme-jobs", lambda version: engine_class(version)(CONNECTION), [AIPLATFORM_V1, ML_V1])
     made = jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL)
     assert isinstance(made, Unknown | (Created if status < 300 else Refused | Taken))
-    store = ObjectClaims(CONNECTION, "claims", "acme-jobs", PROJECT, LOCATION, founds=False)
+    store = ObjectClaims(CONNECTION, "claims", "acme-jobs", PROJECT, LOCATION, may_be_new=False)
     for act in (
         jobs.runs,
         lambda: jobs.with_key(ML_V1, "Job", "k"),
@@ -321,7 +321,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
         lambda: jobs.read(ML_V1, "Job", f"projects/{PROJECT}/jobs/census"),
         lambda: store.check(0),
         lambda: store.listed(),
-        store.initialize,
+        store.prepare,
         lambda: store.read(ClaimId("k")),
     ):
         # An answer, or what the commands tell with its hint; and of an error that it was one.

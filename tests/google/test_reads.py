@@ -234,18 +234,15 @@ def test_a_page_is_read_the_same_whichever_road_it_takes(
 
 
 def quickly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
-    items, token = pages.page(body)
-    return pages.read(items), token
+    return pages.read(body)
 
 
 def slowly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
-    items, token = pages._lenient_page(object_of(body))
-    return pages._lenient_items(json.loads(bytes(items))), token
+    return pages._read_leniently(object_of(body))
 
 
 def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    for road in ("_lenient_page", "_lenient_items"):
-        monkeypatch.setattr(Pages, road, lambda *_: pytest.fail("the slow road"))
+    monkeypatch.setattr(Pages, "_read_leniently", lambda *_: pytest.fail("the slow road"))
     job = {
         "name": "n",
         "displayName": "d",
@@ -306,7 +303,7 @@ def test_only_what_is_far_away_is_asked_for_in_several_threads() -> None:
     for distant in (False, True):
         notes = Notes()
         endpoint = replace(connection(notes).endpoint, distant=distant)
-        assert vertex_ai.AiPlatformEngine(Connection(endpoint)).jobs({"a": "b"}) == ()
+        assert vertex_ai.VertexAi(Connection(endpoint)).jobs({"a": "b"}) == ()
         assert notes.at_home == ([False, False] if distant else [True, True])
 
 

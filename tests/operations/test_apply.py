@@ -17,7 +17,7 @@ from planning import LOCAL, wanted
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
-from reconciler.model.job import ATTEMPT, TRY, ActualJob, State, labels_digest
+from reconciler.model.job import ATTEMPT, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
@@ -45,7 +45,7 @@ def applier(outside: Outside, **settings: Any) -> Applier:
 def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
     seen = observe(outside.ports)
     return make_plan(
-        LOCAL, list(jobs), seen.runs, seen.known, lambda job: body_of(job, "", {}), source="acme"
+        LOCAL, list(jobs), seen.runs, seen.claims, lambda job: body_of(job, "", {}), source="acme"
     )
 
 
@@ -84,7 +84,7 @@ def test_a_submission_is_claimed_with_all_that_the_manifest_says(outside: Outsid
         "reconciler-key": label_of(job.identity),
         "reconciler-attempt": "1",
         "reconciler-commit": "c0ffee",
-        "reconciler-try": claim.tries[0],
+        "reconciler-try": claim.request_ids[0],
     }
 
 
@@ -379,8 +379,8 @@ class TestTwice:
         outside.time.now += BOUNDS.lifetime + BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
         apply(outside, job)
         younger = job_of(outside, job)
-        first, _ = claim_of_job(outside, job).tries
-        elder = outside.jobs.add({**younger.body, "labels": {**younger.labels, TRY: first}})
+        first, _ = claim_of_job(outside, job).request_ids
+        elder = outside.jobs.add({**younger.body, "labels": {**younger.labels, REQUEST_ID: first}})
         elder = replace(elder, create_time="2025-12-31T00:00:00Z")
         outside.jobs.jobs[-1] = elder
         return job, elder, younger
@@ -632,7 +632,7 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     apply(outside, job)
     failed = job_of(outside, job)
     outside.jobs.becomes(failed, State.FAILED)
-    clone = outside.jobs.add({**failed.body, "labels": {**failed.labels, ATTEMPT: "2", TRY: "other"}})
+    clone = outside.jobs.add({**failed.body, "labels": {**failed.labels, ATTEMPT: "2", REQUEST_ID: "other"}})
     plan = plan_of(outside, [job])
     assert [change.action for change in plan.changes] == ["retry"]
     outside.jobs.hidden.add(clone.resource)

@@ -522,7 +522,7 @@ class TestTelling:
             dataclasses.replace(turn.inputs, config=replace(turn.inputs.config, source="another")),
         ):
             assert not turn.holds_for(seen)
-        ((id, found),) = observed.claims.items()
+        ((id, found),) = observed.versions.items()
         pending = replace(found, claim=replace(found.claim, state=ClaimState.PENDING))
         unknown = dataclasses.replace(turn.inputs, observed=Observed({id: pending}, observed.runs))
         left = dataclasses.replace(turn.after, observed=unknown.observed)

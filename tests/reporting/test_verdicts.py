@@ -198,7 +198,7 @@ def test_only_a_run_that_a_claim_is_bound_to_makes_a_status_green() -> None:
     others = [
         claim_on(JOB, ClaimState.REJECTED),
         claim_on(JOB, ClaimState.HELD),
-        claim_on(JOB, resource="projects/1/locations/l/customJobs/7", tries=("other",)),
+        claim_on(JOB, resource="projects/1/locations/l/customJobs/7", request_ids=("other",)),
     ]
     for claim in others:
         assert state([ran], claim) != "success"
@@ -264,7 +264,7 @@ class TestTwice:
 TREES = wanted("trees")
 
 
-def roll_up(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> CommitStatus:
+def overall_status(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> CommitStatus:
     (found,) = [
         s for s in due_statuses(view, record, newest).by_commit[record.sha] if s.context == "reconciler"
     ]
@@ -306,12 +306,14 @@ class TestRollUp:
         job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, reconcile=Reconcile()))
         runs = [run_of(job, census), run_of(TREES, trees, number=2)]
         claims = [bound_to(job, runs[0], commit=OTHER), bound_to(TREES, runs[1], commit=OTHER)]
-        found = roll_up(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
+        found = overall_status(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
         assert (found.state, found.description) == (expected, said)
 
     def test_without_a_job_it_is_green(self) -> None:
         """Branch protection may ask for it."""
-        assert roll_up(view_of([], [], []), record_of()) == CommitStatus("success", "reconciler", "no jobs")
+        assert overall_status(view_of([], [], []), record_of()) == CommitStatus(
+            "success", "reconciler", "no jobs"
+        )
 
     def test_a_failure_that_is_followed_by_another_attempt_is_not_the_end(self) -> None:
         failed = run_of(JOB, State.FAILED)
@@ -320,7 +322,7 @@ class TestRollUp:
         assert (single.state, verdict.state, found.final) == ("failure", "pending", False)
         assert verdict.description == "0 of 1 job succeeded, 1 to be retried · update 2"
         blocked = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], problems={"census": "no quota"})
-        assert roll_up(blocked, record_of(JOB)).description.startswith("not retried: census")
+        assert overall_status(blocked, record_of(JOB)).description.startswith("not retried: census")
 
     @pytest.mark.fault(26)
     def test_it_never_goes_back(self) -> None:
@@ -330,7 +332,7 @@ class TestRollUp:
             for seen in states:
                 runs = [run_of(job, seen, number=n) for n, job in enumerate(there, 1)]
                 claims = [bound_to(j, r, commit=OTHER) for j, r in zip(there, runs, strict=True)]
-                found.append(roll_up(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
+                found.append(overall_status(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
         assert freshness(found[0], found[-1]) is Freshness.KNOWN, (
             "a job that waits says nothing over what is there"
         )
@@ -342,7 +344,7 @@ class TestRollUp:
         jobs = [wanted(f"a-job-with-a-rather-long-name-{n}") for n in range(9)]
         runs = [run_of(job, State.CANCELLED, number=n) for n, job in enumerate(jobs, 1)]
         claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
-        found = roll_up(view_of(runs, claims, jobs), record_of(*jobs))
+        found = overall_status(view_of(runs, claims, jobs), record_of(*jobs))
         assert found.description == "9 cancelled · 0 of 9 jobs succeeded · update 27"
 
     def test_there_is_none_where_only_some_jobs_were_looked_at(self) -> None:
@@ -352,7 +354,7 @@ class TestRollUp:
     def test_a_job_that_is_not_begun_hides_no_failure(self) -> None:
         failed = run_of(TREES, State.FAILED, number=2)
         seen = view_of([failed], [bound_to(TREES, failed, commit=OTHER)], [JOB, TREES])
-        found = roll_up(seen, record_of(JOB, TREES))
+        found = overall_status(seen, record_of(JOB, TREES))
         assert (found.state, found.over) == ("failure", Over.ANYTHING)
 
     def test_a_failure_is_not_the_end_where_nobody_looked_at_its_attempts(self) -> None:
@@ -462,7 +464,7 @@ def test_the_drift_is_told_with_its_first_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "environment", "roll_up", "drift"),
+    ("written", "environment", "overall", "drift"),
     [
         ({}, "local", "reconciler", "reconciler drift"),
         ({"prod": {}}, "prod", "reconciler", "reconciler drift"),
@@ -471,10 +473,10 @@ def test_the_drift_is_told_with_its_first_findings() -> None:
     ],
 )
 def test_one_environment_has_the_plain_context(
-    written: dict[str, Any], environment: str, roll_up: str, drift: str
+    written: dict[str, Any], environment: str, overall: str, drift: str
 ) -> None:
     found = contexts_of(from_document(Path(), {"environments": written}), environment)
-    assert (found.roll_up, found.drift) == (roll_up, drift)
+    assert (found.overall, found.drift) == (overall, drift)
 
 
 class TestRecord:

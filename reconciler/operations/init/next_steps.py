@@ -25,7 +25,7 @@ MEMBER = "MEMBER"
 """Placeholder for the identity that runs apply, in a command."""
 
 CHECK = "reconciler"
-"""Name of the check that a protected branch requires: the pull request's job, and the roll-up status."""
+"""Name of the check that a protected branch requires: the pull request's job, and the overall status."""
 
 PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
 

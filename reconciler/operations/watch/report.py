@@ -82,7 +82,11 @@ class PassReporter(ApplyListener):
                 self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
 
     def passed(self, result: Pass, seconds: float, commit: str) -> None:
-        """Report the end of a pass; `carried_out` has reported its outcomes."""
+        """Report the end of a pass; `carried_out` has reported its outcomes.
+
+        The event `blocked` is about any skipped change, not only about those with `Action.BLOCKED`: also a
+        submission that the quota held back, and a cancel whose successor was not submitted.
+        """
         self._metrics.passed(result.result, seconds)
         self._report_errors(result)
         self._report_new("failed", _of_outcomes(result.outcomes, Status.FAILED))

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from reconciler.base.errors import ReconcilerError
-from reconciler.google.incremental import Memory
+from reconciler.google.incremental import TargetMemory
 from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
@@ -126,7 +126,7 @@ class Pass:
 
     @property
     def _is_pending(self) -> bool:
-        claims = self.observed.known.values() if self.observed else ()
+        claims = self.observed.claims.values() if self.observed else ()
         return any(claim.state is ClaimState.PENDING for claim in claims)
 
 
@@ -139,7 +139,7 @@ class LoopCache:
     """
 
     def __init__(self) -> None:
-        self.service = Memory()
+        self.service = TargetMemory()
         self.manifests: KnownFiles | None = None
 
     def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:

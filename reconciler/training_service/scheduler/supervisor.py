@@ -39,12 +39,13 @@ class QueuedJob:
 
 
 def jobs_to_begin(whole: Machine, held: Iterable[Machine], waiting: Iterable[QueuedJob]) -> list[int]:
-    """Return the ids of the jobs that may begin now, in order.
+    """Return the ids of the jobs that may begin now, those of the highest priority first.
 
     Args:
         whole: The capacity of the machine.
         held: The demands of the jobs that have begun.
-        waiting: The queued jobs in any order; a job that demands more than `whole` waits for ever.
+        waiting: The queued jobs in any order; a job that demands more than `whole` waits for ever, and so
+            does each job behind it.
     """
     begin = []
     free = whole
