@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run the command line in `sys.argv`; its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if not sys.warnoptions:
+        # A library's warning would break a log in JSON, and may quote untrusted text.
+        warnings.simplefilter("ignore")
     from reconciler.cli import run
 
     return run(sys.argv[1:])

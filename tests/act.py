@@ -17,6 +17,7 @@ from typing import Any
 
 from github_server import GitHubServer
 from repository import Repository
+from waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 ACT = Path(sys.executable).parent / "act"
@@ -131,7 +132,7 @@ class Actions:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
         return _run(done.stdout)
 

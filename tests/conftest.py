@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from repository import Repository
 from tls import make_authority
 
@@ -15,14 +16,23 @@ ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
 
 # A user's `make test` must not fail by chance: the examples are the same in every run. `make explore` takes
-# others, and what it finds becomes a fixed example.
-settings.register_profile("fixed", derandomize=True, database=None)
-settings.register_profile("explore", print_blob=True)
+# others, and what it finds becomes a fixed example. How long an example takes is the machine's load.
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
+settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped, as CI does")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what uses the wheelhouse: it starts the command, the service or an installer."""
+    for item in items:
+        if "wheelhouse" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(trylast=True)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from waiting import PATIENCE
+
 
 class Fault(StrEnum):
     """What becomes of a request."""
@@ -130,7 +132,7 @@ class FaultProxy:
     def settle(self) -> None:
         """Until every request that arrived has been passed on or not, the late ones too."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._under_way == 0, timeout=90)
+            assert self._changed.wait_for(lambda: self._under_way == 0, timeout=PATIENCE)
 
     def after(self, moments: int, act: Callable[[], None]) -> None:
         """Call `act` when so many more moments have passed, before what then comes goes on."""
@@ -162,7 +164,7 @@ class FaultProxy:
     def _serve(self, sock: socket.socket) -> None:
         try:
             with sock, suppress(OSError):
-                sock.settimeout(60)
+                sock.settimeout(PATIENCE)
                 request = _read_request(sock)
                 if request is not None:
                     self._treat(sock, request)
@@ -216,7 +218,9 @@ class FaultProxy:
         answer = bytearray()
         with (
             suppress(OSError),
-            socket.create_connection((str(address.hostname), int(address.port or 80)), timeout=60) as sock,
+            socket.create_connection(
+                (str(address.hostname), int(address.port or 80)), timeout=PATIENCE
+            ) as sock,
         ):
             sock.sendall(request.head + request.body)
             while chunk := sock.recv(_CHUNK):

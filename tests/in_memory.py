@@ -16,7 +16,7 @@ from memory_ports import Outside
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.incremental import Memory
+from reconciler.google.incremental import TargetMemory
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 
@@ -101,7 +101,7 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
         environ: Mapping[str, str],
         *,
         start: bool,
-        memory: Memory | None = None,
+        memory: TargetMemory | None = None,
     ) -> Iterator[Session]:
         nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
         session = Session(config, environment, Connection(nowhere))

@@ -68,7 +68,7 @@ class Claims:
         if not self.genesis:
             raise ServiceError("no genesis")
 
-    def found(self) -> None:
+    def prepare(self) -> None:
         self.genesis = True
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
@@ -184,7 +184,7 @@ class Jobs:
 
 
 @dataclass
-class Fence:
+class CredentialSource:
     """Credentials that last for the bounds' lifetime."""
 
     time: Time
@@ -207,13 +207,13 @@ class Outside:
         self.claims = Claims(self.time)
         self.commits = Commits(self.time)
         self.jobs = Jobs(self.time)
-        self.fence = Fence(self.time)
+        self.credentials = CredentialSource(self.time)
         self._drawn = 0
 
     @property
     def ports(self) -> Ports:
         return Ports(
-            self.source, self.claims, self.jobs, self.fence, self.time, self._chance, BOUNDS, "a test"
+            self.source, self.claims, self.jobs, self.credentials, self.time, self._chance, BOUNDS, "a test"
         )
 
     def _chance(self, count: int) -> bytes:

@@ -8,9 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-
-LONG = 60.0
-"""Seconds after which something that should have happened never will."""
+from waiting import PATIENCE
 
 
 class Meeting:
@@ -29,7 +27,7 @@ class Meeting:
         """Called by the first in its middle: goes on when the second has ended, or waits for a lock."""
         if not self._begun.is_set():
             self._begun.set()
-            assert self._on.wait(LONG)
+            assert self._on.wait(PATIENCE)
 
     def hold(self, first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
         """What each gives or raises, the first's before the second's."""
@@ -44,7 +42,7 @@ class Meeting:
                 self._begun.set()
 
         def late() -> None:
-            assert self._begun.wait(LONG)
+            assert self._begun.wait(PATIENCE)
             run(1, second)
             self._on.set()
 
@@ -53,7 +51,7 @@ class Meeting:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(LONG)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         return found
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from held_service import HeldService
 from tls import Loopback
+from waiting import PATIENCE
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, Transport
 from reconciler.google.client import Connection, Endpoint
@@ -31,7 +32,7 @@ class Impatient:
         return self.transport.send(replace(request, timeout=self.timeout))
 
 
-def connected(url: str, timeout: float = 30.0) -> Connection:
+def connected(url: str, timeout: float = PATIENCE) -> Connection:
     """A connection to whatever listens there, which is asked without credentials and only once."""
     roots = dict.fromkeys(APIS, url.rstrip("/") + "/")
     return Connection(Endpoint(Impatient(timeout), dict, PROJECT, LOCATION, roots))

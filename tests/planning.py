@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import ATTEMPT, CODE, KEY, SOURCE, TRY, ActualJob, State
+from reconciler.model.job import ATTEMPT, CODE, KEY, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Change, DesiredJob, Plan, Target
@@ -55,7 +55,7 @@ def run_of(
         SOURCE: OURS,
         KEY: label_of(identity),
         ATTEMPT: str(attempt),
-        TRY: mark or mark_of(job, attempt),
+        REQUEST_ID: mark or mark_of(job, attempt),
     }
     if job.code:
         labels[CODE] = label_of(job.code)
@@ -97,7 +97,7 @@ def claim_on(
         kind=job.manifest.kind,
         path=job.manifest.path,
         on_delete=job.manifest.reconcile.on_delete,
-        tries=(mark_of(job, attempt),),
+        request_ids=(mark_of(job, attempt),),
     )
     return replace(claim, **fields)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from waiting import PATIENCE
+
 
 @dataclass(frozen=True)
 class Arrived:
@@ -64,13 +66,15 @@ class RawServer:
                 with suppress(OSError):
                     socket.socket.close(sock)
             for thread in threads:
-                thread.join(10)
+                thread.join(PATIENCE)
                 assert not thread.is_alive()
 
     def wait_for_end_of(self, *numbers: int) -> None:
         """Until these connections have ended."""
         with self.changed:
-            assert self.changed.wait_for(lambda: set(numbers) <= set(self.ended), timeout=10), self.ended
+            assert self.changed.wait_for(lambda: set(numbers) <= set(self.ended), timeout=PATIENCE), (
+                self.ended
+            )
 
     def close_idle(self) -> None:
         """Close every open connection from the server's side, as servers do with kept-alive ones."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 
@@ -153,7 +155,7 @@ class Repository:
     def run(self, *arguments: str, **environ: str) -> Result:
         """`reconciler …` to its end; a traceback fails the test, whatever the exit code."""
         process = self.start(*arguments, **environ)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=PATIENCE)
         assert not re.search("^Traceback", err + out, re.MULTILINE), err + out
         return Result(process.returncode, out, err)
 

@@ -13,7 +13,8 @@ from hostile_repository import HostileRepository, is_plumbing
 from raw_server import RawServer, answer
 from repository import Repository, Result
 from tls import server_tls
-from traced import DEADLINE, STRACE, Traced, traced
+from traced import STRACE, Traced, traced
+from waiting import PATIENCE
 
 from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
@@ -96,7 +97,7 @@ class Victim:
             env={**os.environ, **environ},
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=PATIENCE,
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
@@ -182,7 +183,7 @@ def refuse_submission(victim: Victim, name: str, variables: dict[str, str]) -> N
     environment = config.environment("local")
     with open_session(config, environment, {**os.environ, **variables}, start=True) as session:
         (job,) = (job for job in load_desired(config, environment, []).jobs if job.manifest.name == name)
-        session.claims.found()
+        session.claims.prepare()
         claim = Claim(
             ClaimId(label_of(job.identity)),
             ClaimState.REJECTED,
@@ -209,7 +210,7 @@ def test_traps_of_the_repository_run_for_a_careless_user(
     ]
     for command in careless:
         os.utime(root / "jobs" / "census.yaml", (1, 1))
-        subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=DEADLINE)
+        subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=PATIENCE)
         assert trace.exists(), command
         trace.unlink()
 

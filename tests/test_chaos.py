@@ -24,13 +24,13 @@ from fault_proxy import Fault, FaultProxy, Request, Rule
 from google_place import HURRIED, LOCATION, PROJECT, google_place
 from held_service import HeldService, job_names
 from repository import Repository, Result
+from waiting import PATIENCE
 
 from reconciler.model.job import KEY
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "12"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 JOBS = 20
-PATIENCE = 120.0
 PASSES = 6
 LONGEST = 8.0
 """Seconds after which a process that waits for something is killed too."""

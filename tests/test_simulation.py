@@ -15,10 +15,11 @@ from simulation.faults import BEYOND, KINDS
 from simulation.guards import GUARDS
 from simulation.run import Result, Simulation
 from simulation.trace import text_of
+from waiting import PATIENCE
 
 TESTS = Path(__file__).parent
-SEEDS = range(150)
-SEEDS_BEYOND = range(80)
+SEEDS = range(100)
+SEEDS_BEYOND = range(40)
 SEEN = ("adoptions", "cancels", "jobs made", "retries", "takeovers")
 """What must have happened for the runs to say anything."""
 
@@ -97,7 +98,7 @@ def _python(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProces
     path = os.pathsep.join((str(TESTS), str(TESTS.parent)))
     environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=TESTS, env=environ, timeout=300
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=TESTS, env=environ, timeout=PATIENCE
     )
 
 

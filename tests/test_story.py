@@ -7,27 +7,17 @@ import os
 import re
 import shutil
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 from repository import Repository
+from waiting import PATIENCE, until
 
 from reconciler.manifests import schemas
 
-PATIENCE = 120.0
 BAD_MANIFESTS = Path(__file__).parent / "bad_manifests"
 ONLY_A_CACHE = {".gitignore", "cache", "mark"}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def starts(repository: Repository) -> list[str]:

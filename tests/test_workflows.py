@@ -22,8 +22,9 @@ import yaml
 from emulated_github import OWNERS, emulated_github
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
+from waiting import PATIENCE
 
-from reconciler.reporting.github.settings import ROLL_UP
+from reconciler.reporting.github.settings import OVERALL
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "reconciler" / "operations" / "init" / "templates"
@@ -94,7 +95,7 @@ def test_there_is_something_to_check() -> None:
 
 def checked(*command: str | Path) -> str:
     environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -113,7 +114,7 @@ def test_zizmor_would_find_an_injection(tmp_path: Path) -> None:
     text = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()
     attack = "echo ${{ github.event.pull_request.title }}"
     attacked.write_text(text.replace('test "$RESULT" = success', attack))
-    done = subprocess.run([*ZIZMOR, attacked], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*ZIZMOR, attacked], capture_output=True, text=True, timeout=PATIENCE)
     assert "template-injection" in {finding["ident"] for finding in json.loads(done.stdout)}
 
 
@@ -127,7 +128,9 @@ def test_actionlint_would_find_a_step_that_isnt_there(tmp_path: Path) -> None:
     attacked = tmp_path / "jobs.yml"
     text = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()
     attacked.write_text(text.replace("needs.plan.result", "needs.plans.result"))
-    done = subprocess.run([ACTIONLINT, "-format", "{{json .}}", attacked], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [ACTIONLINT, "-format", "{{json .}}", attacked], capture_output=True, timeout=PATIENCE
+    )
     assert [finding["kind"] for finding in json.loads(done.stdout)] == ["expression"]
 
 
@@ -324,7 +327,7 @@ def install(checkout: Path, cwd: Path, **environ: str) -> subprocess.CompletedPr
         **environ,
     }
     command = [checkout / ".github" / "actions" / "install"]
-    return subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.fault(42)
@@ -442,7 +445,7 @@ def test_the_pull_requests_own_check_is_the_one_that_protection_wants(
     head = repository.create_git_commit(f"A pull request of {branch}", base.tree, [base])
     repository.create_git_ref(f"refs/heads/{branch}", base.sha)
     wanted = {
-        "required_status_checks": {"strict": True, "contexts": [ROLL_UP]},
+        "required_status_checks": {"strict": True, "contexts": [OVERALL]},
         "enforce_admins": True,
         "required_pull_request_reviews": None,
         "restrictions": None,

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from waiting import PATIENCE
 
 from reconciler.base.http.recipients import Destination
 
 _SERVER = "server.pem"
-_WAITS = 10.0
 
 
 def make_authority(folder: Path) -> Path:
@@ -97,7 +97,7 @@ class _Front:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(_WAITS)
+        self._thread.join(PATIENCE)
         with self._lock:
             still = [*self._open]
         for sock in still:
@@ -114,7 +114,7 @@ class _Front:
 
     def _serve(self, sock: socket.socket) -> None:
         with suppress(OSError), self._held(sock):
-            sock.settimeout(_WAITS)
+            sock.settimeout(PATIENCE)
             with self._tls.wrap_socket(sock, server_side=True) as client:
                 client.settimeout(None)
                 with socket.create_connection(self._upstream) as server, self._held(client, server):

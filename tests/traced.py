@@ -11,14 +11,13 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waiting import PATIENCE, until
+
 STRACE = shutil.which("strace")
-DEADLINE = 180.0
-"""Seconds that one command may take under strace."""
 
 _CALLS = "execve,execveat,connect,sendto,sendmsg,sendmmsg,write,writev,open,openat,openat2,creat"
 _EXEC = re.compile(r'execve\("((?:[^"\\]|\\.)*)", (\[.*?\])(?:, 0x|, \[).*\) = 0$')
@@ -125,22 +124,15 @@ def traced(
 
     try:
         if enough is not None:
-            _wait_for(lambda: has_ended() or (err.exists() and enough(out.read_text() + err.read_text())))
+            until(lambda: has_ended() or (err.exists() and enough(out.read_text() + err.read_text())))
             if not has_ended():
                 os.kill(int(pid.read_text()), signal.SIGTERM)
-        _wait_for(has_ended)
+        until(has_ended)
         settle()
-        tracer.wait(DEADLINE)
+        tracer.wait(PATIENCE)
     finally:
         tracer.kill()
         tracer.wait()
     files = sorted(folder.glob("trace.*"), key=lambda file: int(file.suffix[1:]))
     calls = {int(file.suffix[1:]): file.read_text(errors="replace").splitlines() for file in files}
     return Traced(int(code.read_text()), out.read_text(), err.read_text(), calls)
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "the traced command does not end"
-        time.sleep(0.02)

@@ -6,24 +6,14 @@ import json
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 from repository import Repository
-
-PATIENCE = 60.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+from waiting import PATIENCE
 
 
 class Watch:

@@ -64,10 +64,8 @@ def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST) ->
 def call_all(calls: Sequence[Callable[[], Answer]], *, threads: bool) -> list[Answer]:
     """Return each call's result, in order.
 
-    Args:
-        calls: The functions to call.
-        threads: True runs each call in its own thread. All calls then end before an error is raised: the
-            error of the first failed call in the given order. False runs the calls sequentially.
+    With `threads`, each call runs in a thread of its own, and all end before the error of the first failed
+    call is raised, in the given order. Without, the calls run sequentially.
     """
     if not threads:
         return [call() for call in calls]

@@ -48,6 +48,11 @@ def pointer_of(keys: Iterable[str | int]) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if it isn't 1."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def capped(problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems sorted, without repeats, at most 100 per file and a count of the omitted."""
     by_path: dict[str, list[Problem]] = {}

@@ -14,13 +14,7 @@ from reconciler.base.sanitize import one_line
 
 
 def events(log_format: str, level: int = logging.INFO, stream: TextIO | None = None) -> Any:
-    """Return a structlog logger.
-
-    Args:
-        log_format: `text` or `json`.
-        level: The minimum level of printed events, a level of `logging`.
-        stream: The output, stderr by default.
-    """
+    """Return a structlog logger for `text` or `json`, which prints to stderr by default."""
     import structlog
 
     renderer: Any = structlog.processors.JSONRenderer() if log_format == "json" else _as_text

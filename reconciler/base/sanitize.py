@@ -97,12 +97,7 @@ _CREDENTIAL = re.compile(
 
 
 def redacted(text: str, body: Mapping[str, Any]) -> str:
-    """Return `text` with `***` for every value of an environment variable in a request's body.
-
-    Args:
-        text: The service's error, which may quote parts of the request.
-        body: The request's body.
-    """
+    """Return a service's error with `***` for every value of an environment variable in a request's body."""
     forms = {form for value in _values(body) for form in _forms(value) if form.strip()}
     for form in sorted(forms, key=len, reverse=True):
         exact = re.escape(form)

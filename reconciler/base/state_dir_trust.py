@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from reconciler.base.diagnostics import counted
 from reconciler.base.state_dir import (
     MARK,
     OUTSIDE,
@@ -80,10 +81,9 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
     if tracked:
         # git may have replaced marked files, and they remain when git only stops tracking them.
         _remove_mark(home)
-        count = f"{len(tracked)} file{'' if len(tracked) == 1 else 's'}"
         raise HomeError(
-            f"{home.path} isn't used: git tracks {count} of it, such as {tracked[0][:200]}, "
-            "so its content may be another person's",
+            f"{home.path} isn't used: git tracks {counted(len(tracked), 'file')} of it, such as "
+            f"{tracked[0][:200]}, so its content may be another person's",
             hint="check out a commit without it, or remove it with `git rm -r`, and then accept what is left "
             f"with `reconciler trust`; or {OUTSIDE}",
         )

@@ -26,12 +26,8 @@ def key_folder(environ: Mapping[str, str]) -> Path | None:
 def user_key(checkout: Path, environ: Mapping[str, str], *, make: bool) -> bytes | None:
     """Return the user's 32-byte key; None if it is missing or can't be stored.
 
-    A key that another user can read or may have written is ignored, and so is a key inside the checkout.
-
-    Args:
-        checkout: The resolved checkout in which the command works.
-        environ: The environment variables.
-        make: True creates a missing key.
+    A key that another user can read or may have written is ignored, and so is a key inside the checkout, a
+    resolved path. `make` creates a missing key.
     """
     folders = _folders(environ)
     with suppress(OSError):

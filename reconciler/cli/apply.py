@@ -5,41 +5,32 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
-from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError
+from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_error, print_json, print_lines
 from reconciler.cli.context import context_of
 from reconciler.cli.progress import progress, submitting
-from reconciler.git.commit import commit_of, still_at
+from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
+from reconciler.manifests.settings import Config
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Plan
-from reconciler.operations.apply import (
-    Awaited,
-    awaited,
-    carry_out,
-    check_limits,
-    invalid,
-    origin_for,
-    refused,
-    settle,
-    submitted_by,
-    wait,
-)
-from reconciler.operations.execute import PATIENCE, applier_of
+from reconciler.operations.apply import ApplyListener, apply, submitted_by
+from reconciler.operations.execute import PATIENCE
+from reconciler.operations.follow_up import follow_up, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
-from reconciler.operations.origin import uncarried
-from reconciler.operations.plan import plan_of
-from reconciler.operations.report import missing_status_reasons
+from reconciler.operations.origin import Origin, uncarried
+from reconciler.operations.report import missing_status_reasons, posts_statuses
+from reconciler.operations.submissions import Listener as SubmissionListener
+from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.limits import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.observe import observe
 
 WAITING_PATIENCE = 7200.0
@@ -52,71 +43,64 @@ A request's token is valid for an hour at most. A job that isn't listed ten minu
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Carry out the plan; with `--wait`, wait until the jobs have ended."""
     context = context_of(arguments)
-    # Checked first, so that an invalid setting stops the command before its first write.
-    posts_statuses = github_settings(context.config.github, os.environ, context.config.root) is not None
-    before = commit_of(context.config.root, os.environ) if posts_statuses else None
-    try:
-        desired = load_desired(context.config, context.environment, arguments.paths)
-    except InvalidError as error:
-        if posts_statuses:
-            with context.session(start=True) as session:
-                commit = still_at(context.config.root, os.environ, before)
-                print_lines(invalid(session, commit, error), arguments.log_format)
-        raise
+    config, log_format = context.config, arguments.log_format
+    desired = load_or_report(
+        config,
+        partial(load_desired, config, context.environment, arguments.paths),
+        partial(context.session, start=True),
+        partial(commit_of, config.root, os.environ),
+        lambda report: print_lines(report.problems, log_format),
+    )
     with context.session(start=True) as session:
-        plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
-        origin = origin_for(session, desired, plan)
-        patience = WAITING_PATIENCE if arguments.wait else PATIENCE
-        applier = applier_of(session, desired, origin.commit_of, patience, _wait_printer(arguments))
-        # Limits are checked against the whole plan, before anything of it is printed or carried out.
-        try:
-            check_limits(session, plan, arguments.plan_digest)
-        except RefusedError as error:
-            if posts_statuses:
-                report = refused(session, applier, desired, plan, error, origin)
-                print_lines(report.problems, arguments.log_format)
-            raise
-        if arguments.format == "text" and not arguments.quiet:
-            print(plan_text(plan, verbose=arguments.verbose), end="\n\n", flush=True)
-        notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(session, origin)]
-        print_lines(notes, arguments.log_format)
-        with submitting(arguments, sys.stderr) as listener:
-            outcomes = carry_out(session, replace(applier, listener=listener), plan, origin)
-        # Settled before the wait, so that commits show the submissions; and again with the final states.
-        report = settle(session, applier, desired, plan, outcomes, origin)
-        print_lines(report.problems, arguments.log_format)
-        jobs = _awaited(plan, outcomes) if arguments.wait else frozenset()
+        applied = apply(
+            session,
+            desired,
+            observe(session.ports),
+            _Listener(arguments, config),
+            whole=not arguments.paths,
+            reviewed=arguments.plan_digest,
+            patience=WAITING_PATIENCE if arguments.wait else PATIENCE,
+        )
+        # Before the wait, so that commits show the submissions; and again with the final states.
+        if not applied.refused or posts_statuses(config):
+            print_lines(follow_up(session, desired, applied).problems, log_format)
+        if applied.refused:
+            raise applied.refused
+        jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            report = settle(session, applier, desired, plan, outcomes, origin)
-            print_lines(report.problems, arguments.log_format)
-    outcomes = [_with_end(outcome, ended) for outcome in outcomes]
-    print_lines(_failure_lines(desired, jobs, ended), arguments.log_format)
+            print_lines(follow_up(session, desired, applied).problems, log_format)
+    outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
+    print_lines(_failure_lines(desired, jobs, ended), log_format)
     if arguments.format == "json":
-        print_json(apply_json(plan, outcomes))
+        print_json(apply_json(applied.plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
     return _exit_code(outcomes, jobs, ended)
 
 
-def _awaited(plan: Plan, outcomes: list[Outcome]) -> frozenset[Awaited]:
-    """Return the jobs to wait for: submitted and desired ones, except those that had already ended."""
-    ended = {c.actual.resource for c in plan.changes if c.actual and c.actual.state.ended}
-    submitted = {
-        Awaited(job.manifest.api_version, job.manifest.kind, outcome.resource)
-        for outcome in outcomes
-        if outcome.status is Status.APPLIED
-        and (job := outcome.change.desired)
-        and outcome.resource not in ended
-    }
-    live = {
-        awaited(change.actual)
-        for change in plan.changes
-        # A submission's actual job may be a different one, which it didn't adopt.
-        if change.desired and change.actual and change.action not in SUBMISSIONS
-        if not change.actual.state.ended
-    }
-    return frozenset(submitted | live)
+class _Listener(ApplyListener):
+    """Printer of an apply's progress."""
+
+    def __init__(self, arguments: argparse.Namespace, config: Config) -> None:
+        self._arguments = arguments
+        self._config = config
+
+    def waiting(self, line: str) -> None:
+        """Print a line about a wait on stderr."""
+        if not self._arguments.quiet:
+            print(one_line(line), file=sys.stderr, flush=True)
+
+    def planned(self, plan: Plan, origin: Origin) -> None:
+        """Print the plan, and notes about commits."""
+        if self._arguments.format == "text" and not self._arguments.quiet:
+            print(plan_text(plan, verbose=self._arguments.verbose), end="\n\n", flush=True)
+        notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
+        print_lines(notes, self._arguments.log_format)
+
+    def submitting(self) -> AbstractContextManager[SubmissionListener]:
+        """Show the progress of submissions."""
+        return submitting(self._arguments, sys.stderr)
 
 
 def _wait(session: Session, jobs: frozenset[Awaited], arguments: argparse.Namespace) -> tuple[ActualJob, ...]:
@@ -135,11 +119,6 @@ def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
         if job.resource == outcome.resource and outcome.status is Status.APPLIED:
             return replace(outcome, state=job.state, error=job.error or outcome.error)
     return outcome
-
-
-def _wait_printer(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Return a function that prints on stderr why apply waits, except with `--quiet`."""
-    return lambda line: None if arguments.quiet else print(one_line(line), file=sys.stderr, flush=True)
 
 
 def _failure_lines(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:

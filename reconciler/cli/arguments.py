@@ -133,29 +133,27 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     _paths(parser)
     _format(parser, "text", "json", "markdown")
-    parser.add_argument(
+    add(
         "--base", metavar="REF", help="against the manifests of this commit; asks no service, reads git alone"
     )
-    parser.add_argument(
+    add(
         "--output-dir",
         type=_path,
         metavar="DIR",
         help="with --base, also write comment.md, summary.md and plan.md there",
     )
-    parser.add_argument(
-        "--detailed-exitcode", action="store_true", help="exit 2 where there is something to do"
-    )
+    add("--detailed-exitcode", action="store_true", help="exit 2 where there is something to do")
 
 
 def _apply(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     _paths(parser)
     _format(parser, "text", "json")
-    parser.add_argument("--wait", action="store_true", help="until the jobs have ended; 1 if one failed")
-    parser.add_argument(
-        "--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one"
-    )
+    add("--wait", action="store_true", help="until the jobs have ended; 1 if one failed")
+    add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
 
 
 def _digest(text: str) -> str:
@@ -174,16 +172,13 @@ def _status(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     remote = parser.add_argument_group("a branch of a remote in place of the files here")
     remote.add_argument("--remote", metavar="URL", help="https, ssh or file; fetched, and checked out apart")
     remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
     remote.add_argument("--interval", type=_seconds, metavar="SECONDS", help="between two fetches (60)")
-    parser.add_argument(
-        "--resync", type=_seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)"
-    )
-    parser.add_argument(
-        "--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone"
-    )
+    add("--resync", type=_seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)")
+    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone")
 
 
 def _seconds(text: str) -> float:
@@ -193,14 +188,15 @@ def _seconds(text: str) -> float:
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     _name(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
-    parser.add_argument(
+    add("-f", "--follow", action="store_true", help="go on until the job has ended")
+    add(
         "--replica",
         metavar="REPLICA",
         help="one replica alone, such as workerpool1-0 or worker-replica-0; the service's own words: service",
     )
-    parser.add_argument("--trial", type=_trial, metavar="N", help="one trial of a tuning job alone, from 1")
+    add("--trial", type=_trial, metavar="N", help="one trial of a tuning job alone, from 1")
 
 
 def _trial(text: str) -> int:
@@ -238,10 +234,9 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--action", metavar="OWNER/REPO@SHA", help="the commit that workflows take the reconciler from"
-    )
-    parser.add_argument("--engine", choices=("local", "google"), help="where jobs run (local)")
+    add = parser.add_argument
+    add("--action", metavar="OWNER/REPO@SHA", help="the commit that workflows take the reconciler from")
+    add("--engine", choices=("local", "google"), help="where jobs run (local)")
     google = parser.add_argument_group("with --engine google; --env names the environment (production)")
     google.add_argument("--project", metavar="ID", help="the project's id")
     google.add_argument("--location", metavar="REGION", help="the region, such as us-central1")
@@ -249,7 +244,7 @@ def _init(parser: argparse.ArgumentParser) -> None:
     google.add_argument(
         "--claims-bucket", metavar="BUCKET", help="where claims are kept (STAGING-BUCKET-claims)"
     )
-    parser.add_argument(
+    add(
         "--claims",
         action="store_true",
         help="instead of all this, make the claims bucket of the environment where it isn't there, and print "

@@ -39,7 +39,7 @@ def newest_run(name: str, session: Session) -> ActualJob:
     from reconciler.planning.attempts import attempts_by_base  # slow to import, and needed by few commands
 
     observed = observe(session.ports)
-    by_base = attempts_by_base([], observed.runs, observed.known)
+    by_base = attempts_by_base([], observed.runs, observed.claims)
     found = [attempt for attempts in by_base.values() for attempt in attempts if attempt.name == name]
     found = found or by_base.get(name.replace("-", "_"), [])
     if not found:

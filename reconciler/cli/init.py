@@ -11,7 +11,7 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
-from reconciler.manifests.settings import LOCAL, Environment, find_root
+from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.init import files, next_steps
 from reconciler.operations.init.files import EXAMPLE, README, Setup, files_of
 from reconciler.operations.init.next_steps import Step, uncommitted
@@ -36,14 +36,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _set_up(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
     flags = Flags(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
-    setup, environment = read_setup(flags, root)
+    setup = read_setup(flags, root)
     changes = files.changes(root, files_of(setup, _example(root)), setup.action)
     files.write(root, changes)
     if not arguments.quiet:
         _print_changes(root, changes)
     _print_missing(changes)
     _print_others(setup, changes)
-    _print_parts(_parts(root, setup, environment, changes), quiet=arguments.quiet)
+    _print_parts(_parts(root, setup, changes), quiet=arguments.quiet)
     return ExitCode.DONE
 
 
@@ -89,17 +89,15 @@ def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
     _indented(f"rm {' '.join(other.path for other in others)}")
 
 
-def _parts(
-    root: Path, setup: Setup, environment: Environment | None, changes: Sequence[files.Change]
-) -> list[next_steps.Part]:
+def _parts(root: Path, setup: Setup, changes: Sequence[files.Change]) -> list[next_steps.Part]:
     is_filled_in = not any(files.NO_SHA.encode() in change.after for change in changes)
     has_example = (root / "jobs" / "iris.yaml").is_file()
     is_git = Git(root).ask("rev-parse", "--git-dir") is not None
     return [
         next_steps.try_it(with_example=has_example),
         next_steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git),
-        *([next_steps.google_cloud(setup, environment)] if environment else []),
-        next_steps.github(setup, environment, is_filled_in=is_filled_in),
+        *([next_steps.google_cloud(setup, setup.google)] if setup.google else []),
+        next_steps.github(setup, is_filled_in=is_filled_in),
     ]
 
 

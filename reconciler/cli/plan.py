@@ -17,7 +17,10 @@ from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print the plan that apply would carry out, without starting a service or changing any state."""
+    """Print the plan that apply would carry out, without starting a service.
+
+    On disk it writes caches and what they need: the user's key, and the state directory with its mark.
+    """
     plan = _plan(arguments) if arguments.base is None else _plan_against_base(arguments)
     print(_text(plan, arguments))
     if arguments.output_dir:

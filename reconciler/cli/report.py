@@ -8,18 +8,24 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reconciler.base.errors import ExitCode, InvalidError, UsageError
 from reconciler.cli import print_lines, print_message
 from reconciler.cli.context import context_of
-from reconciler.git.commit import commit_of, still_at
+from reconciler.git.commit import commit_of
 from reconciler.manifests.settings import LOCAL, find_root
-from reconciler.operations.apply import invalid
+from reconciler.operations.follow_up import load_or_report
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
-from reconciler.operations.report import missing_status_reasons, post_statuses, unposted_sentences
+from reconciler.operations.report import (
+    missing_status_reasons,
+    post_statuses,
+    posts_statuses,
+    unposted_sentences,
+)
 from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporting.github.settings import github_settings
@@ -39,21 +45,21 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if arguments.comment:
         return _run_comment(arguments)
     context = context_of(arguments)
-    if github_settings(context.config.github, os.environ, context.config.root) is None:
+    config = context.config
+    if not posts_statuses(config):
         print("reconciler: no GitHub repository is configured: nothing to post", file=sys.stderr)
         return ExitCode.DONE
-    before = commit_of(context.config.root, os.environ)
-    try:
-        desired = load_desired(context.config, context.environment, [])
-    except InvalidError as error:
-        with context.session(start=True) as session:
-            commit = still_at(context.config.root, os.environ, before)
-            print_lines(invalid(session, commit, error), arguments.log_format)
-        raise
+    desired = load_or_report(
+        config,
+        partial(load_desired, config, context.environment, []),
+        partial(context.session, start=True),
+        partial(commit_of, config.root, os.environ),
+        lambda report: print_lines(report.problems, arguments.log_format),
+    )
     with context.session(start=True) as session:
-        origin = origin_of(context.config, desired, desired.jobs, os.environ, whole=True)
+        origin = origin_of(config, desired, desired.jobs, os.environ, whole=True)
         failed = post_statuses(session, desired, observe(session.ports), origin.exact)
-        print_lines(missing_status_reasons(session, origin), arguments.log_format)
+        print_lines(missing_status_reasons(config, origin), arguments.log_format)
     print_lines(unposted_sentences(failed), arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
     return ExitCode.FAILED if any(not post.unknown_commit for post in failed) else ExitCode.DONE

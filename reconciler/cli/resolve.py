@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     with context.session(start=True) as session:
         observed = observe(session.ports)
-        claim = _open_claim(arguments.name, list(observed.known.values()))
+        claim = _open_claim(arguments.name, list(observed.claims.values()))
         if arguments.give_up:
             return _give_up(session, claim)
         desired = load_desired(context.config, context.environment, [])
@@ -76,7 +76,7 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, observed: Observ
     origin = origin_of(session.config, desired, [job], os.environ, whole=False)
     for line in uncarried(origin, [job]):
         _print_line(line)
-    applier = applier_of(session, desired, origin.commit_of, tell=_print_line)
+    applier = applier_of(session, desired, origin.commit_of, on_wait=_print_line)
     settled = applier.resubmit(job, claim, observed.runs)
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))

@@ -40,7 +40,7 @@ def _observed(
     """Return runs, claims and the exit code."""
     try:
         observed = observe(session.ports)
-        return observed.runs, observed.known, ExitCode.DONE
+        return observed.runs, observed.claims, ExitCode.DONE
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
         runs = session.runs()

@@ -10,7 +10,7 @@ from pathlib import Path
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
-from reconciler.manifests.cache import remembering
+from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.paths import check_found, manifest_paths
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.validate import validate
@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(validation_github(1, [_in_checkout(problem, root) for problem in error.problems]))
         return ExitCode.INVALID
     paths = manifest_paths(root, arguments.paths)
-    with remembering(root, filled, os.environ) as memory:
-        found = validate(root, paths, filled, memory=memory, whole=not arguments.paths)
+    with cached_manifests(root, filled, os.environ) as known:
+        found = validate(root, paths, filled, known=known, whole=not arguments.paths)
     check_found(found, arguments.paths)
     problems = sorted([*found.problems, *capped(code_problems(root, found.manifests))])
     if arguments.format == "json":

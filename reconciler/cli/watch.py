@@ -18,7 +18,7 @@ from reconciler.git.remote import Clone, checked_branch, checked_url
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
 from reconciler.operations.watch.loop import Loop
-from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import Files, RemoteBranch, Source, WorkTree
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
 from reconciler.reporting.github.settings import DEFAULT_API_URL
@@ -33,30 +33,30 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Run passes until a signal ends them."""
     level = logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
     metrics = Metrics()
-    teller = Teller(events(arguments.log_format, level), metrics)
+    reporter = PassReporter(events(arguments.log_format, level), metrics)
     health = Health(max(arguments.resync, LONGEST_BACKOFF) + PASS_TAKES)
     wakes = Wakes()
     address = address_of(arguments.listen) if arguments.listen else None
     with ExitStack() as resources:
         # Entered first and left last, so that a second signal ends the process at any time.
         resources.enter_context(wakes.by_signals())
-        source = resources.enter_context(_source(arguments, wakes, teller))
+        source = resources.enter_context(_source(arguments, wakes, reporter))
         if address:
             pages = {"/healthz": health.page, "/metrics": lambda: Page(200, metrics.text(), CONTENT_TYPE)}
-            teller.listening(resources.enter_context(listening(address, pages)))
-        Loop(source, wakes, teller, health, arguments.resync, random.random).run()
+            reporter.listening(resources.enter_context(listening(address, pages)))
+        Loop(source, wakes, reporter, health, arguments.resync, random.random).run()
     return ExitCode.DONE
 
 
 @contextmanager
-def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iterator[Source]:
+def _source(arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter) -> Iterator[Source]:
     root = find_root(Path.cwd())
     home = home_of(root, os.environ)
     if arguments.remote is None:
         _check_local(arguments, root)
         files = Files([home.path], wakes.change)
         try:
-            yield WorkTree(root, os.environ, arguments.env, files, wakes, teller)
+            yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter)
         finally:
             files.close()
         return
@@ -70,7 +70,7 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, teller: Teller) -> Iter
         # The checkout is inside the home, and must not get a home of its own.
         environ = {**os.environ, "RECONCILER_HOME": str(home.path)}
         interval = arguments.interval or DEFAULT_INTERVAL
-        yield RemoteBranch(clone, environ, arguments.env, interval, wakes, teller, random.random)
+        yield RemoteBranch(clone, environ, arguments.env, interval, wakes, reporter, random.random)
     finally:
         clone.close()
 

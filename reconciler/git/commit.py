@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -62,20 +62,10 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
     Return None without git or a checkout, or if the tree differs from its commit: by a changed tracked file,
     or by a file that git neither tracks nor ignores. The repository's filters don't run, so a file that a
     filter changed counts as different, unless its times are those in git's index.
-
-    Args:
-        root: A folder of the work tree.
-        environ: The environment variables, by default the process's.
     """
     environ = os.environ if environ is None else environ
     head = head_of(root, environ)
     return head.carried if head and Git(root, environ).is_clean() else None
-
-
-def still_at(root: Path, environ: Mapping[str, str], before: str | None) -> str:
-    """Return `before`, an earlier result of `commit_of`, if the work tree still equals it; else ""."""
-    # Files that could not be read completely can't be compared: the commit reveals a switch of branches.
-    return before if before and commit_of(root, environ) == before else ""
 
 
 def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
@@ -83,11 +73,6 @@ def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
 
     Both ends are excluded. The result is empty if no known commit is an ancestor of `head`, as after a
     force-push or in a shallow checkout.
-
-    Args:
-        root: A folder of the work tree.
-        head: The commit that is checked out.
-        known: Commits that were applied.
     """
     git = Git(root)
     names = [sha for sha in known if sha != head and SHA.fullmatch(sha)]
@@ -171,13 +156,7 @@ class Objects:
     def chunks(self, id: str, kind: str, most: int = MAX_BYTES) -> Iterator[bytes]:
         """Yield the bytes of an object in chunks; the caller must read them to the end."""
         self._request([id])
-        size = self._size(id, kind)
-        self._take(size, most)
-        while size:
-            piece = self._receive(min(size, _CHUNK))
-            size -= len(piece)
-            yield piece
-        self._receive(1)  # the line end after each object
+        yield from self._response(id, kind, most)
 
     def read_many(self, ids: Sequence[str], kind: str) -> Iterator[bytes]:
         """Yield complete objects in the order of their ids; the caller must read them all."""
@@ -186,14 +165,19 @@ class Objects:
             group = ids[start : start + _GROUP]
             self._request(group)
             for id in group:
-                yield self._receive_whole(id, kind)
+                yield b"".join(self._response(id, kind, MAX_BYTES))
 
-    def _receive_whole(self, id: str, kind: str) -> bytes:
-        size = self._size(id, kind)
-        self._take(size, MAX_BYTES)
-        data = self._receive(size)
-        self._receive(1)
-        return data
+    def _response(self, id: str, kind: str, most: int) -> Iterator[bytes]:
+        left = self._size(id, kind)
+        # The limit on all objects bounds the work on a hostile commit.
+        self._left -= left
+        if left > most or self._left < 0:
+            raise too_much(f"{MAX_BYTES // 1_000_000:,} MB")
+        while left:
+            piece = self._receive(min(left, _CHUNK))
+            left -= len(piece)
+            yield piece
+        self._receive(1)  # the line end after each object
 
     def _request(self, ids: Sequence[str]) -> None:
         try:
@@ -201,11 +185,6 @@ class Objects:
             self._requests.flush()
         except BrokenPipeError:
             _ended()
-
-    def _take(self, size: int, most: int) -> None:
-        self._left -= size
-        if size > most or self._left < 0:
-            raise too_much(f"{MAX_BYTES // 1_000_000:,} MB")
 
     def _size(self, id: str, kind: str) -> int:
         # `<id> <type> <size>` or `<id> missing`: https://git-scm.com/docs/git-cat-file#_batch_output
@@ -235,16 +214,6 @@ def too_much(what: str) -> ReconcilerError:
         f"the commit holds more than {what} of manifests and the code that they name",
         hint="name the files or folders of some manifests",
     )
-
-
-@contextmanager
-def objects_of(git: Git) -> Iterator[Objects]:
-    """Open the objects of a repository; raises GitError."""
-    objects = Objects(git)
-    try:
-        yield objects
-    finally:
-        objects.close()
 
 
 def entries(data: bytes) -> Mapping[str, Entry]:

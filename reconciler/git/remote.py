@@ -95,17 +95,11 @@ class Clone:
     Attributes:
         tree: The folder with an exact checkout of the newest fetched commit.
         commit: That commit; "" before the first fetch.
-
-    Args:
-        home: The state directory.
-        url: The remote, a result of `checked_url`.
-        branch: The branch.
-        environ: The environment variables.
     """
 
     def __init__(self, home: Path, url: str, branch: str, environ: Mapping[str, str]) -> None:
         address = _address(url)
-        assert address is not None, "the address was checked"
+        assert address is not None, "`checked_url` returned the address"
         name = hashlib.sha256(f"{url}\0{branch}".encode()).hexdigest()[:16]
         self._folder = home / "watch" / name
         self._git_folder = self._folder / "git"

@@ -12,13 +12,13 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
-from reconciler.git.commit import Entry, Objects, entries, objects_of, too_much
+from reconciler.git.commit import Entry, Objects, entries, too_much
 
 MAX_ENTRIES = 100_000
 """The maximum number of files, folders and links that are visited or written."""
@@ -42,7 +42,6 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
     Args:
         root: A folder of a work tree; paths in the commit are relative to the same folder.
         name: The commit in git's notation: a branch, a tag, `HEAD^1`, a hash.
-        environ: The environment variables.
 
     Raises:
         UsageError: The folder is in no repository.
@@ -56,7 +55,7 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
     with (
         _write_errors(sha),
         tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
-        objects_of(git) as found,
+        closing(Objects(git)) as found,
     ):
         yield Revision(sha, Path(folder).resolve(), _tree_below(found, sha, below), found)
 
@@ -135,15 +134,13 @@ class Revision:
     def lay_out(self, path: Names, selects: Selector, beside: Names = ()) -> bool:
         """Write a file, or the selected files below a folder, and the targets of links among them.
 
-        The `.gitignore` files of each folder and its parents are written too. Files that exist already stay.
+        Return True if the path exists in the commit. The `.gitignore` files of each folder and its parents
+        are written too. Files that exist already stay.
 
         Args:
             path: The path from the top, which may lead through links.
             selects: The selector of files in folders, and of links to files.
             beside: The path of a file; a folder that contains it isn't written.
-
-        Returns:
-            True if the path exists in the commit.
         """
         place = self.place(path)
         if place is None:
@@ -187,15 +184,11 @@ class Revision:
         for name, entry in self._tree(folder).items():
             below = (*place, name)
             if entry.is_link:
-                target = self._target_of_link(below, entry)
+                target = self.place(below)
                 if target is not None and (self.entry(target).is_folder or selects(name)):
                     yield target
             elif entry.is_folder or selects(name):
                 yield below
-
-    def _target_of_link(self, place: Names, entry: Entry) -> Names | None:
-        self._link(place, entry)
-        return self.place(place)
 
     def place(self, path: Names) -> Names | None:
         """Resolve a path, writing the links on the way; return None if it leads to no entry of the commit."""

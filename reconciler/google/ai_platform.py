@@ -81,7 +81,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
 _PAGES = Pages("jobs", _Job)
 
 
-class MlEngine:
+class AiPlatformTraining:
     """Training jobs of one project."""
 
     def __init__(self, connection: Connection) -> None:

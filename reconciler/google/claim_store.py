@@ -18,13 +18,13 @@ contains all claims. The object's content is the same JSON, for people and for c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
-from reconciler.google.incremental import KnownClaim, KnownClaims
+from reconciler.google.incremental import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.model.manifest import JsonObject
@@ -47,9 +47,9 @@ class ObjectClaims:
         bucket: Without `gs://`.
         source: The repository's id.
         instance: The environment's `instance`; "" for none.
-        founds: True if an empty store may be new; otherwise a person prepares each store.
+        may_be_new: True if an empty store may be new; otherwise a person prepares each store.
         environment: The environment's name in suggested commands.
-        known: The claims of earlier passes; None for no memory.
+        known: Receives the claims of each listing; None for no memory.
 
     Attributes:
         folder: The beginning of the names of all objects in this store.
@@ -63,7 +63,7 @@ class ObjectClaims:
         project: str,
         location: str,
         *,
-        founds: bool,
+        may_be_new: bool,
         instance: str = "",
         environment: str = "NAME",
         known: KnownClaims | None = None,
@@ -72,7 +72,7 @@ class ObjectClaims:
         self._store = ObjectStore(connection, bucket, _FIELDS, fresh=True)
         self._bucket = bucket
         self._source = source
-        self._founds = founds
+        self._may_be_new = may_be_new
         self._known = known
         self._command = f"reconciler init --claims --env {environment}"
         self._instance = instance
@@ -90,10 +90,16 @@ class ObjectClaims:
             ServiceError: It is another repository's store, it was emptied, or it isn't prepared.
         """
         with self._explained():
-            found = self._find_genesis()
+            try:
+                found = self._store.find(self._genesis)[0]
+            except NotFoundAtServiceError:
+                # A store that needs no preparation has no bucket before the first claim.
+                if not self._may_be_new:
+                    raise
+                found = None
             if found is not None:
                 self._check_genesis(found)
-            elif not self._founds or runs:
+            elif not self._may_be_new or runs:
                 raise self._missing_genesis(runs)
 
     def _missing_genesis(self, runs: int) -> ServiceError:
@@ -112,8 +118,8 @@ class ObjectClaims:
             "that are there, after comparing them",
         )
 
-    def found(self) -> None:
-        """Prepare a new store for this repository; check an existing one."""
+    def prepare(self) -> None:
+        """Write the genesis of a new store; check that of an existing one."""
         genesis = {"formatVersion": _FORMAT_VERSION, "source": self._source}
         with self._explained():
             if self._write(self._genesis, _GENESIS, genesis, 0) is None:
@@ -124,26 +130,18 @@ class ObjectClaims:
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
         # Parse after the listing: the 404 of an object that was deleted since is no missing bucket.
-        objects = self._list_objects()
         with self._explained():
-            if self._known is not None:
-                return self._parse_changed(objects, self._known)
-            return _by_id(map(self._versioned, objects))
-
-    def _parse_changed(
-        self, objects: Iterable[StoredObject], before: KnownClaims
-    ) -> Mapping[ClaimId, Versioned]:
-        """Return the claims, and parse only those that differ from the last pass."""
-
-        def known(item: StoredObject) -> tuple[str, KnownClaim]:
-            source = (item.generation, item.metadata.get(_CLAIM, ""))
-            claim = before.found.get(item.name)
-            is_same = claim is not None and claim.source == source
-            return item.name, claim if claim and is_same else KnownClaim(source, self._versioned(item))
-
-        now = dict(map(known, objects))
-        before.replace(now)
-        return _by_id(claim.versioned for claim in now.values())
+            try:
+                objects = self._store.list_objects(self._prefix)
+            except NotFoundAtServiceError:
+                if not self._may_be_new:
+                    raise
+                objects = []
+        with self._explained():
+            found = {versioned.claim.id: versioned for versioned in map(self._versioned, objects)}
+        if self._known is not None:
+            self._known.replace(found)
+        return found
 
     def read(self, id: ClaimId) -> ClaimRead:
         """Return a claim, None if it is missing, with the store's time."""
@@ -168,24 +166,6 @@ class ObjectClaims:
 
     def _name(self, id: ClaimId) -> str:
         return f"{self._prefix}{id.key}/{id.attempt}"
-
-    def _list_objects(self) -> list[StoredObject]:
-        with self._explained():
-            try:
-                return self._store.list_objects(self._prefix)
-            except NotFoundAtServiceError:
-                # A store that needs no preparation has no bucket before the first claim.
-                if not self._founds:
-                    raise
-        return []
-
-    def _find_genesis(self) -> StoredObject | None:
-        try:
-            return self._store.find(self._genesis)[0]
-        except NotFoundAtServiceError:
-            if not self._founds:
-                raise
-            return None
 
     def _write(self, name: str, entry: str, document: JsonObject, generation: int) -> int | None:
         """Write an object in one request; return its generation, None if the store has another generation."""
@@ -276,7 +256,3 @@ class ObjectClaims:
                 f"`{self._command}` prints the commands that give it"
             )
         return error.hint or "nothing is submitted without its claim: try again when Cloud Storage answers"
-
-
-def _by_id(versions: Iterable[Versioned]) -> Mapping[ClaimId, Versioned]:
-    return {version.claim.id: version for version in versions}

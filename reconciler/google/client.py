@@ -11,12 +11,10 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 from urllib.parse import quote, urlencode
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -24,7 +22,6 @@ from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError, Transport, retry_after
 from reconciler.base.sanitize import one_line
 from reconciler.manifests import schemas
-from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
@@ -33,7 +30,9 @@ if TYPE_CHECKING:
 Parameters = Mapping[str, str | int | None]
 """Parameters of a method, by their names in its discovery document; None for a missing parameter."""
 
-_VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
+API_VERSIONS = {"aiplatform": "v1", "ml": "v1", "storage": "v1", "logging": "v2", "iamcredentials": "v1"}
+"""Version of each Google API that is used; its discovery document is `schemas/discovery/API.VERSION.json`."""
+
 _VARIABLE = re.compile(r"\{(\+?)(\w+)\}")
 
 # RFC 6570, section 3.2.3: the reserved characters that "{+name}" doesn't escape, without "?", "#" and
@@ -41,20 +40,19 @@ _VARIABLE = re.compile(r"\{(\+?)(\w+)\}")
 _RESERVED = "!$&'()*+,/:;=@[]"
 
 
-class _Method(msgspec.Struct):
-    path: str
-
-
-class _Resource(msgspec.Struct):
-    methods: dict[str, _Method] = {}
-    resources: dict[str, _Resource] = {}
-
-
-class _Document(msgspec.Struct, rename="camel"):
-    """Part of a discovery document that the addresses of reads depend on."""
-
-    service_path: str
-    resources: dict[str, _Resource]
+# Copied from the discovery documents, which take longer to read than a small plan's listings.
+_PATHS = {
+    "aiplatform.projects.locations.customJobs.get": "v1/{+name}",
+    "aiplatform.projects.locations.customJobs.list": "v1/{+parent}/customJobs",
+    "aiplatform.projects.locations.hyperparameterTuningJobs.get": "v1/{+name}",
+    "aiplatform.projects.locations.hyperparameterTuningJobs.list": "v1/{+parent}/hyperparameterTuningJobs",
+    "ml.projects.jobs.get": "v1/{+name}",
+    "ml.projects.jobs.list": "v1/{+parent}/jobs",
+    "storage.buckets.get": "storage/v1/b/{bucket}",
+    "storage.objects.get": "storage/v1/b/{bucket}/o/{object}",
+    "storage.objects.list": "storage/v1/b/{bucket}/o",
+}
+"""Path of each read below its API's root, by the method's id."""
 
 
 def address(roots: Mapping[str, str], method: str, parameters: Parameters) -> str:
@@ -62,35 +60,17 @@ def address(roots: Mapping[str, str], method: str, parameters: Parameters) -> st
 
     Args:
         roots: Base URL of each API, with a trailing slash.
-        method: The method's id, such as "storage.objects.list"; KeyError if the API has no such method.
+        method: The method's id, one of `_PATHS`.
         parameters: The variables of the path, and the parameters of the query.
     """
     given = {name: str(value) for name, value in parameters.items() if value is not None}
-    template = _template(method)
 
     def expanded(variable: re.Match[str]) -> str:
         return quote(given.pop(variable[2]), safe=_RESERVED if variable[1] else "")
 
-    path = _VARIABLE.sub(expanded, template)
+    path = _VARIABLE.sub(expanded, _PATHS[method])
     query = urlencode({"alt": "json", **given})
     return f"{roots[method.partition('.')[0]]}{path}?{query}"
-
-
-@cache
-def _template(method: str) -> str:
-    """Return the template of a method's path below its API's root."""
-    api, *names, last = method.split(".")
-    document = _document(api)
-    resource = _Resource(resources=document.resources)
-    for name in names:
-        resource = resource.resources[name]
-    return document.service_path + resource.methods[last].path
-
-
-@cache
-def _document(api: str) -> _Document:
-    file = schemas.folder() / "discovery" / f"{api}.{_VERSIONS[api]}.json"
-    return msgspec.json.decode(file.read_bytes(), type=_Document)
 
 
 Record = TypeVar("Record", bound=Struct)
@@ -130,8 +110,7 @@ class Endpoint:
     Attributes:
         transport: Sends one request, once.
         authorize: Returns the authorization headers; each thread calls it for each request.
-        roots: Base URL of each API (`aiplatform`, `ml`, `storage`, `logging`, `iamcredentials`), with a
-            trailing slash.
+        roots: Base URL of each API in `API_VERSIONS`, with a trailing slash.
         console: True if Google's console shows the jobs.
         distant: True if responses take so long that concurrent reads save time.
     """
@@ -188,7 +167,7 @@ class Connection:
 
         # Change the document's rootUrl instead of passing api_endpoint: with api_endpoint, the client drops
         # storage's `/storage/v1/` and sends media uploads to https.
-        document = schemas.discovery(f"{api}.{_VERSIONS[api]}")
+        document = schemas.discovery(f"{api}.{API_VERSIONS[api]}")
         document["rootUrl"] = self.endpoint.roots[api]
         document.pop("mtlsRootUrl", None)
         http = ClientHttp(self.endpoint.transport, self.endpoint.authorize)
@@ -233,7 +212,7 @@ def _send(request: Any, http: ClientHttp | None) -> Any:
     """Return the response as the client parses it; None if the client can't parse it."""
     try:
         # No retries: a second create could make a second job.
-        return request.execute(http=_CheckingHttp(http or request.http), num_retries=0)
+        return request.execute(http=http or request.http, num_retries=0)
     except (ValueError, RecursionError):
         # No UTF-8, a number with thousands of digits, or nested too deep: the client doesn't catch these.
         return None
@@ -241,6 +220,9 @@ def _send(request: Any, http: ClientHttp | None) -> Any:
 
 class ClientHttp:
     """Replacement of `httplib2.Http` for google-api-python-client, which sends by our transport.
+
+    It raises ApiError before the client sees an error response. The client fails over some of these, such as
+    a message that is no text, and then loses the status, which decides if a request had an effect.
 
     `authorize` returns the headers to add. It is called for each request, because tokens expire.
     """
@@ -261,11 +243,13 @@ class ClientHttp:
         """Send as `httplib2.Http.request` does, but ignore `redirections` and `connection_type`.
 
         Raises:
+            ApiError: An error response.
             NotSentError, NoAnswerError: The transport failed.
         """
         all_headers = {name: str(value) for name, value in (headers or {}).items()}
         all_headers |= self._authorize()
         response = self._transport.send(HttpRequest(method, uri, all_headers, _bytes(body)))
+        _check_status(response.status, response.headers, response.body)
         return _client_response(response), response.body
 
     def close(self) -> None:
@@ -287,22 +271,6 @@ def _client_response(response: HttpResponse) -> httplib2.Response:
     answer = httplib2.Response({**response.headers, "status": str(response.status)})
     answer.reason = responses.get(response.status, "")
     return answer
-
-
-class _CheckingHttp(Struct, frozen=True):
-    """HTTP adapter that raises ApiError before Google's client sees an error response.
-
-    The client fails over some error responses, such as a message that is no text. It then loses the status,
-    which decides if a request had an effect.
-    """
-
-    http: ClientHttp
-
-    def request(self, *args: Any, **named: Any) -> tuple[Any, bytes]:
-        """Send as `ClientHttp.request` does; raise ApiError for an error response."""
-        response, body = self.http.request(*args, **named)
-        _check_status(int(response.status), dict(response), body)
-        return response, body
 
 
 def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -333,14 +301,6 @@ def text_of(resource: JsonObject, name: str) -> str:
     """Return a text field; "" if it is missing or no text."""
     value = resource.get(name)
     return value if isinstance(value, str) else ""
-
-
-def time_of(text: str) -> datetime | None:
-    """Return a time (RFC 3339) in UTC; None if it can't be read."""
-    try:
-        return checked(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        return None
 
 
 def part_of(resource: JsonObject, name: str) -> JsonObject:

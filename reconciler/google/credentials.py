@@ -19,9 +19,17 @@ from typing import Any
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, RetryingReads
 from reconciler.base.sanitize import one_line, without_credentials
-from reconciler.google.client import ApiError, Connection, Endpoint, execute, text_of, time_of
+from reconciler.google.client import (
+    API_VERSIONS,
+    ApiError,
+    Connection,
+    Endpoint,
+    execute,
+    text_of,
+)
 from reconciler.manifests.settings import Environment
 from reconciler.manifests.token_hosts import token_hosts
+from reconciler.model.claim import time_of
 from reconciler.model.ports import Credential
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -48,13 +56,8 @@ def google_endpoint(
     """
     import random
 
-    roots = {
-        "aiplatform": f"https://{environment.location}-aiplatform.googleapis.com/",
-        "ml": "https://ml.googleapis.com/",
-        "storage": "https://storage.googleapis.com/",
-        "logging": "https://logging.googleapis.com/",
-        "iamcredentials": "https://iamcredentials.googleapis.com/",
-    }
+    roots = {api: f"https://{api}.googleapis.com/" for api in API_VERSIONS}
+    roots["aiplatform"] = f"https://{environment.location}-aiplatform.googleapis.com/"
     given = {name: url.rstrip("/") + "/" for name, url in environment.endpoints.items()}
     hosts = token_hosts(root, environ)
     for api, url in {**roots, **given}.items():
@@ -160,7 +163,7 @@ class DefaultCredentials:
 
 
 class OwnToken:
-    """Implementation of the port `Fence` by the token of all requests, which mostly lasts an hour.
+    """Implementation of the port `CredentialSource` by the token of all requests, which mostly lasts an hour.
 
     `now` reads the service's time.
     """
@@ -183,7 +186,9 @@ class OwnToken:
 
 
 class GeneratedTokens:
-    """Implementation of the port `Fence` by IAM tokens of a service account; they expire by Google's clock.
+    """Implementation of the port `CredentialSource` by a service account's tokens from IAM.
+
+    They expire by Google's clock.
 
     Args:
         submitter: The service account's e-mail address.

@@ -32,7 +32,7 @@ from reconciler.base.http import (
 )
 from reconciler.base.http.recipients import ThisMachine
 from reconciler.base.state_dir import Home, prepare_home
-from reconciler.google.client import Endpoint, api_error
+from reconciler.google.client import API_VERSIONS, Endpoint, api_error
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import JsonObject
 from reconciler.training_service.address import (
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 ROOT = "http://embedded.invalid/"
 """Placeholder root of every API's URLs, replaced by the service's present address for each request."""
 
-_APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
@@ -115,7 +114,7 @@ class EmbeddedService:
             authorize=dict,
             project=environment.project,
             location=environment.location,
-            roots=dict.fromkeys(_APIS, ROOT),
+            roots=dict.fromkeys(API_VERSIONS, ROOT),
         )
 
     def send(self, request: HttpRequest) -> HttpResponse:
@@ -135,13 +134,19 @@ class EmbeddedService:
                 raise
         return self._reach(lost=reached).send(request)
 
-    def put_images(self, images: JsonObject) -> None:
-        """Set the images that `reconciler.yaml` overrides."""
-        self._put("images", images)
+    def configure(self, images: JsonObject, reserved: Collection[str]) -> None:
+        """Replace the service's settings.
 
-    def reserve(self, places: Collection[str]) -> None:
-        """Hide `bucket` or `bucket/beginning of names` from all jobs, in place of earlier settings."""
-        self._put("claims", {"reserved": sorted(places)})
+        Args:
+            images: The images that `reconciler.yaml` overrides.
+            reserved: Each `bucket` or `bucket/beginning of names` that is hidden from all jobs.
+        """
+        headers = {"Content-Type": "application/json"}
+        for setting, value in (("images", images), ("claims", {"reserved": sorted(reserved)})):
+            body = json.dumps(value).encode()
+            response = self.send(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
+            if response.status >= 300:
+                raise api_error(response.status, response.body)
 
     def stop(self) -> bool:
         """Stop the service, but not its jobs, which the next service takes over; return True if it ran."""
@@ -173,13 +178,6 @@ class EmbeddedService:
                 return True
         except ServiceRunningError:
             return False
-
-    def _put(self, setting: str, value: JsonObject) -> None:
-        headers = {"Content-Type": "application/json"}
-        body = json.dumps(value).encode()
-        response = self.send(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
-        if response.status >= 300:
-            raise api_error(response.status, response.body)
 
     def _reach(self, lost: Transport | None = None) -> Transport:
         """Return the transport to a running service, or to the state of a stopped service.

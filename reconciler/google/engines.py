@@ -1,6 +1,12 @@
 """The protocol `Engine`, the registry of engines by apiVersion, and the port `JobApi` by engines.
 
-Other packages add engines by entry points in the group `reconciler.engines`, named for the apiVersion.
+Another package adds an engine by an entry point in the group `schemas.ENGINES`, named for the apiVersion. Its
+class provides every method of `Engine`, but `jobs` needs no `since`; its `manifest_schema` is the only source
+of its kinds. It may ignore the `Connection` and reach its service by itself, if it raises the errors that
+`Engine` names.
+
+Only built-in engines have an entry in `BUILT_IN`, their kinds and schemas in `schemas.KINDS`, the version of
+their API in `client.API_VERSIONS`, and its discovery document in `schemas/discovery`.
 """
 
 from __future__ import annotations
@@ -11,34 +17,45 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
-from reconciler.google.incremental import IncrementalRuns
+from reconciler.google.incremental import TargetMemory
 from reconciler.manifests import schemas
 from reconciler.model.job import SOURCE, ActualJob, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
-from reconciler.model.ports import Answer, Created, Credential, NotSent, Unknown, refusal
+from reconciler.model.ports import (
+    GOOGLE_BOUNDS,
+    Answer,
+    Bounds,
+    Created,
+    Credential,
+    NotSent,
+    Unknown,
+    refusal,
+)
 
-GROUP = schemas.ENGINES
-
-# Named here too, because reading all distributions' entry points takes longer than the rest of a small plan.
-_OWN = {
-    AIPLATFORM_V1: ("reconciler.google.vertex_ai", "AiPlatformEngine"),
-    ML_V1: ("reconciler.google.ai_platform", "MlEngine"),
+BUILT_IN = {
+    AIPLATFORM_V1: ("reconciler.google.vertex_ai", "VertexAi"),
+    ML_V1: ("reconciler.google.ai_platform", "AiPlatformTraining"),
 }
+"""Module and class of each built-in engine, by its apiVersion.
+
+The same classes are entry points, but reading all distributions' entry points takes longer than the rest of a
+small plan.
+"""
 
 
 def api_versions() -> list[str]:
     """Return the apiVersions of all installed engines, sorted."""
     if not any(_may_contain_engines(Path(folder or ".")) for folder in sys.path):
-        return sorted(_OWN)
+        return sorted(BUILT_IN)
     from importlib.metadata import entry_points
 
-    return sorted({*_OWN, *(found.name for found in entry_points(group=GROUP))})
+    return sorted({*BUILT_IN, *(found.name for found in entry_points(group=schemas.ENGINES))})
 
 
 def _may_contain_engines(folder: Path) -> bool:
@@ -57,29 +74,29 @@ def _may_name_engine(entry: os.DirEntry[str]) -> bool:
         return entry.name.endswith(".egg")
     try:
         with open(f"{entry.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  # 100 files per run: Path is slow
-            return GROUP.encode() in file.read()
+            return schemas.ENGINES.encode() in file.read()
     except OSError:
         return False
 
 
 def engine_class(api_version: str) -> type[Engine]:
     """Return the engine that runs manifests of `api_version`; raise UsageError if none is installed."""
-    if api_version in _OWN:
-        module, name = _OWN[api_version]
+    if api_version in BUILT_IN:
+        module, name = BUILT_IN[api_version]
         own: type[Engine] = getattr(import_module(module), name)
         return own
     from importlib.metadata import entry_points
 
-    for found in entry_points(group=GROUP, name=api_version):
+    for found in entry_points(group=schemas.ENGINES, name=api_version):
         other: type[Engine] = found.load()
         return other
     raise UsageError(
-        f"no engine runs {api_version}", hint=f"install a package with an entry point in {GROUP}"
+        f"no engine runs {api_version}", hint=f"install a package with an entry point in {schemas.ENGINES}"
     )
 
 
 class Engine(Protocol):
-    """Service that runs the jobs of one apiVersion."""
+    """Service that runs the jobs of one apiVersion; the module's docstring names its duties."""
 
     def __init__(self, connection: Connection) -> None: ...
 
@@ -123,8 +140,14 @@ class Engine(Protocol):
     def log_directory_field(kind: str) -> str:
         """Return the field of a manifest that names that folder: "spec.…"."""
 
-    def jobs(self, labels: Mapping[str, str]) -> Sequence[ActualJob]:
-        """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError."""
+    def jobs(self, labels: Mapping[str, str], since: str = "") -> Sequence[ActualJob]:
+        """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError.
+
+        Args:
+            labels: The labels with their values.
+            since: Leave out jobs that were created before this time (RFC 3339); "" for all. Only built-in
+                engines get another value than "".
+        """
 
     def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:
         """Return all jobs of a kind with this key label, without their specs; complete, or ServiceError."""
@@ -160,7 +183,8 @@ class EngineJobs:
         source: The repository's id.
         engine: Returns the engine of an apiVersion.
         api_versions: The apiVersions with a running service.
-        known: None to list all runs each time.
+        memory: The runs of earlier passes; None to list all runs each time.
+        bounds: The longest delays of the services.
     """
 
     def __init__(
@@ -168,31 +192,30 @@ class EngineJobs:
         source: str,
         engine: Callable[[str], Engine],
         api_versions: Iterable[str],
-        known: IncrementalRuns | None = None,
+        memory: TargetMemory | None = None,
+        bounds: Bounds = GOOGLE_BOUNDS,
     ) -> None:
         self._source = source
         self._engine = engine
         self._api_versions = tuple(api_versions)
-        self._known = known
+        self._memory = memory
+        self._bounds = bounds
 
     def runs(self) -> tuple[ActualJob, ...]:
         """Return all runs with this repository's source label, without their specs."""
         labels = {SOURCE: self._source}
-        # Only our engines can list the runs created since a time.
-        own = [version for version in self._api_versions if version in _OWN]
         found: list[ActualJob] = []
-        if self._known:
-            found += self._known.runs(own, self._since)
+        incremental: list[str] = []
+        if self._memory:
+            # Engines of other packages needn't accept `since`.
+            incremental = [version for version in self._api_versions if version in BUILT_IN]
+            found += self._memory.list_runs(
+                incremental, lambda version, since: self._engine(version).jobs(labels, since), self._bounds
+            )
         for version in self._api_versions:
-            if not (self._known and version in own):
+            if version not in incremental:
                 found += self._engine(version).jobs(labels)
         return tuple(found)
-
-    def _since(self, api_version: str, since: str) -> Sequence[ActualJob]:
-        # The protocol's `jobs` has no `since`: engines of other packages don't accept it.
-        engine: Any = self._engine(api_version)
-        found: Sequence[ActualJob] = engine.jobs({SOURCE: self._source}, since)
-        return found
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """Return all jobs with this key label, of all sources, without their specs."""

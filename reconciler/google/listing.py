@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -10,7 +9,6 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Raw
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse, NoAnswerError
@@ -40,44 +38,31 @@ class Pages(Generic[Item]):
         self._identity = item.__struct_encode_fields__[0]
         self._identity_of = attrgetter(item.__struct_fields__[0])
 
-    def page(self, body: bytes) -> tuple[Raw, str]:
-        """Return a page's undecoded items and the next page's token; raise NoAnswerError for no page."""
+    def read(self, body: bytes) -> tuple[dict[str, Item], str]:
+        """Return a page's items by their identity, and the next page's token; raise NoAnswerError."""
         try:
-            page = self._page.decode(body)
+            page = self._decoder.decode(body)
         except (ValueError, RecursionError):
-            return self._lenient_page(object_of(body))
-        return page.items, page.token
+            return self._read_leniently(object_of(body))
+        return dict(zip(map(self._identity_of, page.items), page.items, strict=True)), page.token
 
-    def read(self, written: Raw) -> dict[str, Item]:
-        """Return a page's items by their identity; raise NoAnswerError for items without identity."""
-        try:
-            items = self._decoder.decode(written)
-        except (ValueError, RecursionError):
-            return self._lenient_items(object_of(b'{"items":' + bytes(written) + b"}")["items"])
-        return dict(zip(map(self._identity_of, items), items, strict=True))
-
-    def _lenient_page(self, answer: JsonObject) -> tuple[Raw, str]:
-        token = answer.get("nextPageToken") or ""
+    def _read_leniently(self, page: JsonObject) -> tuple[dict[str, Item], str]:
+        """Return the same of a page that has a field with a value of another type."""
+        token, items = page.get("nextPageToken") or "", page.get(self.items, [])
         if not isinstance(token, str) or not _encodable(token):
             raise NoAnswerError("the service's answer has a page token that is no text")
-        return Raw(json.dumps(answer.get(self.items, [])).encode()), token
-
-    def _lenient_items(self, page: Any) -> dict[str, Item]:
-        is_complete = isinstance(page, list) and all(
-            isinstance(item, dict) and text_of(item, self._identity) for item in page
+        is_complete = isinstance(items, list) and all(
+            isinstance(item, dict) and text_of(item, self._identity) for item in items
         )
         if not is_complete:
             raise NoAnswerError(f"the service's answer has {self.items} without {self._identity}")
-        return {item[self._identity]: typed_record(self._item, item) for item in page}
+        return {item[self._identity]: typed_record(self._item, item) for item in items}, token
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[list[Item]]:
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
         # mypy can't check a type that is computed at run time.
-        return msgspec.json.Decoder(list[self._item])  # type: ignore[name-defined]
-
-    @cached_property
-    def _page(self) -> msgspec.json.Decoder[Any]:
-        fields = [("items", Raw, Raw(b"[]")), ("token", str, "")]
+        items: Any = list[self._item]  # type: ignore[name-defined]
+        fields = [("items", items, msgspec.field(default_factory=list)), ("token", str, "")]
         names = {"items": self.items, "token": "nextPageToken"}
         return msgspec.json.Decoder(msgspec.defstruct("Page", fields, rename=names))
 
@@ -95,13 +80,6 @@ def listing(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
     Raises:
         ServiceError: No complete listing can be read.
     """
-    found: dict[str, Item] = {}
-    for written in _listed(get, pages):
-        found |= pages.read(written)
-    return list(found.values())
-
-
-def _listed(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Raw]:
     for _ in range(1 + RESTARTS):
         with suppress(_BrokenOffError):
             return _pass(get, pages)
@@ -112,30 +90,24 @@ def _listed(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Raw]:
     )
 
 
-def _pass(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Raw]:
-    listed: list[Raw] = []
+def _pass(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
     tokens: set[str] = set()
-    body = get(pageToken=None).body
-    while True:
-        items, token = pages.page(body)
-        listed.append(items)
-        if not token:
-            return listed
+    found, token = pages.read(get(pageToken=None).body)
+    while token:
         if token in tokens:
             # The service returned a token twice: the listing would never end.
             raise _BrokenOffError
         tokens.add(token)
-        body = _next(get, token)
-
-
-def _next(get: Callable[..., HttpResponse], token: str) -> bytes:
-    try:
-        return get(pageToken=token).body
-    except ApiError as error:
-        if error.status not in _REFUSALS:
-            raise
-        # Without the token, the rest of the items would be left out.
-        raise _BrokenOffError from None
+        try:
+            body = get(pageToken=token).body
+        except ApiError as error:
+            if error.status not in _REFUSALS:
+                raise
+            # Without the token, the rest of the items would be left out.
+            raise _BrokenOffError from None
+        items, token = pages.read(body)
+        found |= items
+    return list(found.values())
 
 
 def _encodable(text: str) -> bool:

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
 from reconciler.google.engines import Engine, EngineJobs, api_versions, engine_class
-from reconciler.google.incremental import IncrementalRuns, Memory
+from reconciler.google.incremental import TargetMemory
 from reconciler.google.object_store import Staging, ensure_bucket
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1
-from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, CommitStore, Fence, Ports
+from reconciler.model.ports import (
+    EMBEDDED_BOUNDS,
+    GOOGLE_BOUNDS,
+    Bounds,
+    CommitStore,
+    CredentialSource,
+    Ports,
+)
 
 # Modules that only some commands need are imported at first use.
 if TYPE_CHECKING:
@@ -37,12 +44,12 @@ class Session:
         environment: Environment,
         connection: Connection,
         credentials: DefaultCredentials | None = None,
-        memory: Memory | None = None,
+        memory: TargetMemory | None = None,
     ) -> None:
         self.config = config
         self.environment = environment
         self.connection = connection
-        self._credentials = credentials
+        self._default_credentials = credentials
         self._memory = memory
         self._engines: dict[str, Engine] = {}
 
@@ -92,7 +99,7 @@ class Session:
             environment.project,
             environment.location,
             instance=environment.instance,
-            founds=self.is_local,
+            may_be_new=self.is_local,
             environment=environment.name,
             known=self._memory.claims if self._memory else None,
         )
@@ -118,17 +125,16 @@ class Session:
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
         versions = (version for version in api_versions() if version not in gone)
-        known = IncrementalRuns(self._memory, _Clock(), self.bounds) if self._memory else None
-        return EngineJobs(self.config.source, self.engine, versions, known)
+        return EngineJobs(self.config.source, self.engine, versions, self._memory, self.bounds)
 
     @cached_property
-    def fence(self) -> Fence:
+    def credentials(self) -> CredentialSource:
         """The source of credentials for creates."""
         from reconciler.google.credentials import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
 
         submitter = self.environment.submitter
-        if self._credentials is not None and not submitter:
-            return OwnToken(self._credentials, self.claims.now)
+        if self._default_credentials is not None and not submitter:
+            return OwnToken(self._default_credentials, self.claims.now)
         return GeneratedTokens(self.connection, submitter or LOCAL_SUBMITTER, self.bounds.lifetime)
 
     @cached_property
@@ -138,7 +144,7 @@ class Session:
             source=self.config.source,
             claims=self.claims,
             jobs=self.jobs,
-            fence=self.fence,
+            credentials=self.credentials,
             clock=_Clock(),
             chance=os.urandom,
             bounds=self.bounds,
@@ -163,7 +169,7 @@ def open_session(
     environ: Mapping[str, str],
     *,
     start: bool,
-    memory: Memory | None = None,
+    memory: TargetMemory | None = None,
 ) -> Iterator[Session]:
     """Open a session; it sends no request and reads no credentials before the first use.
 
@@ -192,14 +198,8 @@ def open_session(
         connection = Connection(service.endpoint(environment))
         session = Session(config, environment, connection, memory=memory)
         if start:
-            service.put_images(config.images)
-            service.reserve(_reserved(config))
+            local = (each for each in config.environments.values() if each.engine == "local")
+            service.configure(config.images, {f"{each.claims_bucket}/{PREFIX}" for each in local})
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
                 ensure_bucket(connection, bucket)
         yield session
-
-
-def _reserved(config: Config) -> set[str]:
-    """Return the folders of claims in all environments of the embedded service."""
-    local = (environment for environment in config.environments.values() if environment.engine == "local")
-    return {f"{environment.claims_bucket}/{PREFIX}" for environment in local}

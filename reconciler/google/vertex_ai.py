@@ -81,7 +81,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
 _PAGES = {kind: Pages(items, _Job) for kind, items in _COLLECTIONS.items()}
 
 
-class AiPlatformEngine:
+class VertexAi:
     """Custom jobs and hyper-parameter tuning jobs of one project and location."""
 
     def __init__(self, connection: Connection) -> None:

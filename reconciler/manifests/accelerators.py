@@ -14,41 +14,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct, json
+
 from reconciler.base.diagnostics import quote
+from reconciler.manifests.schemas import folder
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard")
 _CPUS = re.compile(r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))")
 _TPU_MACHINE = re.compile(r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*")
 
 
-def _sizes(series: str, accelerator: str, sizes: dict[str, int]) -> dict[str, tuple[str, int]]:
-    return {f"{series}-{size}": (accelerator, count) for size, count in sizes.items()}
+class _Tables(Struct, frozen=True):
+    """Tables in `schemas/accelerators.json`.
+
+    Attributes:
+        bundled: Machine type -> the accelerator that comes with it, and the number.
+        attachable: Accelerator -> number attached to an N1 machine -> the most CPUs that it may have.
+    """
+
+    bundled: dict[str, tuple[str, int]]
+    attachable: dict[str, dict[int, int]]
 
 
-_BUNDLED: dict[str, tuple[str, int]] = {
-    **_sizes("a2-highgpu", "NVIDIA_TESLA_A100", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
-    **_sizes("a2-megagpu", "NVIDIA_TESLA_A100", {"16g": 16}),
-    **_sizes("a2-ultragpu", "NVIDIA_A100_80GB", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
-    **_sizes("a3-highgpu", "NVIDIA_H100_80GB", {"1g": 1, "2g": 2, "4g": 4, "8g": 8}),
-    **_sizes("a3-edgegpu", "NVIDIA_H100_80GB", {"8g": 8}),
-    **_sizes("a3-megagpu", "NVIDIA_H100_MEGA_80GB", {"8g": 8}),
-    **_sizes("a3-ultragpu", "NVIDIA_H200_141GB", {"8g": 8}),
-    **_sizes("a4-highgpu", "NVIDIA_B200", {"8g": 8}),
-    **_sizes("a4x-highgpu", "NVIDIA_GB200", {"4g": 4}),
-    **_sizes(
-        "g2-standard", "NVIDIA_L4", {"4": 1, "8": 1, "12": 1, "16": 1, "32": 1, "24": 2, "48": 4, "96": 8}
-    ),
-    **_sizes("g4-standard", "NVIDIA_RTX_PRO_6000", {"48": 1, "96": 2, "192": 4, "384": 8}),
-}
-
-# Accelerator -> number attached to an N1 machine -> the most CPUs that the machine may have with them.
-_ATTACHABLE: dict[str, dict[int, int]] = {
-    "NVIDIA_TESLA_K80": {1: 8, 2: 16, 4: 32, 8: 64},
-    "NVIDIA_TESLA_P4": {1: 24, 2: 48, 4: 96},
-    "NVIDIA_TESLA_P100": {1: 16, 2: 32, 4: 96},
-    "NVIDIA_TESLA_T4": {1: 48, 2: 48, 4: 96},
-    "NVIDIA_TESLA_V100": {1: 12, 2: 24, 4: 48, 8: 96},
-}
+_TABLES = json.decode((folder() / "accelerators.json").read_bytes(), type=_Tables)
+_BUNDLED, _ATTACHABLE = _TABLES.bundled, _TABLES.attachable
 
 # Series of Compute Engine that accept no accelerator.
 _NO_ACCELERATORS = re.compile(r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+")

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 import reconciler
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.safe_files import opened_folder, read_file, replace_file
-from reconciler.base.state_dir import Home, check_mark, checkout_of, locate, prepare_home
+from reconciler.base.state_dir import check_mark, checkout_of, locate, prepare_home
 from reconciler.base.user_key import user_key
 from reconciler.manifests import schemas
 from reconciler.manifests.files import Signature
@@ -26,7 +26,7 @@ from reconciler.model.manifest import Reconcile
 
 DIGEST_BYTES = 32
 
-AS_IS = Reconcile()
+DEFAULT_POLICY = Reconcile()
 """Policy of a job whose manifest has no `reconcile`."""
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -35,10 +35,10 @@ MAX_BYTES = 256 * 1024 * 1024
 MAX_PLACES = 100_000
 """Most paths in the cache, those of earlier commands included."""
 
-_PIECE = 256  # files
 _FOLDER = "cache"
+_FORMAT = b"reconciler cache 4\n"
 _CODE_BYTES = 32
-_FORMAT = b"reconciler cache 3\n"
+_HEAD_BYTES = len(_FORMAT) + _CODE_BYTES
 # The parts of the fingerprint: libraries and own packages that decide what a file contains and whether it
 # is valid. Subpackages don't count.
 _LIBRARIES = ("yaml", "jsonschema_rs", "msgspec")
@@ -109,7 +109,7 @@ def digest_of(data: bytes) -> bytes:
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-class Memory:
+class KnownFiles:
     """Known files of earlier passes and of this pass; not thread-safe.
 
     Args:
@@ -144,9 +144,7 @@ class Memory:
         """Set the fields that manifests may omit; forget all results if they differ from the current ones."""
         if filled != self.filled:
             self.filled = filled
-            self._files.clear()
-            self._places.clear()
-            self.changed = True
+            self.keep_only((), ())
 
     def at_place(self, place: str, signature: Signature) -> KnownFile | None:
         """Return the content at a path if the signature shows that the file is unchanged, else None."""
@@ -157,7 +155,7 @@ class Memory:
         """Return the known file with this digest, or None."""
         return self._files.get(digest)
 
-    def remember(self, file: KnownFile, place: str, signature: Signature | None) -> None:
+    def add(self, file: KnownFile, place: str, signature: Signature | None) -> None:
         """Keep a file's content; also its path, if `signature` (None: untrusted) can be trusted."""
         if file.digest not in self._files:
             self._files[file.digest] = file
@@ -170,93 +168,79 @@ class Memory:
 
     def keep_only(self, places: Collection[str], digests: Collection[bytes]) -> None:
         """Forget all paths and contents but these."""
-        if gone := [place for place in self._places if place not in places]:
-            for place in gone:
-                del self._places[place]
-            self.changed = True
-        if old := [digest for digest in self._files if digest not in digests]:
-            for digest in old:
-                del self._files[digest]
-            self.changed = True
+        before = len(self._places), len(self._files)
+        self._places = {name: place for name, place in self._places.items() if name in places}
+        self._files = {digest: file for digest, file in self._files.items() if digest in digests}
+        self.changed |= before != (len(self._places), len(self._files))
 
 
 class CacheFile:
     """One file of a repository's cache.
 
     An authentication code with the user's key protects the file: a checkout can't bring a forged cache, and
-    the content of one cache file is refused under another name.
-
-    Args:
-        root: The repository's root.
-        name: The file's name.
-        environ: The environment variables.
-
-    Raises:
-        HomeError: The state folder must not be used.
+    the content of one cache file is refused under another name. The constructor raises HomeError if the state
+    folder must not be used.
     """
 
     def __init__(self, root: Path, name: str, environ: Mapping[str, str]) -> None:
-        home = locate(root, environ)
-        check_mark(home, environ)
-        self._home, self._checkout = home
-        self._environ = environ
+        self._root = root
         self._name = name
-        self._code: bytes | None = None
-        # Without a key, or with unreadable code, the cache is off: it only saves time.
-        with suppress(OSError, LookupError):
-            key = user_key(checkout_of(root) or root.resolve(), environ, make=True)
-            self._code = None if key is None else blake2b(key + fingerprint() + name.encode()).digest()
+        self._environ = environ
+        self._home = locate(root, environ)
+        check_mark(self._home, environ)
 
     def load(self) -> memoryview | None:
         """Return the saved content; None if it is missing or can't be trusted."""
-        if self._head is None:
-            return None
-        with suppress(OSError):
-            data = self._read()
-            # The code comes first: nothing decodes bytes that another user could have written.
-            start = len(self._head) + _CODE_BYTES
-            body = memoryview(data)[start:]
-            if hmac.compare_digest(data[:start], self._head + self._code_of(body)):
-                return body
+        # Without a key, or with unreadable code, the cache is off: it only saves time.
+        with suppress(OSError, LookupError):
+            if key := self._file_key(make=False):
+                data = self._read()
+                body = memoryview(data)[_HEAD_BYTES:]
+                # The code comes first: nothing decodes bytes that another user could have written.
+                if hmac.compare_digest(data[:_HEAD_BYTES], _head(key, body)):
+                    return body
         return None
 
     def save(self, body: bytes, *, first: bool = True) -> bool:
         """Save this content and return True if it was saved; the last of concurrent commands wins.
 
-        Without `first`, save only if the repository has a cache folder already.
+        Without `first`, save only if the repository has a cache folder already. The first file to be saved
+        creates the user's key.
         """
-        if self._head is None or len(body) > MAX_BYTES or not (first or (self._home / _FOLDER).is_dir()):
+        if len(body) > MAX_BYTES or not (first or (self._home.path / _FOLDER).is_dir()):
             return False
-        with suppress(OSError, ReconcilerError):
-            return self._write(self._head + self._code_of(body) + body)
+        with suppress(OSError, LookupError, ReconcilerError):
+            if key := self._file_key(make=True):
+                self._write(_head(key, body) + body)
+                return True
         return False
 
-    def _code_of(self, body: bytes | memoryview) -> bytes:
-        assert self._code is not None, "only called with a key"
-        return blake2b(body, key=self._code, digest_size=_CODE_BYTES).digest()
-
-    @property
-    def _head(self) -> bytes | None:
-        """The file's first bytes: the format and an authentication code of b""; None without a key."""
-        return None if self._code is None else _FORMAT + self._code_of(b"")
+    def _file_key(self, *, make: bool) -> bytes | None:
+        """Return the key for this file and this version of the tool; None without the user's key."""
+        key = user_key(checkout_of(self._root) or self._root.resolve(), self._environ, make=make)
+        return None if key is None else blake2b(key + fingerprint() + self._name.encode()).digest()
 
     def _read(self) -> bytes:
         with self._opened_home() as home, opened_folder(_FOLDER, folder=home) as folder:
             data, _ = read_file(self._name, MAX_BYTES + 1, folder=folder)
         return data if len(data) <= MAX_BYTES else b""
 
-    def _write(self, data: bytes) -> bool:
-        prepare_home(Home(self._home, self._checkout), self._environ)
+    def _write(self, data: bytes) -> None:
+        prepare_home(self._home, self._environ)
         with self._opened_home() as home:
             with suppress(FileExistsError):
                 os.mkdir(_FOLDER, mode=0o700, dir_fd=home)
             with opened_folder(_FOLDER, folder=home) as folder:
                 replace_file(self._name, data, folder)
-        return True
 
     def _opened_home(self) -> AbstractContextManager[int]:
         # Outside the checkout, the user may have linked the state folder; inside, a branch may bring a link.
-        return opened_folder(self._home, follow=self._checkout is None)
+        return opened_folder(self._home.path, follow=self._home.checkout is None)
+
+
+def _head(key: bytes, body: bytes | memoryview) -> bytes:
+    """Return the bytes before a file's content: the format and the authentication code."""
+    return _FORMAT + blake2b(body, key=key, digest_size=_CODE_BYTES).digest()
 
 
 @cache
@@ -270,14 +254,13 @@ def fingerprint() -> bytes:
     """
     digest = blake2b(digest_size=32)
     digest.update(f"{reconciler.__version__}\n{sys.version}\n{sys.implementation.cache_tag}\n".encode())
-    for package in _PACKAGES:
-        with os.scandir(Path(reconciler.__file__).parent / package) as entries:
-            sources = sorted((entry.name, entry.path) for entry in entries if entry.name.endswith(".py"))
-        for name, source in sources:
-            with os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0) as file:
-                content = file.read()
-            digest.update(f"{package} {name} {len(content)}\n".encode() + content)
-    digest.update(schemas.fingerprint())
+    own = Path(reconciler.__file__).parent
+    for folder in (*(own / name for name in _PACKAGES), schemas.folder()):
+        with os.scandir(folder) as entries:
+            sources = sorted(Path(entry.path) for entry in entries if entry.name.endswith((".py", ".json")))
+        for source in sources:
+            content = source.read_bytes()
+            digest.update(f"{folder.name} {source.name} {len(content)}\n".encode() + content)
     for library in _LIBRARIES:
         digest.update(f"{library} {_files_of(library)}\n".encode())
     return digest.digest()
@@ -288,78 +271,37 @@ def _files_of(library: str) -> list[tuple[str, int, int]]:
     found = PathFinder.find_spec(library)
     if found is None or not found.submodule_search_locations:
         raise LookupError(library)
-    files = []
-    for folder in found.submodule_search_locations:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_file():
-                    status = entry.stat()
-                    files.append((entry.name, status.st_size, status.st_mtime_ns))
-    return sorted(files)
+    with os.scandir(found.submodule_search_locations[0]) as entries:
+        status = {entry.name: entry.stat() for entry in entries if entry.is_file()}
+    return sorted((name, each.st_size, each.st_mtime_ns) for name, each in status.items())
 
 
-class _Content(msgspec.Struct, array_like=True):
-    """Body of the cache file.
+class _Content(Struct, array_like=True):
+    """Body of the cache file of manifests."""
 
-    Attributes:
-        filled: The fields that manifests may omit.
-        pieces: Lists of known files, each encoded separately: decoding holds the GIL, so that one large list
-            would block other threads.
-        places: Their paths.
-    """
-
-    filled: list[str]
-    pieces: list[bytes]
+    files: list[KnownFile]
     places: list[Place]
 
 
-_decoder = msgspec.msgpack.Decoder(list[KnownFile])
-
-
 @contextmanager
-def remembering(root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> Iterator[Memory]:
+def cached_manifests(root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> Iterator[KnownFiles]:
     """Load the cache of a repository's manifests, and save it afterwards if it changed.
 
-    Args:
-        root: The repository's root.
-        filled: The fields that an environment's defaults give; they decide which manifests are valid.
-        environ: The environment variables.
+    Each set of fields that an environment's defaults give (`filled`) has a cache of its own, as they decide
+    which manifests are valid.
     """
-    cache = ManifestCache(root, filled, environ)
-    memory = cache.load()
-    yield memory
-    cache.save(memory)
-
-
-class ManifestCache:
-    """Cache of one repository and one set of filled fields; the arguments are those of `remembering`."""
-
-    def __init__(self, root: Path, filled: frozenset[str], environ: Mapping[str, str]) -> None:
-        self._filled = filled
-        tag = blake2b(",".join(sorted(filled)).encode(), digest_size=8).hexdigest()
-        self._file = CacheFile(root, f"manifests-{tag}.bin", environ)
-
-    def load(self) -> Memory:
-        """Return the saved results; an empty `Memory` if the cache is missing or can't be trusted."""
-        body = self._file.load()
-        if body is not None:
-            with suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                content = msgspec.msgpack.decode(body, type=_Content)
-                if frozenset(content.filled) == self._filled:
-                    files = (file for piece in content.pieces for file in _decoder.decode(piece))
-                    return Memory(self._filled, files, content.places)
-        return Memory(self._filled)
-
-    def save(self, memory: Memory) -> None:
-        """Save the results if they changed; the last of concurrent commands wins."""
-        if not memory.changed or len(memory.places) > MAX_PLACES:
-            return
-        with suppress(ValueError, OverflowError):
-            files, places = [*memory.files], [*memory.places]
-            pieces = [
-                msgspec.msgpack.encode(files[start : start + _PIECE])
-                for start in range(0, len(files), _PIECE)
-            ]
-            content = _Content(sorted(memory.filled), pieces, places)
-            if self._file.save(msgspec.msgpack.encode(content)):
-                memory.changed = False
+    tag = blake2b(",".join(sorted(filled)).encode(), digest_size=8).hexdigest()
+    file = CacheFile(root, f"manifests-{tag}.bin", environ)
+    known = KnownFiles(filled)
+    if (saved := file.load()) is not None:
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            content = msgspec.msgpack.decode(saved, type=_Content)
+            known = KnownFiles(filled, content.files, content.places)
+    try:
+        yield known
+    finally:
+        # Of concurrent commands, the last one's results stay.
+        if known.changed and known.filled == filled and len(known.places) <= MAX_PLACES:
+            with suppress(ValueError, OverflowError):
+                body = msgspec.msgpack.encode(_Content([*known.files], [*known.places]))
+                known.changed = not file.save(body)

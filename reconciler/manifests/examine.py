@@ -20,10 +20,11 @@ from reconciler.manifests.packages import PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import schema_of
 from reconciler.manifests.secrets import secrets
-from reconciler.manifests.yaml_load import Document, load_documents
+from reconciler.manifests.yaml_document import Document
+from reconciler.manifests.yaml_load import load_documents
 
-FolderOf = Callable[[str, str], PackageFolder]
-"""Finds the folder of `package.path` for the manifest at an absolute path."""
+FolderOf = Callable[[ManifestFile, str], PackageFolder]
+"""Finds the folder of `package.path` for the manifest in a file."""
 
 _NAME: Keys = ("metadata", "name")
 _PACKAGE: Keys = ("package", "path")
@@ -158,7 +159,7 @@ def document_problems(
 def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> ExaminedJob:
     schema = schema_of(document.value, filled)
     written = _text_at(document, _PACKAGE) if not isinstance(schema, Finding) else ""
-    package = folder_of(file.place, written) if written else None
+    package = folder_of(file, written) if written else None
     return ExaminedJob(file.path, document, schema, package)
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
 from reconciler.manifests.messages import brief, choices, keyword_message, list_message, missing_message
-from reconciler.manifests.yaml_load import Document
+from reconciler.manifests.yaml_document import Document
 
 _MAX_ROUNDS = 10
 _MAX_LISTED = 12
@@ -32,12 +32,8 @@ _validators: dict[int, tuple[Mapping[str, Any], Any]] = {}
 def findings(document: Document, schema: Mapping[str, Any], rules: Rules = lambda value: ()) -> list[Finding]:
     """Return the mistakes of a document by its schema and by further rules, in no particular order.
 
-    Values in the document's `unreadable` are skipped: reading the document has reported them.
-
-    Args:
-        document: Any document.
-        schema: Must not be changed afterwards.
-        rules: Rules on a value of any shape; they get the corrected copy.
+    Values in the document's `unreadable` are skipped: reading the document has reported them. The schema must
+    not be changed afterwards. The rules get the corrected copy.
     """
     errors = _errors(document.value, schema)
     if not errors and not document.unreadable:

@@ -6,22 +6,19 @@ the slow check in `examine`, whose verdict is final.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from msgspec import Raw, msgpack
 
 from reconciler.manifests import schemas
-from reconciler.manifests.cache import AS_IS, Identities, KnownDocument, KnownFile
+from reconciler.manifests.cache import DEFAULT_POLICY, Identities, KnownDocument, KnownFile
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid
-from reconciler.manifests.secrets import may_hold_secrets, secrets
+from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import JsonObject, Manifest, Reconcile
 from reconciler.model.naming import canonical_spec, identities, label_of
-
-if TYPE_CHECKING:
-    from reconciler.manifests.yaml_places import Position
 
 # Most characters in a document with aliases: a few aliases can repeat a large amount of text.
 _MAX_TEXT = 1_000_000
@@ -32,9 +29,7 @@ def known_files(
 ) -> dict[bytes, KnownFile]:
     """Return the records of files that contain only valid manifests of the built-in engines.
 
-    Args:
-        contents: The files' bytes, by their digests.
-        filled: The fields that an environment's defaults give, so that a manifest may omit them.
+    `contents` are the files' bytes by their digests, `filled` the fields that manifests may omit.
     """
     # Each step runs for all files before the next step: parsing, matching a schema and the rest each fill a
     # processor's caches, and take a quarter longer when they alternate.
@@ -42,7 +37,7 @@ def known_files(
     candidates = [
         _Candidate(digest, document, _own_schema(document.value, filled))
         for digest, documents in read.items()
-        if not _has_secrets(contents[digest], documents)
+        if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
     ]
     valid = [
@@ -67,31 +62,21 @@ def known_files(
 
 
 def known_document(value: Mapping[str, Any], line: int, schema: Mapping[str, Any]) -> KnownDocument:
-    """Return the cache's record of a manifest that is valid by `schema`, without its identities.
-
-    Args:
-        value: The document.
-        line: Its first line in the file, from 1.
-        schema: Must not be changed afterwards.
-    """
-    return _make_record(value, line, canonical_spec(value["spec"], schema))
-
-
-def _make_record(
-    value: Mapping[str, Any], line: int, spec: JsonObject, identities: Identities = ()
-) -> KnownDocument:
-    metadata = value["metadata"]
+    """Return the cache's record of a manifest that is valid by `schema`; `line` is its first in the file."""
+    spec = canonical_spec(value["spec"], schema)
     package = value["package"]["path"] if "package" in value else ""
+    policy = _reconcile(value["reconcile"]) if "reconcile" in value else None
     return KnownDocument(
         line=line,
         api_version=value["apiVersion"],
         kind=value["kind"],
-        name=metadata["name"],
+        name=value["metadata"]["name"],
         spec=Raw(_packer.encode(spec)),
-        labels=metadata.get("labels", {}),
+        labels=value["metadata"].get("labels", {}),
         package=package,
-        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else None,
-        identities=identities,
+        reconcile=policy,
+        # The identity of a job with a package includes the code, which is read later.
+        identities=() if package else _identities(value, spec, policy or DEFAULT_POLICY),
         modules=tuple(module for _, module in python_modules(value)) if package else (),
     )
 
@@ -107,22 +92,13 @@ class _Candidate(NamedTuple):
     schema: Mapping[str, Any] | None
 
 
-def _has_secrets(data: bytes, documents: Sequence[CleanDocument]) -> bool:
-    if not may_hold_secrets(data):
-        return False
-    placeless: list[Any] = [_Placeless(document.value) for document in documents]
-    return bool(secrets(data, placeless, ""))
-
-
 def _record(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:
     """Return the record of a valid document; None if it is too long or has no JSON form."""
     value, schema = candidate.document.value, candidate.schema
     if schema is None or (has_aliases and _is_long(value)):
         return None
     try:
-        spec = canonical_spec(value["spec"], schema)
-        found = () if "package" in value else _identities(value, spec)
-        return _make_record(value, candidate.document.line, spec, found)
+        return known_document(value, candidate.document.line, schema)
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 
@@ -137,15 +113,10 @@ def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
     return schemas.manifest_schema(api_version, kind, filled) if is_own else None
 
 
-def _identities(value: Mapping[str, Any], spec: JsonObject) -> Identities:
+def _identities(value: Mapping[str, Any], spec: JsonObject, policy: Reconcile) -> Identities:
     # Only the fields that the hash covers.
-    manifest = Manifest(
-        api_version=value["apiVersion"],
-        kind=value["kind"],
-        name=value["metadata"]["name"],
-        packed=spec,
-        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else AS_IS,
-    )
+    name = value["metadata"]["name"]
+    manifest = Manifest(value["apiVersion"], value["kind"], name, spec, reconcile=policy)
     return tuple([(each, label_of(each)) for each in identities(manifest, spec, "")])
 
 
@@ -157,20 +128,6 @@ def _reconcile(policy: Mapping[str, Any]) -> Reconcile:
         on_change=policy.get("onChange", "keep"),
         on_delete=policy.get("onDelete", "keep"),
     )
-
-
-class _Placeless:
-    """Document without places, for the search for secrets, which needs only their number here."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def position(self, keys: object) -> Position:
-        from reconciler.manifests.yaml_places import Position  # with YAML's parser, which is slow to import
-
-        return Position(1, 1)
 
 
 def _is_long(value: Any) -> bool:

@@ -19,13 +19,12 @@ from msgspec import Struct
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import UsageError
 from reconciler.base.safe_files import IrregularFileError, open_file
-from reconciler.manifests.findings import MAX_FILE_BYTES, too_large
+from reconciler.manifests.findings import MAX_FILE_BYTES, file_problem, too_large
 
 MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")
 _COARSEST_TICK = 2 * 10**9  # ns
 _MAX_READINGS = 3
-_MAX_OPEN = 32
 
 # O_PATH opens folders that this user may enter but not list.
 _OPEN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -58,9 +57,9 @@ class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
     signature: Signature
 
     @property
-    def real(self) -> Path:
-        """Its absolute path, without links."""
-        return Path(self.place)
+    def folder(self) -> str:
+        """The folder of `place`."""
+        return self.place.rpartition("/")[0]
 
 
 class FileContent(Struct, frozen=True, gc=False):
@@ -84,9 +83,7 @@ def can_be_trusted(signature: Signature, read_ns: int) -> bool:
     same rule ("racily clean"). Both times count: programs can set the first to any value, and some file
     systems don't keep the second. A signature with a time in the future is never trusted.
 
-    Args:
-        signature: The file's signature when it was read.
-        read_ns: Time before reading, in nanoseconds since the epoch.
+    The signature is that of the reading, and `read_ns` a time before it, in nanoseconds since the epoch.
     """
     return max(signature.mtime_ns, signature.ctime_ns) <= read_ns - _COARSEST_TICK
 
@@ -94,15 +91,13 @@ def can_be_trusted(signature: Signature, read_ns: int) -> bool:
 class Folders:
     """Reader of files by name in open folders, which follows no link that replaces a folder during the walk.
 
-    It opens the folders above a file name by name from the root, and keeps those of the last file open,
-    because the next file is usually in the same folder. Use it in a `with` statement, or call `close`; not
-    thread-safe.
+    It opens the folder of a file name by name from the root, and keeps it open, because the next file is
+    usually in the same folder. Use it in a `with` statement, or call `close`; not thread-safe.
     """
 
     def __init__(self) -> None:
         self._folder: str | None = None
-        # The open folders above the last file, from the root; the name "" replaces folders closed early.
-        self._open: list[tuple[str, int]] = []
+        self._descriptor = -1
 
     def __enter__(self) -> Folders:
         return self
@@ -111,9 +106,10 @@ class Folders:
         self.close()
 
     def close(self) -> None:
-        """Close the open folders; a later `read` opens them again."""
-        self._folder = None
-        self._close_below(0)
+        """Close the open folder; a later `read` opens it again."""
+        if self._folder is not None:
+            self._folder = None
+            os.close(self._descriptor)
 
     def read(self, file: ManifestFile) -> FileContent | Problem:
         """Return a regular file's content, at most MAX_FILE_BYTES, or the problem."""
@@ -123,41 +119,33 @@ class Folders:
         """Read the file at `place`, an absolute path without links; problems call it `path`."""
         folder, _, name = place.rpartition("/")
         try:
-            descriptor, _ = open_file(name, folder=self._descriptor(folder))
+            if folder != self._folder:
+                self.close()
+                self._descriptor = _open_folder(folder)
+                self._folder = folder
+            descriptor, _ = open_file(name, folder=self._descriptor)
         except IrregularFileError:
-            return no_file(path)
+            return _no_file(path)
         except OSError as error:
-            return unreadable(path, error)
+            return _unreadable(path, error)
         try:
             return _read(descriptor, path)
         except OSError as error:
-            return unreadable(path, error)
+            return _unreadable(path, error)
         finally:
             os.close(descriptor)
 
-    def _descriptor(self, folder: str) -> int:
-        if folder == self._folder:
-            return self._open[-1][1]
-        names = ["/", *filter(None, folder.split("/"))]
-        common = 0
-        while common < min(len(names), len(self._open)) and names[common] == self._open[common][0]:
-            common += 1
-        self._folder = None
-        self._close_below(common)
-        for name in names[common:]:
-            above = self._open[-1][1] if self._open else None
-            self._open.append((name, os.open(name, _OPEN_FOLDER, dir_fd=above)))
-            # A deep path must not use up the process's descriptors: the deepest folder is enough to go on.
-            if len(self._open) > _MAX_OPEN:
-                last = self._open.pop()[1]
-                self._close_below(0)
-                self._open.append(("", last))
-        self._folder = folder
-        return self._open[-1][1]
 
-    def _close_below(self, depth: int) -> None:
-        while len(self._open) > depth:
-            os.close(self._open.pop()[1])
+def _open_folder(folder: str) -> int:
+    """Open a folder by its absolute path, following no link on the way."""
+    descriptor = os.open("/", _OPEN_FOLDER)
+    for name in filter(None, folder.split("/")):
+        above = descriptor
+        try:
+            descriptor = os.open(name, _OPEN_FOLDER, dir_fd=above)
+        finally:
+            os.close(above)
+    return descriptor
 
 
 def read_file(real: Path, path: str) -> bytes | Problem:
@@ -175,14 +163,18 @@ def signature_of(status: os.stat_result) -> Signature:
     return Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def unreadable(path: str, error: OSError) -> Problem:
-    """Return the problem of a file or folder that the system refuses to read."""
-    return Problem(path, 1, 1, "", f"this can't be read: {error.strerror}", "check its permissions")
+def _unreadable(path: str, error: OSError) -> Problem:
+    return file_problem(path, f"this can't be read: {error.strerror}", "check its permissions")
 
 
-def no_file(path: str) -> Problem:
-    """Return the problem of a manifest's name that belongs to a folder, pipe or device."""
-    return Problem(path, 1, 1, "", "this is no file, but a folder, a pipe or a device", "remove it")
+def _no_file(path: str) -> Problem:
+    return file_problem(path, "this is no file, but a folder, a pipe or a device", "remove it")
+
+
+def _leads_out(path: str) -> Problem:
+    return file_problem(
+        path, "this link leads out of the repository", "put what it leads to here, or remove it"
+    )
 
 
 def _read(descriptor: int, path: str) -> FileContent | Problem:
@@ -242,16 +234,10 @@ def real_path(path: Path) -> Path:
         return path.absolute()
 
 
-def leads_out(path: str) -> Problem:
-    """Return the problem of a link that leaves the repository."""
-    message = "this link leads out of the repository"
-    return Problem(path, 1, 1, "", message, "put what it leads to here, or remove it")
-
-
 def read_one(file: Path, path: str) -> bytes | Problem:
     """Return the bytes of a single named file, or the problem, which calls it `path`."""
     real = real_path(file)
-    return read_file(real, path) if real.is_relative_to(real_path(file.parent)) else leads_out(path)
+    return read_file(real, path) if real.is_relative_to(real_path(file.parent)) else _leads_out(path)
 
 
 def file_mode(path: Path) -> int:
@@ -285,7 +271,7 @@ class _Walk:
         if root is None:
             self._allowed.append(real if real.is_dir() else real.parent)
         if not self._is_allowed(real):
-            self._add_obstacle(written, leads_out(shown))
+            self._add_obstacle(written, _leads_out(shown))
         elif real.is_dir():
             self._folder(os.fspath(real), shown)
         else:
@@ -317,14 +303,14 @@ class _Walk:
                     try:
                         self._file(entry.path, prefix + name, entry.stat(follow_symlinks=False))
                     except OSError as error:
-                        self._add_obstacle(Path(entry.path), unreadable(prefix + name, error))
+                        self._add_obstacle(Path(entry.path), _unreadable(prefix + name, error))
 
     def _entries(self, real: str, shown: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(real) as entries:
                 return sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
-            self._add_obstacle(Path(real), unreadable(shown, error))
+            self._add_obstacle(Path(real), _unreadable(shown, error))
             return []
 
     def _link(self, place: Path, shown: str) -> None:
@@ -334,16 +320,15 @@ class _Walk:
         if place.name.startswith(".") if is_folder else not place.name.endswith(SUFFIXES):
             return
         if not self._is_allowed(real):
-            self._add_obstacle(place, leads_out(shown))
+            self._add_obstacle(place, _leads_out(shown))
         elif not mode:
-            self._add_obstacle(
-                place, Problem(shown, 1, 1, "", "this link leads nowhere", "mend it, or remove it")
-            )
+            problem = file_problem(shown, "this link leads nowhere", "mend it, or remove it")
+            self._add_obstacle(place, problem)
         elif not is_folder:
             self._file_at(real, shown)
         elif place.is_relative_to(real):
             message = "this link leads to a folder that it is in"
-            self._add_obstacle(place, Problem(shown, 1, 1, "", message, "remove it"))
+            self._add_obstacle(place, file_problem(shown, message, "remove it"))
         else:
             self._links.append((os.fspath(real), shown))
 
@@ -352,18 +337,20 @@ class _Walk:
         try:
             status = real.stat(follow_symlinks=False)
         except OSError as error:
-            self._add_obstacle(real, unreadable(shown, error))
+            self._add_obstacle(real, _unreadable(shown, error))
         else:
             self._file(os.fspath(real), shown, status)
 
     def _file(self, place: str, shown: str, status: os.stat_result) -> None:
         if not shown.isprintable():
             message = "the file's name holds characters that can't be shown"
-            self._add_obstacle(Path(place), Problem(shown, 1, 1, "", message, "rename it"))
+            self._add_obstacle(Path(place), file_problem(shown, message, "rename it"))
         elif stat.S_ISLNK(status.st_mode):  # it replaced a file during the search
-            self._add_obstacle(Path(place), unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP))))
+            self._add_obstacle(
+                Path(place), _unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+            )
         elif not stat.S_ISREG(status.st_mode):
-            self._add_obstacle(Path(place), no_file(shown))
+            self._add_obstacle(Path(place), _no_file(shown))
         elif len(self.files) >= MAX_FILES:
             raise UsageError(f"there are more than {MAX_FILES:,} manifest files", hint="name fewer paths")
         elif place not in self.files:

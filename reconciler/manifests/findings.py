@@ -55,10 +55,15 @@ _MAX_WORD = 100  # characters; difflib takes quadratic time
 _SEPARATORS = re.compile(r"[-_ .]")
 
 
+def file_problem(path: str, message: str, hint: str) -> Problem:
+    """Return a problem of a whole file or folder."""
+    return Problem(path, 1, 1, "", message, hint)
+
+
 def too_large(path: str) -> Problem:
     """Return the problem of a file above MAX_FILE_BYTES."""
     message = f"the file is larger than {MAX_FILE_BYTES // 1024**2} MB"
-    return Problem(path, 1, 1, "", message, "split it, or move it away from the manifests")
+    return file_problem(path, message, "split it, or move it away from the manifests")
 
 
 def same_word(word: str, known: Iterable[str]) -> str:

@@ -34,12 +34,9 @@ _DURATION = re.compile(r"([0-9]{1,6}) ?(s|m|h|d)?[a-z]*", re.IGNORECASE)
 
 
 def keyword_message(error: Any, keys: Keys, source: str) -> Message:
-    """Return the message and hint for a failed keyword.
+    """Return the message and hint for jsonschema's error about the value at `keys`.
 
-    Args:
-        error: jsonschema's error.
-        keys: The path to the failed value.
-        source: The value as written in the file, if it is a scalar.
+    `source` is the value as written in the file, if it is a scalar.
     """
     schema = error.schema if isinstance(error.schema, Mapping) else {}  # a schema may also be a boolean
     own, hint = schema.get("x-message", ""), schema.get("x-hint", "")
@@ -60,11 +57,7 @@ def missing_message(name: str, schema: Mapping[str, Any]) -> Message:
 def list_message(keys: Keys, value: Any, item: Mapping[str, Any], source: str) -> Message:
     """Return the message and hint for a single value in place of a list; the hint shows the list to write.
 
-    Args:
-        keys: The path to the value.
-        value: The value.
-        item: The schema of the list's items.
-        source: The value as written in the file, if it is a scalar.
+    `item` is the schema of the list's items, `source` as in `keyword_message`.
     """
     name = keys[-1] if isinstance(keys[-1], str) else "…"
     fields = list(item.get("properties", ()))
@@ -164,7 +157,8 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
     if "boolean" in types:
         return f"{needed}, not {brief(source)}", "write true or false"
     if "string" not in types or set(types) == _DIGITS:
-        return f"{needed}, not {brief(source)}", _whole_number_hint(value)
+        is_whole = isinstance(value, float) and value.is_integer()
+        return f"{needed}, not {brief(source)}", f"write {int(value)}" if is_whole else ""
     read_as = _scalar(value)
     # YAML may have changed the number: 1.10 is 1.1, and 0x10 is 16.
     is_same = isinstance(value, bool) or source == read_as
@@ -194,10 +188,6 @@ def _wrapping_hint(value: str, keys: Keys, schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "object" and len(needed) == 1 and keys:
         return f"write {keys[-1]}: {{{needed[0]}: {_short(value)}}}"
     return ""
-
-
-def _whole_number_hint(value: Any) -> str:
-    return f"write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
 
 
 def _as_text(source: str, schema: Mapping[str, Any]) -> str:

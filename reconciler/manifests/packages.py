@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
-from reconciler.manifests.files import file_mode, real_path
+from reconciler.manifests.files import ManifestFile, file_mode, real_path
 from reconciler.manifests.findings import similar_word
 
 _BUILDS_ITSELF = ("setup.py", "setup.cfg", "pyproject.toml")
@@ -101,59 +101,31 @@ def is_below_any(path: Path, folders: Set[Path]) -> bool:
 
 
 class Packages:
-    """Package folders of many manifests, each examined once.
-
-    Args:
-        root: The repository's root, without links.
-        package_of: Finds the package folder for a manifest's file; called for each manifest.
-    """
+    """Package folders of many manifests in a repository, each examined once; the root is without links."""
 
     def __init__(self, root: Path, package_of: PackageOf = package_folder) -> None:
         self._root = root
         self._package_of = package_of
         self._found: dict[tuple[str, str], PackageFolder] = {}
-        self._mistaken: dict[tuple[str, str], bool] = {}
-        self._lacking: dict[tuple[Path, str], bool] = {}
+        self._fitting: dict[tuple[str, str, tuple[str, ...]], bool] = {}
 
-    def folder(self, place: str, written: str) -> PackageFolder:
-        """Return the package of the manifest at `place`, an absolute path without links."""
+    def folder(self, file: ManifestFile, written: str) -> PackageFolder:
+        """Return the package of the manifest in a file."""
         # The package depends on the manifest's folder, not on its file.
-        key = (place.rpartition("/")[0], written)
+        key = (file.folder, written)
         # A caller's finder expects a call for each manifest.
         if key not in self._found or self._package_of is not package_folder:
-            self._found[key] = self._package_of(Path(place), written)
+            self._found[key] = self._package_of(Path(file.place), written)
         return self._found[key]
 
-    def fits(self, place: str, written: str, modules: Iterable[str]) -> bool:
-        """Return True if the package can be staged for the manifest at `place` and contains all modules."""
-        key = (place.rpartition("/")[0], written)
-        package = self._found[key]
-        if key not in self._mistaken:
-            self._mistaken[key] = package.mistake(self._root) is not None
-        return not self._mistaken[key] and not any(self._lacks(package, module) for module in modules)
-
-    def _lacks(self, package: PackageFolder, module: str) -> bool:
-        key = (package.real, module)
-        if key not in self._lacking:
-            self._lacking[key] = package.lacks(module)
-        return self._lacking[key]
-
-
-class Below:
-    """Cached test whether files are below one of several folders."""
-
-    def __init__(self, folders: Set[Path]) -> None:
-        self._folders = folders
-        self._known: dict[str, bool] = {}
-
-    def holds(self, place: str) -> bool:
-        """Return True if the file at `place`, an absolute path without links, is below one of the folders."""
-        if not self._folders:
-            return False
-        above = place.rpartition("/")[0]
-        if above not in self._known:
-            self._known[above] = is_below_any(Path(place), self._folders)
-        return self._known[above]
+    def fits(self, file: ManifestFile, written: str, modules: tuple[str, ...]) -> bool:
+        """Return True if the package can be staged for the manifest in a file, and contains all modules."""
+        package = self._found[file.folder, written]
+        key = (file.folder, written, modules)
+        if key not in self._fitting:
+            is_sound = package.mistake(self._root) is None
+            self._fitting[key] = is_sound and not any(map(package.lacks, modules))
+        return self._fitting[key]
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:

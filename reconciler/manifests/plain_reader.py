@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from reconciler.manifests.findings import MAX_DEPTH, MAX_KEY, MAX_VALUES
-from reconciler.manifests.yaml_scalars import Scalar, UnclearScalarError, plain_values
+from reconciler.manifests.yaml_scalars import Scalar, TextCache, UnclearScalarError, plain_values
 from reconciler.manifests.yaml_text import Chunk
 
 MAX_BYTES = MAX_VALUES // 2
@@ -40,9 +40,6 @@ _LINE = re.compile(
 _ITEMS = re.compile(rf"({_FLOW_PLAIN})|({_QUOTED})")
 _PAIRS = re.compile(rf"({_KEY}): (?:({_FLOW_PLAIN})|({_QUOTED}))")
 
-_MAX_KEPT_LENGTH = 64
-_MOST_KEPT = 1 << 14
-
 
 class _OddError(Exception):
     """The document isn't plain."""
@@ -68,36 +65,21 @@ class _Line(NamedTuple):
     is_open: bool
 
 
-class _Lines(dict[str, _Line | None]):
-    """Cache of parsed lines, None for blank lines; keeps short lines, because most files share them."""
-
-    def __missing__(self, text: str) -> _Line | None:
-        line = _line(text)
-        if len(text) <= _MAX_KEPT_LENGTH:
-            if len(self) >= _MOST_KEPT:
-                self.clear()
-            self[text] = line
-        return line
-
-
-_lines = _Lines()
-
-
 def read_clean(chunk: Chunk) -> tuple[Any, int, int] | None:
     """Read the document in `chunk`; return None if it has any problem.
 
     Returns:
         The document's value, the first line of its content, from 1, and the number of values that exist only
-        through aliases, as in `yaml_reader.Reading`; the line is 0 without a document.
+        through aliases, as in `yaml_reader.Content`; the line is 0 without a document.
     """
     if plain := read_plain_document(chunk):
         return *plain, 0
     from reconciler.manifests import yaml_reader  # with YAML's parser, which is slow to import
 
-    reading = yaml_reader.read(chunk)
-    if reading.flaws or reading.repeated:
+    content = yaml_reader.read(chunk)
+    if content.flaws or content.repeated:
         return None
-    return reading.value, reading.line, reading.aliased
+    return content.value, content.line, content.aliased
 
 
 def read_plain_document(chunk: Chunk) -> tuple[Any, int] | None:
@@ -166,7 +148,7 @@ def _read(lines: Sequence[str]) -> tuple[Any, int]:
 
 
 def _line(text: str) -> _Line | None:
-    """Parse a line; raises _OddError or UnclearScalarError."""
+    """Parse a line, None for a blank one; raises _OddError or UnclearScalarError."""
     match = _LINE.fullmatch(text)
     if match is None:
         raise _OddError
@@ -183,6 +165,9 @@ def _line(text: str) -> _Line | None:
     here = len(indent)
     value = plain_values[plain] if plain else quoted[1:-1]
     return _Line(here, here + len(dash) if dash else 0, key, value, flow, is_open)
+
+
+_lines: TextCache[_Line | None] = TextCache(_line)
 
 
 def _flow(text: str, stack: Sequence[object]) -> Any:

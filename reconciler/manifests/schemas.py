@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,18 +91,6 @@ def document(name: str) -> dict[str, Any]:
 def is_shipped(schema: Mapping[str, Any]) -> bool:
     """Return True if the object comes from `document` or `manifest_schema` and this package's files."""
     return any(schema is own for own in _shipped)
-
-
-def fingerprint() -> bytes:
-    """Return a 32-byte digest of the schemas of this package's kinds and settings, as the files are now.
-
-    A cached verdict depends on it. Schemas of other packages' engines are not included.
-    """
-    digest = blake2b(digest_size=32)
-    for name in sorted([*KINDS.values(), SETTINGS]):
-        content = (folder() / name).read_bytes()
-        digest.update(f"{name} {len(content)}\n".encode() + content)
-    return digest.digest()
 
 
 def manifest_schema(

@@ -23,7 +23,7 @@ from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_o
 from reconciler.manifests.findings import MAX_SECRETIVE, Keys
 
 if TYPE_CHECKING:
-    from reconciler.manifests.yaml_load import Document
+    from reconciler.manifests.yaml_document import Document
 
 _HINT = (
     "take it out, and revoke it if it was committed, as the history keeps it; put the new one into Secret "
@@ -103,10 +103,9 @@ _SECRET_NAME = re.compile(
     r"(?:^| )(?:token|secret|secrets|password|passwd|passphrase|pwd|credential|credentials"
     r"|(?:api|access|account|auth|private|secret|signing|encryption) ?key)(?: value| [0-9]+)?$"
 )
-# Ends of such names in a file's bytes, in small letters. Most files have none and need no further search.
-_LAST_WORDS = ("token", "secrets?", "passw(?:or)?d", "passphrase", "pwd", "credentials?", "key")
+# Ends of such names in a file's text. Most files have none and need no further search.
+_LAST_WORDS = "token|secrets?|passw(?:or)?d|passphrase|pwd|credentials?|key"
 _SUFFIX = "(?:[ _.-]?value|[ _.-]?[0-9]+)?"
-_ENDS_OF_NAMES = tuple(re.compile(f"{word}{_SUFFIX}(?![a-z]|[_-][a-z])".encode()) for word in _LAST_WORDS)
 _NO_LETTER = "(?:$|[^A-Za-z_-]|[_-](?:$|[^A-Za-z]))"
 _LOOK_AHEAD = re.compile(r"\(\?!(?:\[[^]]*\]|\\w)\)")
 _TIMES = re.compile(r"\{(\d+)(?:,\d*)?\}")
@@ -152,16 +151,24 @@ _WORDS = re.compile(r"(?:[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*|[A-Z]{2,}|[A-Za-z])?
 def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
     """Return a problem for each place of a file that seems to contain a secret; no problem quotes it.
 
-    Args:
-        data: The file's bytes; places may be inexact in a file that isn't UTF-8.
-        documents: The readable documents.
-        path: The file's name in the problems.
+    `documents` are the readable ones. Places may be inexact in a file that isn't UTF-8.
     """
-    shaped = [shape for shape in _SHAPES if shape.sign.encode() in data]
-    found = list(islice(_find_shapes(data, shaped, path), MAX_COUNTED_PER_FILE)) if shaped else []
-    if _may_name_secrets(data):
-        found += islice(_NamedSecrets(path).problems(documents), MAX_COUNTED_PER_FILE)
+    if not may_hold_secrets(data):
+        return []
+    found = list(islice(_find_shapes(data, path), MAX_COUNTED_PER_FILE))
+    named = _NamedSecrets().find(document.value for document in documents)
+    for number, keys, name in islice(named, MAX_COUNTED_PER_FILE):
+        place = documents[number].position(keys)
+        message, hint = f"the value of {quote(name)} looks like a secret", _HINT_BY_NAME
+        if not name:
+            message, hint = "the file has too many values with names of secrets", "split it"
+        found.append(Problem(path, place.line, place.column, pointer_of(keys), message, hint))
     return found
+
+
+def has_secrets(data: bytes, values: Iterable[Any]) -> bool:
+    """Return True if `secrets` would find one in a file with these documents' values."""
+    return may_hold_secrets(data) and (any(_find_shapes(data, "")) or any(_NamedSecrets().find(values)))
 
 
 def may_hold_secrets(data: bytes) -> bool:
@@ -181,7 +188,7 @@ def _fast_search() -> Callable[[str], bool]:
     """
     from jsonschema_rs import Draft202012Validator, RegexOptions
 
-    names = f"(?i:{'|'.join(_LAST_WORDS)})(?i:{_SUFFIX}){_NO_LETTER}"
+    names = f"(?i:{_LAST_WORDS})(?i:{_SUFFIX}){_NO_LETTER}"
     shapes = (re.escape(shape.sign) + _loose(shape.rest) for shape in _SHAPES)
     pattern = "|".join([*shapes, names])
     return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
@@ -195,9 +202,9 @@ def _loose(pattern: str) -> str:
     return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MAX_TIMES)},}}", pattern)
 
 
-def _find_shapes(data: bytes, shapes: list[_Shape], path: str) -> Iterator[Problem]:
+def _find_shapes(data: bytes, path: str) -> Iterator[Problem]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    for shape in shapes:
+    for shape in _SHAPES:
         line, counted = 1, 0
         for match in filter(_is_genuine, shape.found_in(text)):
             start = match.start()
@@ -221,11 +228,6 @@ def _is_placeholder(text: str) -> bool:
     return any(placeholder.search(lower) for placeholder in _PLACEHOLDERS)
 
 
-def _may_name_secrets(data: bytes) -> bool:
-    lower = data.lower()
-    return any(end.search(lower) for end in _ENDS_OF_NAMES)
-
-
 class _TooMuchError(Exception):
     """A file has more values with secret names than the search covers."""
 
@@ -237,29 +239,21 @@ class _NamedSecrets:
     """Search of a file's values for secrets that only their names reveal.
 
     Each value costs its length, at least `_MAX_ASSIGNED`, from a fixed budget, which bounds the work.
-
-    Args:
-        path: The file's name in problems.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self._left = MAX_SECRETIVE
 
-    def problems(self, documents: Iterable[Document]) -> Iterator[Problem]:
-        """Yield a problem for each secret, and one if the budget is exhausted."""
-        for document in documents:
+    def find(self, values: Iterable[Any]) -> Iterator[tuple[int, Keys, str]]:
+        """Yield the document's number, the path and the name of each secret; the name "" at the budget's end.
+
+        `values` are those of the file's documents.
+        """
+        for number, value in enumerate(values):
             try:
-                for keys, name in self._values(document.value):
-                    place = document.position(keys)
-                    message = f"the value of {quote(name)} looks like a secret"
-                    yield Problem(
-                        self._path, place.line, place.column, pointer_of(keys), message, _HINT_BY_NAME
-                    )
+                yield from ((number, keys, name) for keys, name in self._values(value))
             except _TooMuchError:
-                message = "the file has too many values with names of secrets"
-                place = document.position(())
-                yield Problem(self._path, place.line, place.column, "", message, "split it")
+                yield number, (), ""
                 return
 
     def _values(self, value: Any) -> Iterator[tuple[Keys, str]]:

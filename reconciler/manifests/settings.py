@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, msgpack
 
-from reconciler.base.diagnostics import Problem, pointer_of
+from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.model.manifest import JsonObject
 
@@ -161,27 +161,6 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], bytes]:
         # Settings alone are checked fast, and `init` reads them before the repository has a state folder.
         cache.save(digest + msgpack.encode(value), first=False)
     return value or {}, problems, digest
-
-
-def setting_problem(root: Path, keys: Sequence[str], message: str, hint: str) -> Problem:
-    """Return the problem of one setting of valid settings, at its place in `reconciler.yaml`.
-
-    Args:
-        root: The repository's root.
-        keys: The path to the setting.
-        message, hint: As in `Problem`.
-    """
-    from reconciler.manifests.files import read_one
-    from reconciler.manifests.yaml_load import load_documents
-
-    data = read_one(root / FILE_NAME, FILE_NAME)
-    documents = [] if isinstance(data, Problem) else load_documents(data, FILE_NAME)[0]
-    # The file may have changed since it was read as settings: report line 1 then.
-    line, column = 1, 1
-    if documents:
-        position = documents[0].position(keys)
-        line, column = position.line, position.column
-    return Problem(FILE_NAME, line, column, pointer_of(keys), message, hint)
 
 
 def _known(cache: CacheFile, digest: bytes) -> JsonObject | None:

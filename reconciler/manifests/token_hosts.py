@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import quote
+from reconciler.base.diagnostics import Problem, pointer_of, quote
 from reconciler.base.errors import InvalidError
 from reconciler.base.http.recipients import (
     GITHUB,
@@ -26,7 +26,7 @@ from reconciler.base.http.recipients import (
 )
 from reconciler.base.safe_files import read_file
 from reconciler.base.state_dir import checkout_of
-from reconciler.manifests.settings import FILE_NAME, setting_problem
+from reconciler.manifests.settings import FILE_NAME
 
 VARIABLE = "RECONCILER_TOKEN_HOSTS"
 """Names `HOST` or `HOST:PORT`, separated by commas; after `google:` or `github:` for that token alone."""
@@ -52,19 +52,17 @@ class TokenHosts(Struct, frozen=True):
     unused: str = ""
 
     def check(self, rule: OwnerHosts, root: Path, url: str, keys: tuple[str, ...]) -> None:
-        """Raise InvalidError if a setting leads to a URL that the rule doesn't permit.
+        """Raise InvalidError if the rule doesn't permit the URL that the setting at `keys` leads to.
 
-        Args:
-            rule: The rule of the token that requests to the URL carry.
-            root: The repository's root.
-            url: The address.
-            keys: The path to the setting in `reconciler.yaml`.
+        The rule is that of the token that requests to the URL carry.
         """
         refused = self.refusal(rule, url)
         if refused is None:
             return
-        message, hint = refused
-        problem = setting_problem(root, keys, message, hint)
+        from reconciler.manifests.yaml_load import position_in  # only for the error
+
+        place = position_in(root / FILE_NAME, keys)
+        problem = Problem(FILE_NAME, *place, pointer_of(keys), *refused)
         raise InvalidError(
             f"{FILE_NAME} leads the {rule.owner} token to a host that may not get it; nothing was sent",
             problems=[problem],

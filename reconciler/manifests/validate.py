@@ -10,13 +10,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, msgpack
 
 from reconciler.base.diagnostics import Problem, capped
-from reconciler.manifests.cache import AS_IS, Identities, KnownDocument, KnownFile, Memory, digest_of
+from reconciler.manifests.cache import (
+    DEFAULT_POLICY,
+    Identities,
+    KnownDocument,
+    KnownFile,
+    KnownFiles,
+    digest_of,
+)
 from reconciler.manifests.files import (
     Folders,
     Found,
@@ -28,7 +36,6 @@ from reconciler.manifests.files import (
 )
 from reconciler.manifests.findings import Rules
 from reconciler.manifests.packages import (
-    Below,
     PackageFolder,
     PackageOf,
     Packages,
@@ -40,7 +47,6 @@ from reconciler.model.manifest import Manifest
 
 if TYPE_CHECKING:
     from reconciler.manifests.examine import ExaminedFile
-    from reconciler.manifests.process_pool import Workers
 
 
 FEWEST = 200
@@ -58,7 +64,7 @@ class _Read(Struct, frozen=True, array_like=True):
     Attributes:
         digest: Of its bytes; b"" if they can't be read.
         signature: None if it can't be trusted.
-        known: None if the file needs the slow check or if the memory has its content already.
+        known: None if the file needs the slow check or if its content is known already.
     """
 
     digest: bytes
@@ -70,71 +76,80 @@ _UNREAD = _Read(b"", None, None)
 _results = msgpack.Decoder(list[_Read])
 
 
-class Reading:
-    """Contents of files, in the order of the files.
+class _FileReader:
+    """Reader of files that skips those with a known content, and adds new valid ones to `known`."""
 
-    Args:
-        files: The files.
-        memory: Known contents; new ones are added.
-        most_bytes: Size from which on files aren't read ahead, because the caller stops there.
-    """
+    def __init__(self, known: KnownFiles, folders: Folders) -> None:
+        self._known = known
+        self._folders = folders
 
-    def __init__(self, files: Sequence[ManifestFile], memory: Memory, most_bytes: int) -> None:
-        self._files = files
-        self._memory = memory
-        self._folders = Folders()
-        self._known = [memory.at_place(file.place, file.signature) for file in files]
-        self._unread: list[int] = []
-        size = 0
-        for index, file in enumerate(files):
-            if self._known[index] is None:
-                self._unread.append(index)
-            size += file.signature.size
-            if size > most_bytes:
-                break
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._folders.close()
-
-    def __iter__(self) -> Iterator[KnownFile | bytes | Problem]:
-        """Yield each file's record if it is known, else its bytes, or the problem of reading it."""
-        results = self._read_by_workers()
-        pieces = {index: piece for piece in range(self._pieces) for index in self._indices(piece)}
-        for index, file in enumerate(self._files):
-            known = self._known[index]
-            if known is None:
-                piece = pieces.get(index)
-                if piece is not None and index not in results:
-                    results |= zip(self._indices(piece), self._read(self._indices(piece)), strict=True)
-                known = self._remember(file, results.pop(index, _UNREAD))
-            yield self.bytes_of(file) if known is None else known
+    def contents(self, files: Sequence[ManifestFile]) -> Iterator[KnownFile | bytes | Problem]:
+        """Yield each file's record if it is known or regular, else its bytes or the problem of reading it."""
+        found = [self._known.at_place(file.place, file.signature) for file in files]
+        sizes = accumulate(file.signature.size for file in files)
+        # Files behind the limit aren't read ahead: the caller stops there.
+        each = zip(files, found, sizes, strict=True)
+        unread = [file for file, known, size in each if known is None and size <= MAX_TOTAL_BYTES]
+        results = self._read_ahead(unread)
+        for file, known in zip(files, found, strict=True):
+            content = known or self._add(file, next(results, _UNREAD))
+            yield self.bytes_of(file) if content is None else content
 
     def bytes_of(self, file: ManifestFile) -> bytes | Problem:
         """Return the bytes of a file, known or not."""
         found = self._folders.read(file)
         return found if isinstance(found, Problem) else found.data
 
-    def _remember(self, file: ManifestFile, read: _Read) -> KnownFile | None:
-        known = read.known or self._memory.with_digest(read.digest)
+    def _add(self, file: ManifestFile, read: _Read) -> KnownFile | None:
+        known = read.known or self._known.with_digest(read.digest)
         if known is not None:
-            self._memory.remember(known, file.place, read.signature)
+            self._known.add(known, file.place, read.signature)
         return known
 
-    def _read(self, indices: Sequence[int]) -> list[_Read]:
-        """Read some files, and check those whose content the memory lacks."""
+    def _read_ahead(self, files: Sequence[ManifestFile]) -> Iterator[_Read]:
+        """Yield the result for each file, in order; several processes share the work if it is much."""
+        pieces = [files[start : start + _PIECE] for start in range(0, len(files), _PIECE)]
+        count = 1
+        if len(files) >= FEWEST:
+            from reconciler.manifests.process_pool import process_count
+
+            count = process_count()
+        shares = self._read_shares(pieces, count) if count > 1 else {}
+        for number, piece in enumerate(pieces):
+            share = shares.get(number % count)
+            # The share of a process that failed is left to this process.
+            yield from self._read(piece) if share is None else islice(share, len(piece))
+
+    def _read_shares(
+        self, pieces: Sequence[Sequence[ManifestFile]], count: int
+    ) -> dict[int, Iterator[_Read]]:
+        """Return the results of each process by its number; every `count`-th piece is its share."""
+        import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
+        from reconciler.manifests.process_pool import Workers
+
+        def work(share: int) -> bytes:
+            return msgpack.encode(self._read_all(pieces[share::count]))
+
+        with Workers(work, range(1, count)) as workers:
+            own = self._read_all(pieces[::count])
+            others = {share: iter(_results.decode(data)) for share, data in workers.results()}
+        return {0: iter(own), **others}
+
+    def _read_all(self, pieces: Iterable[Sequence[ManifestFile]]) -> list[_Read]:
+        return [read for piece in pieces for read in self._read(piece)]
+
+    def _read(self, files: Iterable[ManifestFile]) -> list[_Read]:
+        """Read some files, and check those with an unknown content."""
         contents: dict[bytes, bytes] = {}
         found: list[tuple[bytes, Signature | None]] = []
-        for index in indices:
+        for file in files:
             now = time.time_ns()  # before reading, so that a later write can't have an older time
-            content = self._folders.read(self._files[index])
+            content = self._folders.read(file)
             if isinstance(content, Problem):
                 found.append((b"", None))
                 continue
             digest = digest_of(content.data)
-            if self._memory.with_digest(digest) is None:
+            if self._known.with_digest(digest) is None:
                 contents[digest] = content.data
             signature = content.signature
             is_sure = signature is not None and can_be_trusted(signature, now)
@@ -143,41 +158,8 @@ class Reading:
         if contents:
             from reconciler.manifests.fast_validate import known_files  # PyYAML is slow to import
 
-            known = known_files(contents, self._memory.filled)
+            known = known_files(contents, self._known.filled)
         return [_Read(digest, signature, known.get(digest)) for digest, signature in found]
-
-    def _workers(self) -> Workers | None:
-        """Return processes at work on the unread files; None if they would not help."""
-        from reconciler.manifests.process_pool import MOST, Workers, can_fork, count_of_processors
-
-        count = min(count_of_processors(), MOST)
-        if count < 2 or not can_fork():
-            return None
-        import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
-
-        return Workers(self._pieces, self._check_piece, count)
-
-    def _check_piece(self, piece: int) -> bytes:
-        return msgpack.encode(self._read(self._indices(piece)))
-
-    def _read_by_workers(self) -> dict[int, _Read]:
-        """Return the processes' results by index of the file, as far as they got."""
-        workers = self._workers() if len(self._unread) >= FEWEST else None
-        if workers is None:
-            return {}
-        with workers:
-            return {
-                index: read
-                for piece, results in workers.results()
-                for index, read in zip(self._indices(piece), _results.decode(results), strict=True)
-            }
-
-    @property
-    def _pieces(self) -> int:
-        return -(-len(self._unread) // _PIECE)
-
-    def _indices(self, piece: int) -> list[int]:
-        return self._unread[piece * _PIECE : (piece + 1) * _PIECE]
 
 
 _Entry = tuple[ManifestFile, "KnownFile | ExaminedFile"]
@@ -192,7 +174,7 @@ class Validation:
         problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
         files: Number of files, without those in packages.
         invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
-        identities: Of each manifest; () if they aren't computed yet.
+        identities: Of each manifest; () for one with a package.
     """
 
     manifests: tuple[Manifest, ...]
@@ -207,7 +189,7 @@ def validate(
     paths: Sequence[Path],
     filled: frozenset[str] = frozenset(),
     package_of: PackageOf = package_folder,
-    memory: Memory | None = None,
+    known: KnownFiles | None = None,
     *,
     whole: bool = False,
 ) -> Validation:
@@ -218,18 +200,18 @@ def validate(
         paths: Files and folders, relative to the working directory.
         filled: The fields that an environment's defaults give, so that a manifest may omit them.
         package_of: Finds the packages' folders; called for each manifest, before reading any package.
-        memory: Results of earlier passes; it is updated.
-        whole: If True, the memory forgets files that aren't below `paths`.
+        known: Results of earlier passes; it is updated.
+        whole: If True, `known` forgets files that aren't below `paths`.
 
     Raises:
         UsageError: A path is missing.
     """
-    memory = Memory() if memory is None else memory
-    memory.set_filled(filled)
+    known = KnownFiles() if known is None else known
+    known.set_filled(filled)
     found = find_manifests(root, paths)
-    files, _ = found
-    with Reading(files, memory, MAX_TOTAL_BYTES) as reading:
-        return _Validator(root, found, reading, memory, package_of).result(whole=whole)
+    with Folders() as folders:
+        reader = _FileReader(known, folders)
+        return _Validator(root, found, reader, known, package_of).result(whole=whole)
 
 
 def check_document(
@@ -237,14 +219,8 @@ def check_document(
 ) -> tuple[Any, list[Problem]]:
     """Return the value of a file with one document, such as `reconciler.yaml`, and its problems.
 
-    Args:
-        data: The file's bytes.
-        schema: The document's schema.
-        path: The file's name in the problems.
-        rules: Yields the mistakes that the schema cannot express; takes a document of any shape.
-
-    Returns:
-        The document's value, None for an empty file or with problems; and the problems, as in `Validation`.
+    The value is None for an empty file or with problems; these are as in `Validation`, and call the file
+    `path`.
     """
     if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []
@@ -270,32 +246,34 @@ class _Validator:
     """Check of all files together; the arguments are those of `validate`."""
 
     def __init__(
-        self, root: Path, found: Found, reading: Reading, memory: Memory, package_of: PackageOf
+        self, root: Path, found: Found, reader: _FileReader, known: KnownFiles, package_of: PackageOf
     ) -> None:
         self._files, self._obstacles = found
-        self._reading = reading
-        self._memory = memory
+        self._reader = reader
+        self._known = known
         self._root = real_path(root)
         self._packages = Packages(self._root, package_of)
 
     def result(self, *, whole: bool) -> Validation:
-        """Return the result and update the memory; call it once."""
+        """Return the result and update the known files; call it once."""
         entries = self._load_all()
         if whole:
             kept = {found.digest for _, found in entries if isinstance(found, KnownFile)}
-            self._memory.keep_only({file.place for file in self._files}, kept)
+            self._known.keep_only({file.place for file in self._files}, kept)
         # The slow check reads a file again, which may have changed: compute the hidden folders again, until
         # all remaining known files fit together.
         while True:
             hidden = hidden_folders(self._package_folders(entries))
-            below = Below(hidden)
-            visible = [entry for entry in entries if not below.holds(entry[0].place)] if hidden else entries
+            # Each folder is tested once, as most contain many files.
+            folders = {file.folder for file, _ in entries} if hidden else set()
+            inside = {folder for folder in folders if is_below_any(Path(folder, "file"), hidden)}
+            visible = [entry for entry in entries if entry[0].folder not in inside]
             conflicting = self._conflicting(visible)
             if not conflicting:
                 break
             for index, (file, _) in enumerate(entries):
                 if file.place in conflicting:
-                    entries[index] = (file, self._examined(file, self._reading.bytes_of(file)))
+                    entries[index] = (file, self._examined(file, self._reader.bytes_of(file)))
         problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
         return self._combine(visible, problems)
 
@@ -303,7 +281,7 @@ class _Validator:
         """Return all files up to the first that exceeds a limit on the total."""
         loaded: list[_Entry] = []
         size = aliased = 0
-        for file, content in zip(self._files, self._reading, strict=True):
+        for file, content in zip(self._files, self._reader.contents(self._files), strict=True):
             found = content if isinstance(content, KnownFile) else self._examined(file, content)
             loaded.append((file, found))
             size += found.size
@@ -318,31 +296,43 @@ class _Validator:
 
         if isinstance(content, Problem):
             return ExaminedFile(file.path, problems=[content])
-        return examine(file, content, self._memory.filled, self._packages.folder)
+        return examine(file, content, self._known.filled, self._packages.folder)
 
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
         for file, found in entries:
             if isinstance(found, KnownFile):
                 for document in found.documents:
                     if document.package:
-                        yield self._packages.folder(file.place, document.package)
+                        yield self._packages.folder(file, document.package)
             else:
                 yield from (job.package for job in found.jobs if job.package is not None)
 
     def _conflicting(self, entries: Sequence[_Entry]) -> set[str]:
         """Return the places of known files with a mistaken package or a repeated name."""
         names = [name for _, found in entries for name in _base_names(found)]
-        known = [(file.place, found) for file, found in entries if isinstance(found, KnownFile)]
+        known = [(file, found) for file, found in entries if isinstance(found, KnownFile)]
         conflicting = {
-            place
-            for place, found in known
+            file.place
+            for file, found in known
             for document in found.documents
-            if document.package and not self._packages.fits(place, document.package, document.modules)
+            if document.package and not self._packages.fits(file, document.package, document.modules)
         }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
-            conflicting |= {place for place, found in known if not repeated.isdisjoint(_base_names(found))}
+            conflicting |= {
+                file.place for file, found in known if not repeated.isdisjoint(_base_names(found))
+            }
         return conflicting
+
+    def _documents(
+        self, file: ManifestFile, found: KnownFile | ExaminedFile
+    ) -> Iterator[tuple[KnownDocument, PackageFolder | None]]:
+        """Yield the valid documents of a file, and their packages."""
+        if isinstance(found, KnownFile):
+            for each in found.documents:
+                yield each, self._packages.folder(file, each.package) if each.package else None
+        else:
+            yield from ((job.known, job.package) for job in found.checked if job.is_valid)
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         examined = [found for _, found in entries if not isinstance(found, KnownFile)]
@@ -356,17 +346,9 @@ class _Validator:
         manifests: list[Manifest] = []
         identities: list[Identities] = []
         for file, found in entries:
-            if isinstance(found, KnownFile):
-                for document in found.documents:
-                    package = (
-                        self._packages.folder(file.place, document.package) if document.package else None
-                    )
-                    manifests.append(_manifest(document, file.path, package, found.digest))
-                    identities.append(document.identities)
-            else:
-                valid = [job for job in found.checked if job.is_valid]
-                manifests += (_manifest(job.known, file.path, job.package, found.digest) for job in valid)
-                identities += (() for _ in valid)
+            for document, package in self._documents(file, found):
+                manifests.append(_manifest(document, file.path, package, found.digest))
+                identities.append(document.identities)
         invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
         return Validation(
             tuple(manifests), tuple(capped(problems)), len(entries), frozenset(invalid), tuple(identities)
@@ -401,7 +383,7 @@ def _manifest(document: KnownDocument, path: str, package: PackageFolder | None,
         packed=document.spec,
         labels=document.labels,
         package=package.real if package is not None else None,
-        reconcile=document.reconcile or AS_IS,
+        reconcile=document.reconcile or DEFAULT_POLICY,
         path=path,
         line=document.line,
         written=document.package,

@@ -9,7 +9,7 @@ from typing import Any
 
 from yaml import MarkedYAMLError, YAMLError
 
-from reconciler.manifests.yaml_text import Chunk, Flaw, comment_problem, tab_problem
+from reconciler.manifests.yaml_text import COMMENT_TOO_CLOSE, TAB_AT_START, TAB_INSIDE, Chunk, Flaw
 
 _SEPARATE = "begin a document with a line ---"
 _NO_BLANK = re.compile(r"\s*(?:- +)*(?P<key>[A-Za-z_][A-Za-z0-9_]*):(?P<value>[^\s/].*)")
@@ -86,9 +86,10 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
     if conflict is not None:
         return place.at(conflict, 0, "here begins a merge conflict that isn't resolved", "resolve it")
     if place.char == "\t":
-        return place.flaw(*tab_problem(place.is_first))
+        return place.flaw(*(TAB_AT_START if place.is_first else TAB_INSIDE))
     text = f"{error.context or ''} {error.problem or ''}"
-    return next(explainer for pattern, explainer in _EXPLANATIONS if re.search(pattern, text))(place)
+    explained = next(explained for pattern, explained in _EXPLANATIONS if re.search(pattern, text))
+    return place.flaw(*explained) if isinstance(explained, tuple) else explained(place)
 
 
 def _colon(place: _Place) -> Flaw:
@@ -180,22 +181,16 @@ def _indicator(place: _Place) -> Flaw:
     return place.flaw_at_start(f'without quotes, text can\'t begin with "{char}"', "put the text in quotes")
 
 
-def _always(message: str, hint: str = "") -> Callable[[_Place], Flaw]:
-    return lambda place: place.flaw(message, hint)
-
-
 # By the context and problem in the messages of libyaml and of PyYAML's own parser; the first match counts.
-_EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw]], ...] = (
-    ("tab character", _always(*tab_problem(is_first=True))),
-    ("block scalar.*indicators, but found '#'", _always(*comment_problem())),
+# An explanation is a function, or a message and a hint for the place of the error.
+_EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw] | tuple[str, str]], ...] = (
+    ("tab character", TAB_AT_START),
+    ("block scalar.*indicators, but found '#'", COMMENT_TOO_CLOSE),
     ("quoted scalar.*(end of stream|document (indic|separ)ator)", _unclosed_quote),
-    (
-        "unknown escape",
-        _always("YAML knows no such escape", r"write \\ for a backslash, or use single quotes"),
-    ),
+    ("unknown escape", ("YAML knows no such escape", r"write \\ for a backslash, or use single quotes")),
     (
         "escape code|escape sequence|hexadecimal",
-        _always("this escape stands for no character", "write the character itself"),
+        ("this escape stands for no character", "write the character itself"),
     ),
     ("flow sequence.*expected ',' or '\\]'", _unclosed("[", "]")),
     ("flow mapping.*expected ',' or '}'", _unclosed("{", "}")),
@@ -205,19 +200,19 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw]], ...] = (
     ("block (collection|sequence).*expected ('-'|<block end>)", _missing_item),
     (
         "sequence entries are not allowed",
-        _always('there can\'t be a "-" here', "begin the list on the line below its key, or quote the text"),
+        ('there can\'t be a "-" here', "begin the list on the line below its key, or quote the text"),
     ),
     ("mapping keys are not allowed", _indicator),
     ("scanning an? (alias|anchor)|cannot start any token", _indicator),
     ("(scanning|parsing) a tag|tag handle", _indicator),
     (
         "block scalar",
-        _always("the text can't begin on the line of its | or >", "begin it on the next line, indented"),
+        ("the text can't begin on the line of its | or >", "begin it on the next line, indented"),
     ),
     ("node content", _missing_value),
-    ("expected '?<document start>", _always("this belongs to nothing above it", _SEPARATE)),
-    ("directive|incompatible YAML", _always("this is no directive that YAML knows", "remove the line")),
-    ("", _always("this is not YAML")),
+    ("expected '?<document start>", ("this belongs to nothing above it", _SEPARATE)),
+    ("directive|incompatible YAML", ("this is no directive that YAML knows", "remove the line")),
+    ("", ("this is not YAML", "")),
 )
 
 

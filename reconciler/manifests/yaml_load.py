@@ -5,51 +5,21 @@ Values are built without their places. A document with a problem is read again f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
+from reconciler.manifests.files import read_one
 from reconciler.manifests.findings import MAX_FILE_BYTES, Keys, too_large
 from reconciler.manifests.yaml_text import Chunk, Flaw, check_text, split
 
 if TYPE_CHECKING:
-    from reconciler.manifests.yaml_places import Places, Position
-    from reconciler.manifests.yaml_reader import Reading
+    from reconciler.manifests.yaml_document import Document
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_DOCUMENTS = 10_000
-
-
-class Document:
-    """One document of a file.
-
-    Attributes:
-        value: Mappings with text as keys, lists, text, numbers, booleans and None.
-        line: The first line of its content in the file, from 1.
-        aliased: Number of values that exist only through aliases.
-        unreadable: The paths of values already reported as problems; `value` has a placeholder there.
-        is_flawed: True if reading it gave any problem.
-    """
-
-    __slots__ = ("_places", "aliased", "is_flawed", "line", "unreadable", "value")
-
-    def __init__(self, reading: Reading, places: Places) -> None:
-        self.value: Any = reading.value
-        self.line = reading.line
-        self.aliased = reading.aliased
-        self.unreadable: frozenset[Keys] = frozenset(flaw.keys for flaw in reading.flaws)
-        self.is_flawed = bool(reading.flaws or reading.repeated)
-        self._places = places
-
-    def position(self, keys: Sequence[str | int], *, of_key: bool = False) -> Position:
-        """Return the place of the value at `keys`, or of its key; of its nearest parent if it is missing."""
-        return self._places.position(keys, of_key=of_key)
-
-    def source_text(self, keys: Sequence[str | int]) -> str:
-        """Return the scalar at `keys` as written in the file, without quotes; "" for other values."""
-        return self._places.source_text(keys)
 
 
 class CleanDocument(Struct, frozen=True, gc=False):
@@ -108,23 +78,37 @@ def load_documents(data: bytes, path: str) -> tuple[list[Document], list[Problem
     return documents, [_problem(path, flaw) for flaw in flaws]
 
 
+def position_in(file: Path, keys: Keys, line: int = 0) -> tuple[int, int]:
+    """Return line and column of the field at `keys` in a file that was valid when it was read.
+
+    `line` is the first line of the field's document, 0 for the first document.
+    """
+    data = read_one(file, file.name)
+    documents = [] if isinstance(data, Problem) else load_documents(data, file.name)[0]
+    for document in documents:
+        if line in (0, document.line):
+            position = document.position(keys)
+            return position.line, position.column
+    # The file has changed since.
+    return line or 1, 1
+
+
 def _load(chunk: Chunk) -> tuple[list[Document], list[Flaw]]:
     if len(chunk.data) > MAX_DOCUMENT_BYTES:
         message = f"the document is larger than {MAX_DOCUMENT_BYTES // 1024} KB"
         return [], [Flaw(chunk.line, 1, message, "split it into several")]
-    from reconciler.manifests.yaml_places import Places  # with YAML's parser, which is slow to import
+    from reconciler.manifests.yaml_document import Document  # with YAML's parser, which is slow to import
     from reconciler.manifests.yaml_reader import read
 
-    reading = read(chunk)
-    if not reading.line:
-        return [], reading.flaws
-    places = Places(chunk)
-    document = Document(reading, places)
-    for keys, line, column in reading.repeated:
-        first = places.position(keys, of_key=True)
+    content = read(chunk)
+    if not content.line:
+        return [], content.flaws
+    document = Document(chunk, content)
+    for keys, line, column in content.repeated:
+        first = document.position(keys, of_key=True)
         message = f"the key {quote(str(keys[-1]))} is there twice, first in line {first.line}"
-        reading.flaws.append(Flaw(line, column, message, "remove one of the two", keys))
-    return [document], reading.flaws
+        content.flaws.append(Flaw(line, column, message, "remove one of the two", keys))
+    return [document], content.flaws
 
 
 def _problem(path: str, flaw: Flaw) -> Problem:

@@ -27,7 +27,7 @@ from yaml import (
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.manifests.findings import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES, Keys
 from reconciler.manifests.yaml_errors import explain
-from reconciler.manifests.yaml_scalars import UnclearScalarError, read_plain
+from reconciler.manifests.yaml_scalars import UnclearScalarError, plain_values
 from reconciler.manifests.yaml_text import (
     UNSAFE,
     Chunk,
@@ -62,8 +62,8 @@ else:
 
 
 @dataclass(slots=True)
-class Reading:
-    """Result of reading one document.
+class Content:
+    """Content of one document, or of its readable part.
 
     Attributes:
         value: Mappings with text as keys, lists, text, numbers, booleans and None.
@@ -80,21 +80,21 @@ class Reading:
     repeated: list[tuple[Keys, int, int]] = field(default_factory=list)
 
 
-def read(chunk: Chunk) -> Reading:
+def read(chunk: Chunk) -> Content:
     """Read the document in `chunk`; a syntax error becomes one of its flaws."""
     reader = _Reader(chunk)
-    flaws = reader.reading.flaws
+    flaws = reader.content.flaws
     try:
         reader.read()
         if may_be_lenient(chunk.data):
             lenient = separator_flaws(chunk, _read_tokens(Parser(chunk.data)))
             if lenient:  # syntax errors for PyYAML's own parser
-                return Reading(flaws=[*flaws, *lenient])
+                return Content(flaws=[*flaws, *lenient])
     except YAMLError as error:
         flaws.append(explain(error, chunk))
     except _UnreadableError as error:
         flaws.append(error.flaw)
-    return reader.reading
+    return reader.content
 
 
 def _read_tokens(parser: Any) -> Iterator[Any]:
@@ -131,7 +131,7 @@ _MERGE: Any = _OddKey("<<")
 
 class _Reader:
     def __init__(self, chunk: Chunk) -> None:
-        self.reading = Reading()
+        self.content = Content()
         self._chunk = chunk
         # The open collections, from the outside: what is around each, and its key there.
         self._stack: list[tuple[Any, Any]] = []
@@ -152,8 +152,8 @@ class _Reader:
             raise self._unreadable(event, "this belongs to nothing above it", "begin a document with ---")
         if first.__class__ is ScalarEvent and not first.style and not first.value:
             return  # markers and comments only
-        self.reading.value = value
-        self.reading.line = self._chunk.line + first.start_mark.line
+        self.content.value = value
+        self.content.line = self._chunk.line + first.start_mark.line
 
     def _read_value(self, next_event: Callable[[], Any]) -> tuple[Any, Any]:
         """Return the document's value and its first event."""
@@ -173,7 +173,7 @@ class _Reader:
                 text = value = event.value
                 if not event.style:
                     try:
-                        value = read_plain(text)
+                        value = plain_values[text]
                     except UnclearScalarError as error:
                         value = self._unclear(event, error, container, key)
                 elif event.style == '"' and not text.isprintable():
@@ -188,7 +188,7 @@ class _Reader:
             elif kind is AliasEvent:
                 value, below = self._alias(event, container)
                 values += below
-                self.reading.aliased += below
+                self.content.aliased += below
             elif kind is DocumentEndEvent:
                 break
             else:
@@ -307,8 +307,8 @@ class _Reader:
             raise self._unreadable(event, message, "write a short key, and long text as its value")
         path = self._path(container, _NO_KEY, value)
         if value in container:
-            if len(self.reading.repeated) < MAX_COUNTED_PER_FILE:
-                self.reading.repeated.append((path, *self._chunk.place(event.start_mark)))
+            if len(self.content.repeated) < MAX_COUNTED_PER_FILE:
+                self.content.repeated.append((path, *self._chunk.place(event.start_mark)))
             return self._odd(value)
         if not unicodedata.is_normalized("NFC", value):
             message = "this key is written with combining characters (Unicode's form NFD)"
@@ -360,8 +360,8 @@ class _Reader:
 
     def _add_flaw(self, event: Any, path: Keys, message: str, hint: str) -> None:
         # Locating a flaw takes linear time: locating all of them could take quadratic time.
-        if len(self.reading.flaws) < MAX_COUNTED_PER_FILE:
-            self.reading.flaws.append(self._flaw(event.start_mark, message, hint, path))
+        if len(self.content.flaws) < MAX_COUNTED_PER_FILE:
+            self.content.flaws.append(self._flaw(event.start_mark, message, hint, path))
 
     def _unreadable(self, event: Any, message: str, hint: str = "") -> _UnreadableError:
         return _UnreadableError(self._flaw(event.start_mark, message, hint))

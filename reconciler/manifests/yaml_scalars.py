@@ -8,11 +8,14 @@ exponent, such as 1e-4, is text for PyYAML and a number for every JSON reader.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 MAX_INTEGER = 2**53
 """Limit beyond which JSON readers with double-precision numbers lose digits (RFC 8259, section 6)."""
 
 Scalar = str | int | float | bool | None
+Meaning = TypeVar("Meaning")
 
 _WORDS: dict[str, Scalar] = {
     "": None,
@@ -71,25 +74,20 @@ class UnclearScalarError(ValueError):
         self.hint = hint
 
 
-def read_plain(text: str) -> Scalar:
-    """Return the value of the unquoted scalar `text`; raises UnclearScalarError."""
-    return plain_values[text]
+class TextCache(dict[str, Meaning]):
+    """Cache of the meanings of texts; keeps short ones, because most files share their words and lines."""
 
+    def __init__(self, read: Callable[[str], Meaning]) -> None:
+        super().__init__()
+        self._read = read
 
-class _PlainValues(dict[str, Scalar]):
-    """Cache of the values of unquoted scalars; keeps short ones, because most files share their words."""
-
-    def __missing__(self, text: str) -> Scalar:
-        value = _read(text)
+    def __missing__(self, text: str) -> Meaning:
+        meaning = self._read(text)
         if len(text) <= _SHORT:
             if len(self) >= _MOST_KEPT:
                 self.clear()
-            self[text] = value
-        return value
-
-
-plain_values = _PlainValues()
-"""`plain_values[text]` equals `read_plain(text)`, but saves a function call for each scalar."""
+            self[text] = meaning
+        return meaning
 
 
 def _read(text: str) -> Scalar:
@@ -102,6 +100,10 @@ def _read(text: str) -> Scalar:
     if text in ("=", "<<"):
         raise _unclear(text, "a sign of its own", "text")
     return text
+
+
+plain_values: TextCache[Scalar] = TextCache(_read)
+"""`plain_values[text]` is the value of the unquoted scalar `text`; raises UnclearScalarError."""
 
 
 def _read_number(text: str) -> Scalar:

@@ -24,7 +24,11 @@ _REFUSED = re.compile(f"[{_UNSAFE}\u2028\u2029\ufeff\ufffe\uffff]")
 UNSAFE = re.compile(f"[{_UNSAFE}\ud800-\udfff]")
 """Characters refused in every text of a manifest, escaped or not."""
 
-_TAB_HINT = "write a space, or put text that contains a tab in quotes"
+# Message and hint for tabs outside of quotes, block scalars and comments, and for a comment right behind the
+# indicator of a block scalar.
+TAB_AT_START = ("a tab can't indent", "indent with spaces")
+TAB_INSIDE = ("a tab can't stand here", "write a space, or put text that contains a tab in quotes")
+COMMENT_TOO_CLOSE = ('a comment begins with a space and "#"', 'write a space before the "#"')
 _MAY_BE_LENIENT = re.compile(rb"\t|[|>][-+0-9]*#")
 _BETWEEN = re.compile(r"#[^\n]*|(\t)")
 _TAB = re.compile(r"(\t)")
@@ -147,22 +151,6 @@ def _refused(text: str) -> Iterator[Flaw]:
         yield Flaw(line, place - text.rfind("\n", 0, place), *explain_character(match[0]))
 
 
-def tab_problem(is_first: bool) -> tuple[str, str]:
-    """Return message and hint for a tab outside of quotes, block scalars and comments.
-
-    Args:
-        is_first: True if only blanks precede it on its line.
-    """
-    if is_first:
-        return "a tab can't indent", "indent with spaces"
-    return "a tab can't stand here", _TAB_HINT
-
-
-def comment_problem() -> tuple[str, str]:
-    """Return message and hint for a comment right behind the indicator of a block scalar."""
-    return 'a comment begins with a space and "#"', 'write a space before the "#"'
-
-
 def may_be_lenient(data: bytes) -> bool:
     """Return True if a document contains a character that `separator_flaws` could refuse."""
     return bool(_MAY_BE_LENIENT.search(data))
@@ -171,9 +159,7 @@ def may_be_lenient(data: bytes) -> bool:
 def separator_flaws(chunk: Chunk, tokens: Iterable[Any]) -> list[Flaw]:
     """Return a flaw for each place that libyaml accepts and PyYAML's own scanner refuses.
 
-    Args:
-        chunk: A document without syntax errors.
-        tokens: The document's tokens, whose marks count characters.
+    The marks of the document's tokens count characters.
     """
     text = chunk.data.decode("utf-8")
     flaws = []
@@ -182,8 +168,8 @@ def separator_flaws(chunk: Chunk, tokens: Iterable[Any]) -> list[Flaw]:
         line += text.count("\n", start, place)
         start = place
         column = place - text.rfind("\n", 0, place) - 1
-        is_first = not text[place - column : place].strip()
-        problem = tab_problem(is_first) if text[place] == "\t" else comment_problem()
+        tab = TAB_INSIDE if text[place - column : place].strip() else TAB_AT_START
+        problem = tab if text[place] == "\t" else COMMENT_TOO_CLOSE
         flaws.append(Flaw(chunk.line + line, column + 1, *problem))
     return flaws
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert
-from msgspec.structs import asdict, force_setattr
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import force_setattr
 
 from reconciler.model.job import State
 from reconciler.model.manifest import OnLiveRun
@@ -28,8 +28,6 @@ MAX_ERROR = 1000
 # these numbers of bytes of JSON. 3 KiB are left for the other fields.
 _LONGEST = {"path": 2500, "error": 2000, "owner": 400}
 _ESCAPE = len(r"\u0000")
-_SURELY_SHORT = min(_LONGEST.values()) // _ESCAPE
-"""Longest text, in characters, that no limit cuts: a fast path, as each read makes a claim for every job."""
 _ID = ("key", "attempt")
 _Name = Annotated[str, Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=0, lt=10**9)]
@@ -73,9 +71,10 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         path: The manifest's file, relative to the repository's root, when it was last applied.
         on_delete: The last applied policy for a live run after the manifest's removal.
         commit: The commit that was checked out at the first submission; "" for none.
-        tries: Random ids of the attempt's requests, newest last, each recorded before it is sent. A job has
-            the id of its request in its labels.
-        fence: When the newest request's credential expires, by the service's clock.
+        request_ids: Random ids of the attempt's requests, newest last, each recorded before it is sent. A job
+            has the id of its request in its labels. Stored as `tries`.
+        credential_expiry: When the newest request's credential expires, by the service's clock. Stored as
+            `fence`.
         resource: BOUND: the job's resource name.
         ended: BOUND: the job's final state; None until it is seen.
         gone: BOUND: the service no longer had the job before a final state was seen.
@@ -90,6 +89,7 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         owner: The writing process, for people to read.
     """
 
+    # A field that this version doesn't know may change the meaning of the others, hence no unknown fields.
     id: ClaimId
     state: ClaimState
     job_name: _Name
@@ -99,8 +99,8 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     path: str = ""
     on_delete: OnLiveRun = "keep"
     commit: str = ""
-    tries: tuple[str, ...] = ()
-    fence: datetime | None = None
+    request_ids: tuple[str, ...] = field(default=(), name="tries")
+    credential_expiry: datetime | None = field(default=None, name="fence")
     resource: str = ""
     ended: State | None = None
     gone: bool = False
@@ -116,13 +116,8 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         # Cut here and not on write: a claim is compared with its stored form after each write.
-        if (
-            len(self.path) > _SURELY_SHORT
-            or len(self.error) > _SURELY_SHORT
-            or len(self.owner) > _SURELY_SHORT
-        ):
-            for name, size in _LONGEST.items():
-                force_setattr(self, name, _cut(getattr(self, name), size))
+        for name, size in _LONGEST.items():
+            force_setattr(self, name, _cut(getattr(self, name), size))
 
 
 def rerun_digest(rerun: str) -> str:
@@ -132,14 +127,9 @@ def rerun_digest(rerun: str) -> str:
 
 def claim_json(claim: Claim) -> dict[str, Any]:
     """Return the claim as JSON, without empty fields."""
-    said = {
-        **asdict(claim),
-        **asdict(claim.id),
-        "tries": list(claim.tries),
-        "fence": _text(claim.fence),
-        "not_before": _text(claim.not_before),
-    }
-    del said["id"]
+    said = to_builtins(claim, builtin_types=(datetime,))
+    times = {"fence": _text(claim.credential_expiry), "not_before": _text(claim.not_before)}
+    said |= {**said.pop("id"), **times, "tries": [*claim.request_ids]}
     return {"format_version": FORMAT_VERSION, **{name: value for name, value in said.items() if value}}
 
 
@@ -167,8 +157,8 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
         claim = convert(fields, Claim)
     except ValidationError as error:
         raise _unreadable(str(error), said) from None
-    # Without a fence, the protocol could not know how long to wait before it sends again.
-    if claim.state is ClaimState.PENDING and not (claim.fence and claim.tries):
+    # Without an expiry, the protocol could not know how long to wait before it sends again.
+    if claim.state is ClaimState.PENDING and not (claim.credential_expiry and claim.request_ids):
         raise ValueError("it is pending and names no request")
     if claim.state is ClaimState.BOUND and not claim.resource:
         raise ValueError("it is bound and names no job")
@@ -186,6 +176,14 @@ def checked(time: datetime) -> datetime:
     if not _FIRST_YEAR < time.year < _LAST_YEAR:
         raise ValueError(f"the time '{time.isoformat()}' is none of our days")
     return time.astimezone(UTC)
+
+
+def time_of(text: str) -> datetime | None:
+    """Return a time (RFC 3339) in UTC; None if it can't be read."""
+    try:
+        return checked(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _text(time: datetime | None) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
+
+from msgspec import ValidationError, convert
 
 from reconciler.model.claim import checked
 
@@ -54,23 +56,17 @@ class CommitRecord:
     applied: tuple[str, ...] = ()
 
 
+_FIELDS = [each.name for each in fields(CommitRecord)]
+_STORED = {"superseded_by": "supersededBy"}
+"""Stored names of the fields that have another one."""
+
+
 def record_json(record: CommitRecord) -> dict[str, Any]:
     """Return the record as JSON."""
-    return {
-        "formatVersion": FORMAT_VERSION,
-        "sha": record.sha,
-        "since": record.since.isoformat(),
-        "number": record.number,
-        "jobs": {
-            name: {"keys": [*job.keys], "settled": job.settled} for name, job in sorted(record.jobs.items())
-        },
-        "whole": record.whole,
-        "supersededBy": record.superseded_by,
-        "closed": record.closed,
-        "told": record.told,
-        "seen": record.seen.isoformat() if record.seen else None,
-        "applied": list(record.applied),
-    }
+    said = {_STORED.get(name, name): getattr(record, name) for name in _FIELDS}
+    jobs = {name: {"keys": [*job.keys], "settled": job.settled} for name, job in sorted(record.jobs.items())}
+    times = {"since": record.since.isoformat(), "seen": record.seen.isoformat() if record.seen else None}
+    return {"formatVersion": FORMAT_VERSION, **said, "jobs": jobs, **times, "applied": [*record.applied]}
 
 
 def record_of(said: Any) -> CommitRecord:
@@ -82,33 +78,10 @@ def record_of(said: Any) -> CommitRecord:
     try:
         if said["formatVersion"] != FORMAT_VERSION:
             raise ValueError(f"it has format version {said['formatVersion']!r}, not {FORMAT_VERSION}")
-        return CommitRecord(
-            sha=_text(said["sha"]),
-            since=checked(datetime.fromisoformat(said["since"])),
-            number=_number(said["number"]),
-            jobs={_text(name): _job(job) for name, job in said["jobs"].items()},
-            whole=said["whole"] is True,
-            superseded_by=_text(said["supersededBy"]),
-            closed=said["closed"] is True,
-            told=_text(said["told"]),
-            seen=checked(datetime.fromisoformat(said["seen"])) if said["seen"] else None,
-            applied=tuple(_text(sha) for sha in said["applied"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+        # Every field is written, so a missing field is an error, although most have a default.
+        found = {name: said[_STORED.get(name, name)] for name in _FIELDS}
+        for name in ("since", "seen"):
+            found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None
+        return convert(found, CommitRecord)
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise ValueError(f"a field is missing, or isn't what it should be: {error}") from None
-
-
-def _job(said: Any) -> WantedJob:
-    return WantedJob(tuple(_text(key) for key in said["keys"]), said["settled"] is True)
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 
 from reconciler.model.claim import Claim
-from reconciler.model.job import KEY, SOURCE, TRY, ActualJob, State, attempt_of
+from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 
-_NUMBER = re.compile("[0-9]{1,100}")
+_NUMBER = re.compile("[0-9]{1,100}")  # Python refuses to convert thousands of digits
 _IN_VAIN = (State.FAILED, State.CANCELLED)
 
 
@@ -44,17 +44,23 @@ def made(claim: Claim, run: ActualJob) -> bool:
     """Return True if the claim names the run or recorded its request."""
     if (run.api_version, run.kind) != (claim.api_version, claim.kind):
         return False
-    return run.resource == claim.resource or marked(claim, run)
+    return run.resource == claim.resource or has_recorded_request(claim, run)
 
 
 def may_cancel(claim: Claim | None, run: ActualJob) -> bool:
     """Return True if a run may be cancelled: it is live, and its labels and its claim prove its origin."""
     # Both the label and the recorded request: a copied label or a stale claim alone is no proof.
     live = not run.state.ended and run.state is not State.CANCELLING
-    return live and claim is not None and SOURCE in run.labels and made(claim, run) and marked(claim, run)
+    return (
+        live
+        and claim is not None
+        and SOURCE in run.labels
+        and made(claim, run)
+        and has_recorded_request(claim, run)
+    )
 
 
-def marked(claim: Claim, run: ActualJob) -> bool:
+def has_recorded_request(claim: Claim, run: ActualJob) -> bool:
     """Return True if the run's labels name this claim and the id of a recorded request."""
     labelled = (run.labels.get(KEY), attempt_of(run)) == (claim.id.key, claim.id.attempt)
-    return labelled and run.labels.get(TRY) in claim.tries
+    return labelled and run.labels.get(REQUEST_ID) in claim.request_ids

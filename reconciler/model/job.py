@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache
-from operator import itemgetter
 
 from msgspec import Struct
 
@@ -27,6 +25,7 @@ class State(StrEnum):
     @property
     def ended(self) -> bool:
         """True if the state is final."""
+        # Not CANCELLING: a cancel may come too late, and the job still succeed or fail.
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
@@ -104,14 +103,14 @@ CODE = PREFIX + "code"
 """The digest of the source tree, base32; absent without a package."""
 COMMIT = PREFIX + "commit"
 """The commit that asked for the job, 40 hex digits; absent if the work tree wasn't a clean checkout."""
-TRY = PREFIX + "try"
+REQUEST_ID = PREFIX + "try"
 """The random id of the request that made the job."""
 INSTANCE = PREFIX + "instance"
 """The environment's `instance` in reconciler.yaml; absent without one."""
 
 _SERVICES_OWN = "goog-"
 """Prefix of the labels that Google's services add by themselves."""
-_DIGITS = 9
+_DIGITS = 9  # of an attempt: a claim's is below 10**9 too
 
 
 def attempt_of(run: ActualJob) -> int:
@@ -134,16 +133,6 @@ def is_of_other_instance(run: ActualJob, source: str, instance: str) -> bool:
 
 def labels_digest(labels: Mapping[str, str]) -> str:
     """Return 16 hex digits of a hash of a job's labels, without those that Google adds."""
-    text, values = _text_of(tuple(labels))
-    return hashlib.sha256((text % values(labels)).encode()).hexdigest()[:16]
-
-
-@lru_cache(maxsize=1000)
-def _text_of(names: tuple[str, ...]) -> tuple[str, Callable[[Mapping[str, str]], tuple[str, ...]]]:
-    """Return the hashed text with "%s" for each value, and a getter of the values."""
-    # Cached by the names: most jobs have the same label names in the same order.
-    own = sorted(name for name in names if not name.startswith(_SERVICES_OWN))
-    text = "".join([name.replace("%", "%%") + "=%s\n" for name in own])
-    if len(own) > 1:
-        return text, itemgetter(*own)
-    return text, lambda labels: tuple([labels[name] for name in own])
+    own = sorted(label for label in labels.items() if not label[0].startswith(_SERVICES_OWN))
+    text = "".join(f"{name}={value}\n" for name, value in own)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -72,4 +72,5 @@ class Manifest(Struct, frozen=True):
     @property
     def base_name(self) -> str:
         """The base name in the form that job names begin with: '-' counts as '_'."""
+        # A `jobId` of AI Platform may not contain "-"; one form for both services keeps the names alike.
         return self.name.replace("-", "_")

@@ -17,21 +17,13 @@ from functools import lru_cache
 from operator import is_not
 from typing import Any
 
-import msgspec
-
 from reconciler.model.manifest import JsonObject, Manifest
 
 _SAME_PLACE = ("allOf", "anyOf", "oneOf", "then", "else")
 _LOCAL = "#/"
 _DECIMAL = re.compile(r"(-?)0*([0-9]+)")
 
-_exact_json = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-).encode
-_fast_json = msgspec.json.Encoder(order="sorted").encode
-_msgpack = msgspec.msgpack.Encoder().encode
-_FLOAT = b"\xcb"
-"""First byte of each float in MessagePack, NaN and the infinities included; elsewhere rare."""
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def canonical_json(value: Any) -> bytes:
@@ -44,14 +36,9 @@ def canonical_json(value: Any) -> bytes:
     Raises:
         ValueError: NaN, an infinity, a lone surrogate or a cyclic value: these have no JSON form.
     """
-    # Job names depend on these bytes, so they are those of Python's `json` for ever. msgspec differs only for
-    # floats (1e16 for 1e+16, null for NaN): a value that may have a float goes to `json`.
-    try:
-        if _FLOAT not in _msgpack(value):
-            return _fast_json(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        pass  # a whole number of more than 64 bits, a subclass, or what `json` refuses in its own words
-    return _exact_json(value).encode("utf-8")
+    # Job names depend on these bytes, so they are those of Python's `json` for ever. Faster encoders write
+    # floats in other forms, such as 1e16 for 1e+16.
+    return _encode(value).encode("utf-8")
 
 
 def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:

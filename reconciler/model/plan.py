@@ -104,6 +104,7 @@ class FieldChange:
     """Changed field: JSON pointer below `spec`, and both values; None for a missing value."""
 
     pointer: str
+    # Left out of the order: JSON values of two types can't be compared.
     before: Any = field(compare=False)
     after: Any = field(compare=False)
 

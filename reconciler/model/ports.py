@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 REFUSALS = frozenset({400, 401, 403, 404, 412, 413, 429})
 """HTTP statuses that can prove that no job was made."""
 
+# Not ABORTED, CANCELLED, DEADLINE_EXCEEDED, INTERNAL or UNAVAILABLE: the request may have had its effect.
 REASONS = frozenset(
     {
         "FAILED_PRECONDITION",
@@ -119,8 +120,8 @@ class ClaimStore(Protocol):
             ServiceError: The store is another one, or was emptied.
         """
 
-    def found(self) -> None:
-        """Make a new store the repository's own; do no more if it is already."""
+    def prepare(self) -> None:
+        """Write the genesis of a new store, which makes it the repository's own; keep an existing one."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return every claim of this repository in this target; raise ServiceError if any is unavailable."""
@@ -190,12 +191,12 @@ class Credential:
         expires: Time from which the service refuses it, by the service's clock; never too early.
     """
 
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)  # a printed credential must not show its token
     expires: datetime
 
 
-class Fence(Protocol):
-    """Source of credentials: their expiry bounds the time at which a create can be accepted."""
+class CredentialSource(Protocol):
+    """Source of credentials for creates: their expiry bounds the time at which a create can be accepted."""
 
     def mint(self) -> Credential:
         """Return a new credential for a single create, or raise ServiceError."""
@@ -213,7 +214,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Time bounds that at-most-once needs besides the fence.
+    """Time bounds that at-most-once needs besides the credential's expiry.
 
     Attributes:
         executes: The longest time between the arrival of a create's head and its job's existence. The service
@@ -232,6 +233,7 @@ class Bounds:
     pace: float = 0.0
 
 
+# Google documents neither of the first two; docs/at-most-once.md says what happens if they are too short.
 GOOGLE_BOUNDS = Bounds(timedelta(minutes=5), timedelta(minutes=5), 5.0, timedelta(minutes=5), pace=1.0)
 EMBEDDED_BOUNDS = Bounds(timedelta(seconds=2), timedelta(0), 0.1, timedelta(seconds=10))
 """The embedded service accepts, makes and lists in one transaction; two seconds for a busy machine."""
@@ -253,7 +255,7 @@ class Ports:
     source: str
     claims: ClaimStore
     jobs: JobApi
-    fence: Fence
+    credentials: CredentialSource
     clock: Clock
     chance: Callable[[int], bytes]
     bounds: Bounds

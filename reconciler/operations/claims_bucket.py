@@ -53,7 +53,7 @@ def prepare_claims(session: Session) -> Prepared:
         _refuse_deletion(bucket, found)
     runs = len(session.runs())
     ready = found if found is not None else _create(session)
-    session.claims.found()
+    session.claims.prepare()
     return Prepared(
         bucket=bucket,
         folder=session.claims.folder,

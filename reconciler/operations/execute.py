@@ -14,7 +14,7 @@ from reconciler.google.object_store import Staging
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.duplicates import age
-from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, SOURCE, TRY, ActualJob
+from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
@@ -36,7 +36,7 @@ from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission import cancel
 from reconciler.submission.claims_upkeep import is_left, refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
-from reconciler.submission.protocol import Order, Settlement, Submitter
+from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 
 PATIENCE = 60.0
 """Seconds that one apply waits for unknown outcomes, and for cancelled jobs to end."""
@@ -57,7 +57,7 @@ class Applier:
         commit_of: Returns the commit whose files a job is made of; "" for none.
         patience: Seconds to wait for unknown outcomes.
         pause: Seconds between two attempts.
-        tell: Called with a line about each wait.
+        on_wait: Called with a line about each wait.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
         together: Runs several submissions or claim updates; the functions above must be thread-safe if it
             uses threads.
@@ -70,7 +70,7 @@ class Applier:
     commit_of: Callable[[DesiredJob], str] = lambda job: ""
     patience: float = PATIENCE
     pause: float = 2.0
-    tell: Callable[[str], None] = lambda line: None
+    on_wait: Callable[[str], None] = lambda line: None
     go_on: Callable[[], bool] = lambda: True
     together: RunTasks = run_in_order
     listener: Listener = lambda standing: None
@@ -83,7 +83,7 @@ class Applier:
         yield from self._cancel([change for change in cancels if change.repair], cancelled)
         missing: set[str] = set()
         submissions = Submissions(
-            self.ports, self.together, self.patience, self.pause, self.tell, self.go_on, self.listener
+            self.ports, self.together, self.patience, self.pause, self.on_wait, self.go_on, self.listener
         )
         begun = submissions.begin(self._each_submission(plan))
         yield from _collecting(begun, missing)
@@ -109,10 +109,10 @@ class Applier:
         # All claims first: the previous attempt's claim decides if an attempt is still due.
         seen = {
             id: refreshed(found.claim, jobs.get(id.key), runs.get(id, ()))
-            for id, found in observed.claims.items()
+            for id, found in observed.versions.items()
         }
         updates = []
-        for id, found in observed.claims.items():
+        for id, found in observed.versions.items():
             job = jobs.get(id.key)
             steps = [*self._steps(found, seen[id], job, runs.get(id, ()))]
             if is_left(found.claim, job, seen):
@@ -124,8 +124,8 @@ class Applier:
     def _steps(
         self, found: Versioned, claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]
     ) -> Iterator[Callable[[], object]]:
-        marks = {run.labels.get(TRY) for run in runs}
-        if job and claim.state is not ClaimState.BOUND and not marks.isdisjoint(claim.tries):
+        request_ids = {run.labels.get(REQUEST_ID) for run in runs}
+        if job and claim.state is not ClaimState.BOUND and not request_ids.isdisjoint(claim.request_ids):
             # A run exists although its submission was not continued: the job is suspended or was given up,
             # for example.
             yield partial(Submitter(self.ports).adopt, self._order(job, claim.job_name, claim.id))
@@ -133,7 +133,7 @@ class Applier:
             # The write has no effect if the claim changed since it was observed; the next pass updates it.
             yield partial(self.ports.claims.write, claim, found.generation)
 
-    def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> Settlement:
+    def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> SubmissionResult:
         """Send a submission again if a search finds the `runs` of its kind; raise ServiceError."""
         self.stage(job)
         clock = self.ports.clock
@@ -146,7 +146,7 @@ class Applier:
             settled = submitter.resubmit(order)
             if settled.until and not is_reported:
                 is_reported = True
-                self.tell(waiting_line(settled))
+                self.on_wait(waiting_line(settled))
             delay = delay_of(settled, self.pause)
             if delay is None or not self.go_on() or clock.monotonic() + delay > end:
                 return settled
@@ -211,7 +211,9 @@ class Applier:
         labels = labels_of(job, self.ports.source, commit, id, self.ports.instance)
         # Older releases stored the claim under another key of the same job.
         earlier = tuple(ClaimId(key, id.attempt) for key in keys_of(job) if key != id.key)
-        return Order(claim, lambda mark: self.body(job, job_name, {**labels, TRY: mark}), earlier)
+        return Order(
+            claim, lambda request_id: self.body(job, job_name, {**labels, REQUEST_ID: request_id}), earlier
+        )
 
 
 def applier_of(
@@ -219,7 +221,7 @@ def applier_of(
     desired: Desired,
     commit_of: Callable[[DesiredJob], str],
     patience: float = PATIENCE,
-    tell: Callable[[str], None] = lambda line: None,
+    on_wait: Callable[[str], None] = lambda line: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Applier:
     """Return an applier that submits several jobs concurrently in an open session."""
@@ -238,7 +240,7 @@ def applier_of(
         commit_of=commit_of,
         patience=patience,
         pause=session.pause,
-        tell=tell,
+        on_wait=on_wait,
         go_on=go_on,
         together=run_concurrently,
     )

@@ -15,7 +15,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
-from reconciler.manifests.cache import Identities, Memory, remembering
+from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
 from reconciler.manifests.paths import check_found, manifest_paths
 from reconciler.manifests.settings import Config, Environment
 from reconciler.manifests.validate import validate
@@ -134,7 +134,7 @@ def _job(manifest: Manifest, known: Identities, code: str, environment: Environm
 
 
 def load_desired(
-    config: Config, environment: Environment, paths: Sequence[Path], memory: Memory | None = None
+    config: Config, environment: Environment, paths: Sequence[Path], known: KnownFiles | None = None
 ) -> Desired:
     """Return the jobs of the manifests under `paths`.
 
@@ -142,7 +142,7 @@ def load_desired(
         config: The settings.
         environment: The environment of the jobs.
         paths: Files and folders, as `manifest_paths` takes them.
-        memory: The known manifests of a process that loads them repeatedly, updated by this call; by default
+        known: The known manifests of a process that loads them repeatedly, updated by this call; by default
             the cache on disk.
 
     Raises:
@@ -151,8 +151,8 @@ def load_desired(
     """
     root, filled = config.root, frozenset(environment.defaults)
     below = manifest_paths(root, paths)
-    with remembering(root, filled, os.environ) if memory is None else nullcontext(memory) as known:
-        found = validate(root, below, filled, memory=known, whole=not paths)
+    with cached_manifests(root, filled, os.environ) if known is None else nullcontext(known) as files:
+        found = validate(root, below, filled, known=files, whole=not paths)
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)

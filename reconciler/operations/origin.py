@@ -104,10 +104,7 @@ def origin_of(
     It is the checked-out commit, or the head of the pull request if its merge commit is checked out.
 
     Args:
-        config: The settings as they were read.
-        desired: All desired jobs as they were read.
         jobs: The jobs to compare.
-        environ: The environment variables.
         whole: True if `desired` has all jobs of the work tree: then a manifest that only the commit has is a
             difference.
 

@@ -32,13 +32,13 @@ def target_of(config: Config, environment: Environment) -> Target:
 def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
     """Return the plan; read the specs of the runs that changed jobs are compared with."""
     environment, source = session.environment, session.config.source
-    own, foreign = by_owner(observed.runs, observed.known, source)
-    own = _with_specs(session.ports.jobs, desired.jobs, own, observed.known)
+    own, foreign = by_owner(observed.runs, observed.claims, source)
+    own = _with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
     return make_plan(
         target_of(session.config, environment),
         desired.jobs,
         [*own, *foreign],
-        observed.known,
+        observed.claims,
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
         whole=whole,
         source=source,

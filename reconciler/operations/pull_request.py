@@ -9,7 +9,7 @@ from pathlib import Path
 from reconciler.base.diagnostics import Problem, capped, quote
 from reconciler.base.errors import UsageError
 from reconciler.git.revision import Names, Revision, revision
-from reconciler.manifests.cache import Memory
+from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.packages import PackageOf, package_folder
 from reconciler.manifests.paths import JOBS_FOLDER, check_found, is_manifest, manifest_paths
 from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, from_document, read_document
@@ -36,11 +36,9 @@ def proposal_of(
     If the work tree's settings are invalid, only the settings are compared.
 
     Args:
-        root: The work tree's root.
         environment: The environment of the jobs, by default `local`.
         base: The commit, as git takes it.
         paths: Files and folders that exist on at least one side; by default `jobs` at the root.
-        environ: The environment variables.
 
     Raises:
         UsageError: There is no git repository, or neither side has a path or the environment.
@@ -48,7 +46,7 @@ def proposal_of(
         ReconcilerError: The commit can't be read.
     """
     named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
-    memory = Memory()  # most files are the same on both sides
+    known = KnownFiles()  # most files are the same on both sides
     with revision(root, base, environ) as commit:
         target, sides, comparison = _compare_settings(root, commit, environment or LOCAL)
         if sides is None:
@@ -61,9 +59,9 @@ def proposal_of(
                 manifest_paths(root, paths)
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
-        old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), memory)
+        old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), known)
     places = [path for path in named if os.path.lexists(path)]
-    new, after, problems = _load(root, places, sides[1], package_folder, memory)
+    new, after, problems = _load(root, places, sides[1], package_folder, known)
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
@@ -89,9 +87,9 @@ def _names(root: Path, path: Path) -> Names:
 
 
 def _load(
-    root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, memory: Memory
+    root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, known: KnownFiles
 ) -> tuple[Validation, Sequence[DesiredJob], tuple[Problem, ...]]:
-    found = validate(root, paths, frozenset(environment.defaults), package_of, memory)
+    found = validate(root, paths, frozenset(environment.defaults), package_of, known)
     desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
     return found, desired.jobs, tuple(sorted([*found.problems, *capped(unfit)]))
 

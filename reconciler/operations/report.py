@@ -12,24 +12,25 @@ from typing import Protocol
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.session import Session
+from reconciler.manifests.settings import Config
 from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
-from reconciler.reporting.github.settings import contexts_of, github_settings
+from reconciler.reporting.github.settings import GitHubSettings, contexts_of, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, plain_status
 from reconciler.reporting.status_rules import (
-    Telling,
+    DueStatuses,
     View,
     drift_status,
+    due_statuses,
     newest_of,
     record_for,
     reopened,
     submitted_twice,
-    telling,
 )
 from reconciler.submission.observe import Observed
 
@@ -62,13 +63,9 @@ class Reporter(Protocol):
 
 
 def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -> None:
-    """Record the statuses that a commit is owed, before the first submission for it.
+    """Record the statuses that a commit is owed, before the first submission of its plan.
 
-    Args:
-        store: The environment's records.
-        commit: The commit that is checked out.
-        plan: The plan that is about to be carried out.
-        skipped: Returns, for known commits, the commits that were passed over since.
+    `skipped` returns, for known commits, the commits that were passed over since.
 
     Raises:
         ServiceError: The record can't be written, so the jobs' ends could not be reported.
@@ -131,7 +128,7 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
         (found, due)
         for found in by_age
         if not found.record.closed
-        for due in [telling(view, found.record, newest)]
+        for due in [due_statuses(view, found.record, newest)]
         # Unchanged statuses that aren't final were posted by an earlier pass.
         if due.final or due.digest != found.record.told
     ]
@@ -183,7 +180,7 @@ def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
     return records
 
 
-def _by_commit(view: View, due: Iterable[Telling]) -> dict[str, list[CommitStatus]]:
+def _by_commit(view: View, due: Iterable[DueStatuses]) -> dict[str, list[CommitStatus]]:
     """Return the statuses by commit; a status that several records owe appears once."""
     found: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
     for sha, statuses in submitted_twice(view).items():
@@ -225,9 +222,18 @@ def _tidy(store: CommitStore, unknown: set[str]) -> None:
             store.remove(sha, found.generation)
 
 
-def missing_status_reasons(session: Session, origin: Origin) -> list[str]:
+def _settings(config: Config) -> GitHubSettings | None:
+    return github_settings(config.github, os.environ, config.root)
+
+
+def posts_statuses(config: Config) -> bool:
+    """Return True if statuses are posted to GitHub; raise InvalidError for invalid settings."""
+    return _settings(config) is not None
+
+
+def missing_status_reasons(config: Config, origin: Origin) -> list[str]:
     """Return the reasons why no commit gets an overall status; empty if a commit does or none are posted."""
-    if origin.exact or github_settings(session.config.github, os.environ, session.config.root) is None:
+    if origin.exact or not posts_statuses(config):
         return []
     if not origin.commit:
         return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
@@ -238,10 +244,10 @@ def missing_status_reasons(session: Session, origin: Origin) -> list[str]:
 
 def post_reason(session: Session, commit: str, reason: str) -> list[Failed]:
     """Post to a commit why its jobs aren't applied; return the statuses that failed."""
-    settings = github_settings(session.config.github, os.environ, session.config.root)
+    settings = _settings(session.config)
     if settings is None or not commit:
         return []
-    context = contexts_of(session.config, session.environment.name).roll_up
+    context = contexts_of(session.config, session.environment.name).overall
     outcomes = GitHubReporter(settings.transport(), settings).report(
         commit, [plain_status("error", context, reason)]
     )
@@ -259,9 +265,6 @@ def post_statuses(
     """Post the jobs' statuses to their commits if GitHub is configured; return the statuses that failed.
 
     Args:
-        session: The environment.
-        desired: The desired jobs.
-        observed: The current claims and runs.
         commit: The commit with exactly the desired jobs; "" for none.
         whole: True if `desired` has all jobs of the repository.
         problems: The reason why a job wasn't submitted, by base name.
@@ -269,7 +272,7 @@ def post_statuses(
     Raises:
         ServiceError: The service can't be read.
     """
-    settings = github_settings(session.config.github, os.environ, session.config.root)
+    settings = _settings(session.config)
     if settings is None:
         return []
     view = View(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import Problem, pointer_of
+from reconciler.manifests.files import real_path
+from reconciler.manifests.yaml_load import position_in
 from reconciler.model.manifest import Manifest
 from reconciler.packaging.sdist import Sdist, build_sdist, check_sdist
 from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_source_tree
@@ -41,8 +43,10 @@ class CodeReader:
                 check_sdist(tree, module)
                 self._checked.add((folder, module))
         except SourceTreeError as error:
+            keys = ("package", "path")
+            place = position_in(real_path(self._root / manifest.path), keys, manifest.line)
             self.problems += [
-                Problem(manifest.path, manifest.line, 1, "/package/path", finding.message, finding.hint)
+                Problem(manifest.path, *place, pointer_of(keys), finding.message, finding.hint)
                 for finding in error.findings
             ]
             return None

@@ -14,7 +14,8 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.submission.protocol import Order, Settlement, Submitter
+from reconciler.planning.remedies import held
+from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
 
 
@@ -67,7 +68,7 @@ class _Open:
     """
 
     submission: Submission
-    settled: Settlement
+    settled: SubmissionResult
     due: float
     is_reported: bool = False
 
@@ -81,7 +82,7 @@ class Submissions:
         together: Runs several tasks, concurrently or in order.
         patience: Seconds to wait for unknown outcomes, and for a quota.
         pause: Seconds between two attempts.
-        tell: Called with a line about each wait, from one thread at a time.
+        on_wait: Called with a line about each wait, from one thread at a time.
         go_on: Called before each submission and each wait, from any thread; False stops.
         listener: Called with the progress.
     """
@@ -90,7 +91,7 @@ class Submissions:
     together: RunTasks
     patience: float
     pause: float
-    tell: Callable[[str], None]
+    on_wait: Callable[[str], None]
     go_on: Callable[[], bool]
     listener: Listener
     # Submissions report from several threads; listeners are called from one at a time.
@@ -147,7 +148,7 @@ class Submissions:
                 # No sleep is longer than the pause, so that a stop is noticed soon.
                 self.ports.clock.sleep(min(max(0.0, left), self.pause))
 
-    def _send(self, submission: Submission) -> tuple[Submission, Outcome | Settlement]:
+    def _send(self, submission: Submission) -> tuple[Submission, Outcome | SubmissionResult]:
         change = submission.change
         if not self.go_on():
             return submission, Outcome(change, Status.SKIPPED)
@@ -160,7 +161,7 @@ class Submissions:
         except ReconcilerError as error:
             return submission, failed(change, error)
 
-    def _retry(self, one: _Open) -> tuple[_Open, Outcome | Settlement]:
+    def _retry(self, one: _Open) -> tuple[_Open, Outcome | SubmissionResult]:
         try:
             return one, self._result(one.submission)
         except NotBegunError:
@@ -168,20 +169,20 @@ class Submissions:
         except ReconcilerError as error:
             return one, failed(one.submission.change, error)
 
-    def _result(self, submission: Submission) -> Outcome | Settlement:
+    def _result(self, submission: Submission) -> Outcome | SubmissionResult:
         """Return the outcome of a submission, or its state if another attempt can change that."""
-        settled = Submitter(self.ports, self._quota).settle(submission.order)
+        settled = Submitter(self.ports, self._quota).submit(submission.order)
         waits = delay_of(settled, self.pause) is not None
         return settled if waits else self._outcome(submission, settled)
 
-    def _postpone(self, one: _Open, settled: Settlement) -> None:
+    def _postpone(self, one: _Open, settled: SubmissionResult) -> None:
         one.settled = settled
         one.due = self.ports.clock.monotonic() + (delay_of(settled, self.pause) or 0.0)
         if settled.until and not one.is_reported:
             one.is_reported = True
             self._report_wait(waiting_line(settled))
 
-    def _outcome(self, submission: Submission, settled: Settlement) -> Outcome:
+    def _outcome(self, submission: Submission, settled: SubmissionResult) -> Outcome:
         change, claim = submission.change, settled.claim
         if claim.state is ClaimState.BOUND:
             state = self._state(claim, settled.job)
@@ -205,7 +206,7 @@ class Submissions:
 
     def _report_wait(self, line: str) -> None:
         with self._reporting:
-            self.tell(line)
+            self.on_wait(line)
         self._report_progress()
 
     def _report_progress(self) -> None:
@@ -215,12 +216,10 @@ class Submissions:
             self.listener(Standing(self._total, self._done, self._failed, len(self._open), held, left))
 
 
-def delay_of(settled: Settlement, pause: float) -> float | None:
+def delay_of(settled: SubmissionResult, pause: float) -> float | None:
     """Return the seconds until another attempt can change a submission's state; None if none can.
 
-    Args:
-        settled: The state of the submission.
-        pause: Seconds between two attempts while the outcome is unknown.
+    While the outcome is unknown, these are `pause`.
     """
     if settled.until is not None:
         return pause
@@ -230,25 +229,25 @@ def delay_of(settled: Settlement, pause: float) -> float | None:
     return max(0.0, (claim.not_before - settled.now).total_seconds())
 
 
-def waiting_line(settled: Settlement) -> str:
+def waiting_line(settled: SubmissionResult) -> str:
     """Return a line about the wait for a submission's outcome and its time limit."""
     name, until = settled.claim.job_name, f"{settled.until:%H:%M:%S}"
     return f"{name}: whether a job was created is not known; looking for it, {until} UTC at most"
 
 
-def unsettled_reason(settled: Settlement) -> str:
+def unsettled_reason(settled: SubmissionResult) -> str:
     """Return the reason for a submission without a run, with the next step."""
     claim = settled.claim
     after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
     if claim.state is ClaimState.PENDING:
-        why = f" ({settled.said})" if settled.said else ""
+        why = f" ({settled.cause})" if settled.cause else ""
         return f"whether a job was created is not known{why}: the next apply{after} settles it"
     if claim.state is ClaimState.HELD and settled.until:
         return f"an earlier request may still make a job: it can be sent again{after}"
     if claim.state is ClaimState.REJECTED:
         later = f"; not sent again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
         return f"{claim.error}{later}"
-    return f"{claim.error}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
+    return held(claim)
 
 
 def failed(change: Change, error: ReconcilerError) -> Outcome:

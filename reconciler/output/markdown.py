@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reconciler.base.diagnostics import MAX_QUOTED, Problem
+from reconciler.base.diagnostics import MAX_QUOTED, Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
 from reconciler.output.text import (
     MAX_FIELDS,
     SHOWN_OF_SHA,
-    counted,
     field_values,
     matters,
     more_fields,
@@ -82,13 +81,10 @@ class Section:
 
 
 def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT) -> str:
-    """Return the plan within a limit, the most important parts first.
+    """Return the plan within a limit of bytes in UTF-8, at least 4,000, the most important parts first.
 
-    Details are left out before rows, and the least important rows first; the number left out is shown.
-
-    Args:
-        plan: The plan; a comparison with a commit that has no changes results in a single line.
-        limit: Bytes in UTF-8, at least 4,000; None for no limit.
+    Details are left out before rows, and the least important rows first; the number left out is shown. A
+    comparison without changes results in a single line.
     """
     if plan.comparison is not None:
         return _comparison_markdown(plan, plan.comparison, limit)
@@ -138,7 +134,9 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
         hours = _hours(plan.changes)
         most = f" At most {hours} accelerator-hours if each job runs once." if hours else ""
         top.append(f"{counts}.{most}{base_note}")
-    details = [Piece(_details(c, is_open=len(shown) <= _FEW), _label(c)) for c in shown if _differs(c)]
+    # Of the other changes, the row shows everything.
+    differing = [change for change in shown if change.notes or change.fields or change.code_changed]
+    details = [Piece(_details(c, is_open=len(shown) <= _FEW), _label(c)) for c in differing]
     # Comments are shorter than summaries, and only the artifact is unlimited.
     is_comment = limit is not None and limit <= COMMENT_LIMIT
     elsewhere = "summary has more" if is_comment else "artifact has all of it"
@@ -199,11 +197,6 @@ def _row(change: Change) -> str:
     label = "**blocked**" if change.action is Action.BLOCKED else _label(change)
     why = "" if change.reason == change.edit else text(change.reason)
     return f"| {label} | {code(change.base_name)} | {why} | {_hours([change])} | {code(place(change))} |"
-
-
-def _differs(change: Change) -> bool:
-    """Return True if a change has more to show than its row."""
-    return bool(change.notes or change.fields or change.code_changed)
 
 
 def _details(change: Change, *, is_open: bool) -> str:

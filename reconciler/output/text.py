@@ -11,20 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.diagnostics import MAX_QUOTED, Problem
+from reconciler.base.diagnostics import MAX_QUOTED, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Change, Comparison, Drift, Edit, FieldChange, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
 from reconciler.output.json import summary
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
-    from reconciler.planning.outcome import JobStatus, Outcome, Recorded
+    from reconciler.planning.outcome import JobStatus, Outcome
 
 MAX_FIELDS = 50
 SHOWN_OF_SHA = 12
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
-_WITHOUT_STATE: dict[Recorded, str] = {
+_WITHOUT_STATE = {
     "none": "not submitted",
     "pending": "outcome unknown",
     "bound": "gone",
@@ -96,7 +96,8 @@ def plan_text(plan: Plan, *, verbose: bool = False) -> str:
         lines.append("")
     if compared is not None:
         return "\n".join([*lines, *_last_lines(plan, compared)])
-    lines += (f"  ~ {_drift_line(finding)}" for finding in plan.drift)
+    drift = (f"{finding.kind} {finding.job_name}: {finding.detail}" for finding in plan.drift)
+    lines += (f"  ~ {one_line(line)}" for line in drift)
     if plan.drift:
         lines.append("")
     lines.append(summary_line(plan))
@@ -257,10 +258,6 @@ def _part(text: str, start: int) -> str:
     return ("…" if start else "") + shown + ("…" if start + len(shown) < len(text) else "")
 
 
-def _drift_line(finding: Drift) -> str:
-    return one_line(f"{finding.kind} {finding.job_name}: {finding.detail}")
-
-
 def summary_line(plan: Plan) -> str:
     """Return a line with the numbers of changes and drift findings."""
     count = summary(plan)
@@ -292,8 +289,3 @@ def problem_count(problems: Sequence[Problem]) -> str:
     """Return the number of problems and of files with problems."""
     files = len({problem.path for problem in problems})
     return f"{counted(len(problems), 'problem')} in {counted(files, 'file')}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if it isn't 1."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

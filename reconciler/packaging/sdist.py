@@ -137,12 +137,7 @@ class Sdist:
 
 
 def build_sdist(tree: SourceTree, name: str, module: str) -> Sdist:
-    """Build the source distribution of a package's files.
-
-    Args:
-        tree: The files.
-        name: The job's base name.
-        module: The module that the job runs (`python -m`).
+    """Build the source distribution of a package for a job with this base name that runs `module`.
 
     Raises:
         SourceTreeError: A folder without its own build lacks the module, or pip would reject its

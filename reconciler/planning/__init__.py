@@ -1,1 +1,1 @@
-"""What is wanted against what there is: the plan, its brakes and its outcomes. Nothing here does anything."""
+"""Planning: compare the desired jobs with the actual ones; the limits and outcomes of a plan. Pure."""

@@ -119,6 +119,7 @@ def _id_of(run: ActualJob) -> ClaimId:
 
 def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Attempt:
     run = kept(claim, runs)
+    # Without a claim, no request is recorded that could tell a stranger from an own run.
     strangers = tuple(other for other in runs if claim and not made(claim, other))
     others = tuple(other for other in runs if other is not run and other not in strangers)
     return Attempt(id, claim, run, others, strangers)

@@ -58,6 +58,7 @@ def _newest(attempts: Iterable[Attempt]) -> Attempt | None:
 def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
     """Return the changed fields of the spec, and a field for changed code."""
     fields = tuple(field for field in diff(before.spec, job.spec) if not _is_no_change(field))
+    # The label is the only trace of the code: staged packages are left out of a read spec.
     old, new = before.labels.get(CODE, ""), label_of(job.code) if job.code else ""
     return fields if old == new else (FieldChange(CODE_POINTER, old or None, new or None), *fields)
 

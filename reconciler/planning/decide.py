@@ -16,13 +16,8 @@ from reconciler.model.plan import Action, Change, DesiredJob, FieldChange, Stuck
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
+from reconciler.planning.remedies import GIVEN_UP, MORE_ATTEMPTS, RERUN, Blocked, held
 
-_ML_IS_GONE = (
-    "Google switched AI Platform Training off on 2025-01-31; "
-    "write the job as an aiplatform.googleapis.com/v1 CustomJob"
-)
-_RERUN = 'change "rerun" to run it again'
-_OTHER_NAME = 'change "rerun" to get another name'
 _GONE = "the service no longer has its record"
 
 
@@ -77,13 +72,11 @@ class _Decision:
 
     def _first(self) -> Change:
         """Return the change of a content that this environment never submitted."""
-        beside = self._beside()
-        if beside:
-            return self._about(
-                Action.BLOCKED, _without_request(beside), label_of(self._job.identity), 1, actual=beside
-            )
+        key = label_of(self._job.identity)
+        if beside := self._beside():
+            return self._blocked(key, 1, Blocked.STRANGER.format(resource=beside.resource), beside)
         reason, fields = compared(self._job, self._rest)
-        return self._submission(label_of(self._job.identity), 1, reason, fields=fields)
+        return self._submission(key, 1, reason, fields=fields)
 
     def _after_failure(self, last: Attempt) -> Change:
         number = last.id.attempt
@@ -91,11 +84,9 @@ class _Decision:
         if left <= 0:
             return self._ended(last, State.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
-        beside = self._beside()
-        if beside:
-            return self._about(
-                Action.BLOCKED, _without_request(beside), last.id.key, number + 1, actual=beside
-            )
+        if beside := self._beside():
+            reason = Blocked.STRANGER.format(resource=beside.resource)
+            return self._blocked(last.id.key, number + 1, reason, beside)
         reason = f"attempt {number} failed, {left} left"
         return self._submission(last.id.key, number + 1, reason, actual=last.run)
 
@@ -111,6 +102,7 @@ class _Decision:
         wanted = self._job.manifest.reconcile.attempts
         if attempt.id.attempt > wanted and not attempt.bound and not attempt.run:
             said = f'attempt {attempt.id.attempt} is not wanted any more: "attempts" is {wanted}'
+            # FAILED: a later attempt exists only because an earlier one failed.
             return self._none(attempt, said, Stuck.FAILED)
         if claim is None:
             return self._again(attempt, "found without a claim: adopted if it is the same job")
@@ -120,6 +112,7 @@ class _Decision:
             case ClaimState.PENDING:
                 return self._again(attempt, _found(attempt) or self._why_pending(claim))
             case ClaimState.REJECTED:
+                # No request of a rejected claim can make a job: the next one is as good as the first.
                 why = _found(attempt) or _why_rejected(claim)
                 return self._again(attempt, why, fresh=not attempt.run)
             case ClaimState.HELD:
@@ -132,9 +125,9 @@ class _Decision:
 
     def _why_pending(self, claim: Claim) -> str:
         when = ""
-        if claim.fence:
+        if claim.credential_expiry:
             bounds = GOOGLE_BOUNDS if self._target.engine == "google" else EMBEDDED_BOUNDS
-            when = f" after {_time(claim.fence + bounds.executes + bounds.visible)}"
+            when = f" after {_time(claim.credential_expiry + bounds.executes + bounds.visible)}"
         unknown = "the outcome of its submission is not known"
         return f"{unknown}: looked for, and sent again{when} if no job appears"
 
@@ -143,16 +136,14 @@ class _Decision:
             return self._again(attempt, _found(attempt))
         # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
-            return self._none(attempt, f"given up; {_RERUN}", Stuck.GIVEN_UP)
-        how = f'run "reconciler resolve {self._name(attempt)} --resubmit" or "--give-up"'
-        said = f"{claim.error or 'held'}; {how}"
-        return self._about(Action.BLOCKED, said, attempt.id.key, attempt.id.attempt, actual=attempt.run)
+            return self._none(attempt, GIVEN_UP, Stuck.GIVEN_UP)
+        return self._blocked(attempt.id.key, attempt.id.attempt, held(claim), attempt.run)
 
     def _bound(self, attempt: Attempt) -> Change:
         state = attempt.state
         match state:
             case None:
-                return self._none(attempt, f"deleted outside; {_RERUN}", Stuck.DELETED)
+                return self._none(attempt, f"deleted outside; {RERUN}", Stuck.DELETED)
             case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
                 return self._none(attempt, state.lower())
             case State.SUCCEEDED | State.FAILED | State.CANCELLED:
@@ -164,7 +155,7 @@ class _Decision:
         """Return the change of an ended attempt: it stays ended, even if other content ran since."""
         stuck, remedy = _END[state]
         if self._overtaken(attempt):
-            said = f"already ran as {self._name(attempt)} ({state.lower()}); {_RERUN}"
+            said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
             return self._none(attempt, said, stuck or Stuck.REVERTED)
         gone = [] if attempt.run else [_GONE]
         return self._none(attempt, "; ".join([state.lower(), *gone, *remedy]), stuck)
@@ -186,31 +177,34 @@ class _Decision:
         fresh: bool = True,
     ) -> Change:
         """Return a submission, or the reason against it; `fresh` if no earlier request can make a job."""
-        action = Action.SUBMIT if number == 1 else Action.RETRY
-        if self._target.engine == "google" and self._job.manifest.api_version == ML_V1:
-            return self._about(Action.BLOCKED, _ML_IS_GONE, key, number, actual=actual)
-        if self._target.sharing and self._job.manifest.api_version == ML_V1:
-            return self._about(Action.BLOCKED, _ml_is_shared(self._target), key, number, actual=actual)
+        if self._job.manifest.api_version == ML_V1:
+            if self._target.engine == "google":
+                return self._blocked(key, number, Blocked.ML_IS_GONE, actual)
+            if self._target.sharing:
+                sharing, project = quote(self._target.sharing), quote(self._target.project)
+                reason = Blocked.ML_IS_SHARED.format(environment=sharing, project=project)
+                return self._blocked(key, number, reason, actual)
         # An attempt whose request may have left goes on: its claim is settled, whatever runs beside it.
         if fresh and self._doubtful:
-            run = self._doubtful[0]
-            return self._about(Action.BLOCKED, _before_instance(run), key, number, actual=run)
+            return self._blocked(key, number, _of_other_instance(self._doubtful[0]), self._doubtful[0])
         clash = self._clash(job_name(self._job.manifest.base_name, self._identities[key], number))
         if fresh and clash:
-            return self._about(Action.BLOCKED, clash, key, number)
+            return self._blocked(key, number, clash)
+        action = Action.SUBMIT if number == 1 else Action.RETRY
         return self._about(action, reason, key, number, fields=fields, actual=actual)
 
     def _clash(self, name: str) -> str | None:
-        """Return the error for other content with this job name, which has only 16 digits of the hash."""
+        """Return the reason against a job name that other content has."""
         for attempt in self._rest:
             for run in (attempt.run, *attempt.others, *attempt.strangers):
                 if run and run.job_name == name:
-                    return (
-                        f'{run.resource} has this name and other content; change "rerun" to get another name'
-                    )
+                    return Blocked.NAME_OF_RUN.format(resource=run.resource)
             if attempt.name == name:
-                return f"a claim has the name {name} for other content; {_OTHER_NAME}"
+                return Blocked.NAME_OF_CLAIM.format(job_name=name)
         return None
+
+    def _blocked(self, key: str, number: int, reason: str, actual: ActualJob | None = None) -> Change:
+        return self._about(Action.BLOCKED, str(reason), key, number, actual=actual)
 
     def _none(self, attempt: Attempt, reason: str, stuck: Stuck | None = None) -> Change:
         key, number = attempt.id.key, attempt.id.attempt
@@ -251,18 +245,10 @@ class _Decision:
 
 _END: dict[State, tuple[Stuck | None, list[str]]] = {
     State.SUCCEEDED: (None, []),
-    State.FAILED: (Stuck.FAILED, [f'raise "attempts" or {_RERUN}']),
-    State.CANCELLED: (Stuck.CANCELLED, [_RERUN]),
+    State.FAILED: (Stuck.FAILED, [MORE_ATTEMPTS]),
+    State.CANCELLED: (Stuck.CANCELLED, [RERUN]),
 }
 """By final state: the reason for being out of sync, and the remedies."""
-
-
-def _ml_is_shared(target: Target) -> str:
-    """Return the error for an AI Platform job in a project that two environments share."""
-    return (
-        f"the environment {quote(target.sharing)} has the project {quote(target.project)} too, and AI "
-        "Platform does not tell their jobs apart: write a project of its own in the environment that is new"
-    )
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
@@ -278,17 +264,9 @@ def _counting(attempts: Sequence[Attempt]) -> Attempt:
     return max(reversed(attempts), key=lambda attempt: (attempt.state is not None, attempt.id.attempt))
 
 
-def _without_request(run: ActualJob) -> str:
-    return f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {_RERUN}"
-
-
-def _before_instance(run: ActualJob) -> str:
-    whose = f'the instance "{run.labels[INSTANCE]}"' if INSTANCE in run.labels else "no instance"
-    return (
-        f"{run.resource} ({run.state.lower()}) has this content and was submitted under {whose}; it may be "
-        "this environment's own, from before its instance changed: wait until it has ended, or cancel it, "
-        "and apply again"
-    )
+def _of_other_instance(run: ActualJob) -> str:
+    instance = f'the instance "{run.labels[INSTANCE]}"' if INSTANCE in run.labels else "no instance"
+    return Blocked.OTHER_INSTANCE.format(resource=run.resource, state=run.state.lower(), instance=instance)
 
 
 def _unsettled(attempt: Attempt) -> str:

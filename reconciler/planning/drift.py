@@ -19,6 +19,7 @@ Finding = tuple[Drift, Change | None]
 def of_wanted(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
     """Yield outside changes to an attempt of a desired job."""
     about = Drift(DriftKind.MODIFIED, attempt.name, job.manifest.name, "")
+    # A suspended manifest doesn't want its run back.
     wanted = attempt.bound and not job.manifest.reconcile.suspend
     if wanted and attempt.state is None:
         detail = "the service has it no more, and its end was never seen"
@@ -39,11 +40,13 @@ def superseded(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
     finding = Drift(DriftKind.SUPERSEDED, run.job_name, job.manifest.name, detail)
     if job.manifest.reconcile.on_change != "cancel":
         yield finding, None
-    elif may_cancel(attempt.claim, run):
-        reason = f"superseded by {job.job_name} (onChange: cancel)"
-        yield finding, _for(job, _cancel(attempt, run, reason))
-    else:
-        yield replace(finding, detail=f"{detail}{_why_not(attempt.claim, run)}"), None
+        return
+    reason = f"superseded by {job.job_name} (onChange: cancel)"
+    finding, cancel = _to_cancel(finding, attempt, run, reason, any_wanted=True)
+    if cancel:
+        manifest = job.manifest
+        cancel = replace(cancel, base_name=manifest.name, path=manifest.path, line=manifest.line)
+    yield finding, cancel
 
 
 def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
@@ -63,12 +66,9 @@ def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[
     finding = Drift(DriftKind.ORPHANED, run.job_name, claim.base_name if claim else base_name, detail)
     if claim is None or claim.on_delete != "cancel":
         yield finding, None
-    elif not may_cancel(claim, run):
-        yield replace(finding, detail=f"{detail}{_why_not(claim, run)}"), None
-    elif any_wanted:
-        yield finding, _cancel(attempt, run, "no manifest wants it (onDelete: cancel)")
     else:
-        yield replace(finding, detail=f"{detail}{_NO_MANIFEST}"), None
+        reason = "no manifest wants it (onDelete: cancel)"
+        yield _to_cancel(finding, attempt, run, reason, any_wanted=any_wanted)
 
 
 def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
@@ -81,11 +81,10 @@ def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterato
         # A copied label is no proof of origin: only a run of a recorded request may be cancelled.
         if not may_cancel(attempt.claim, run):
             yield finding, None
-        elif any_wanted:
-            reason = f"a second run of one attempt; {stays} stays"
-            yield finding, replace(_cancel(attempt, run, reason), base_name=base_name, repair=True)
-        else:
-            yield replace(finding, detail=f"{detail}{_NO_MANIFEST}"), None
+            continue
+        reason = f"a second run of one attempt; {stays} stays"
+        finding, cancel = _to_cancel(finding, attempt, run, reason, any_wanted=any_wanted)
+        yield finding, cancel and replace(cancel, base_name=base_name, repair=True)
     for run in attempt.strangers:
         detail = f"{run.resource} ({run.state.lower()}) has its labels, and no recorded request made it"
         yield Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail), None
@@ -100,24 +99,25 @@ def foreign(job: DesiredJob, runs: Iterable[ActualJob]) -> Iterator[Drift]:
             yield Drift(DriftKind.DUPLICATE, run.job_name, job.manifest.name, detail)
 
 
-_NO_MANIFEST = "; nothing is cancelled while there is no manifest at all"
-
-
 def _is_modified(claim: Claim, run: ActualJob) -> bool:
     known = claim.labels and claim.resource == run.resource
     return bool(known) and labels_digest(run.labels) != claim.labels
 
 
-def _why_not(claim: Claim | None, run: ActualJob) -> str:
-    if run.state is State.CANCELLING:
-        return ""
-    return f"; it is not cancelled: {'no recorded request made it' if claim else 'it has no claim'}"
-
-
-def _cancel(attempt: Attempt, run: ActualJob, reason: str) -> Change:
-    claim = attempt.claim
-    assert claim is not None, "only what a claim knows is cancelled"
-    return Change(
+def _to_cancel(finding: Drift, attempt: Attempt, run: ActualJob, reason: str, *, any_wanted: bool) -> Finding:
+    """Return the finding with the cancel of its run, or with the reason against a cancel in its detail."""
+    claim, against = attempt.claim, ""
+    if claim is None or not may_cancel(claim, run):
+        # The service ends a CANCELLING run already: that needs no reason.
+        if run.state is not State.CANCELLING:
+            why = "no recorded request made it" if claim else "it has no claim"
+            against = f"; it is not cancelled: {why}"
+        return replace(finding, detail=f"{finding.detail}{against}"), None
+    # Without any manifest, the manifests are more likely out of sight than deleted.
+    if not any_wanted:
+        against = "; nothing is cancelled while there is no manifest at all"
+        return replace(finding, detail=f"{finding.detail}{against}"), None
+    return finding, Change(
         action=Action.CANCEL,
         reason=reason,
         base_name=claim.base_name,
@@ -128,7 +128,3 @@ def _cancel(attempt: Attempt, run: ActualJob, reason: str) -> Change:
         actual=run,
         key=attempt.id.key,
     )
-
-
-def _for(job: DesiredJob, change: Change) -> Change:
-    return replace(change, base_name=job.manifest.name, path=job.manifest.path, line=job.manifest.line)

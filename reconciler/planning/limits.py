@@ -11,7 +11,7 @@ from reconciler.model.plan import Action, Plan
 SUBMISSIONS = (Action.SUBMIT, Action.RETRY)
 
 
-def check_brakes(plan: Plan, hours: float, limits: Limits, reviewed: str | None) -> None:
+def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None) -> None:
     """Raise RefusedError if the plan differs from the reviewed plan or exceeds a limit.
 
     Args:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, assert_never
 
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.duplicates import made
 from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
 from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-
-Recorded = Literal["none", "pending", "bound", "rejected", "held"]
-"""State of a submission, from its claim."""
+from reconciler.planning.remedies import GIVEN_UP, held
 
 
 class Status(StrEnum):
@@ -43,13 +40,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Row of `status`: a run, an attempt without a run, or a desired job without an attempt."""
+    """Row of `status`: a run, an attempt without a run, or a desired job without an attempt.
+
+    `claim` is the state of its claim, or "none".
+    """
 
     job_name: str
     base_name: str
     kind: str
     state: State | None
-    claim: Recorded
+    claim: str
     service_state: str = ""
     create_time: str = ""
     start_time: str = ""
@@ -88,13 +88,14 @@ def _rows(attempt: Attempt, base_name: str) -> list[JobStatus]:
 
 
 def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
+    # A stranger only has the attempt's labels: the claim is not about it.
     own = claim if claim and made(claim, run) else None
     return JobStatus(
         job_name=run.job_name,
         base_name=base_name,
         kind=run.kind,
         state=run.state,
-        claim=_recorded(own.state) if own else "none",
+        claim=own.state if own else "none",
         service_state=run.service_state,
         create_time=run.create_time,
         start_time=run.start_time,
@@ -113,7 +114,7 @@ def _of_claim(claim: Claim, base_name: str) -> JobStatus:
         base_name=base_name,
         kind=claim.kind,
         state=claim.ended,
-        claim=_recorded(claim.state),
+        claim=claim.state,
         error=_said(claim),
         resource=claim.resource,
         commit=claim.commit,
@@ -124,28 +125,14 @@ def _of_claim(claim: Claim, base_name: str) -> JobStatus:
 def _said(claim: Claim) -> str:
     """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
-        return 'given up; change "rerun" to run it again'
+        return GIVEN_UP
     if claim.state is ClaimState.HELD:
-        return f"{claim.error}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
+        return held(claim)
     if claim.state is ClaimState.PENDING:
         return "the next apply looks for its job, and sends it again once no earlier request can make one"
     return claim.error
 
 
-def _recorded(state: ClaimState) -> Recorded:
-    match state:
-        case ClaimState.PENDING:
-            return "pending"
-        case ClaimState.BOUND:
-            return "bound"
-        case ClaimState.REJECTED:
-            return "rejected"
-        case ClaimState.HELD:
-            return "held"
-        case _:
-            assert_never(state)
-
-
 def _order(row: JobStatus) -> tuple[str, int, str, str, str]:
-    there = 1 if row.create_time else 0 if row.claim == "bound" else 2
+    there = 1 if row.create_time else 0 if row.claim == ClaimState.BOUND else 2
     return row.base_name, there, row.create_time, row.job_name, row.resource

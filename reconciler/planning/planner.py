@@ -113,6 +113,7 @@ def _order(change: Change) -> tuple[str, str, str, str]:
 
 def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:
     """Return a SHA-256 of the target and every change other than `none`."""
+    # Without paths, lines and reasons: a manifest that only moves keeps the digest of its review.
     said: Mapping[str, object] = {
         "target": [target.environment, target.engine, target.project, target.location],
         "changes": [

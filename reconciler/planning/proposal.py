@@ -92,6 +92,7 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
     fields: tuple[FieldChange, ...] = ()
     if is_other:
         fields = tuple(field for field in diff(was.spec, now.spec) if not _is_only_named(field, was, now))
+    # Without attempts, because a pull request asks no service.
     change = decide(target, now, [])
     if not (is_other or old.suspend or new.suspend):
         change = replace(change, action=Action.NONE, reason="the same content")

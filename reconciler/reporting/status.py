@@ -88,7 +88,7 @@ def _marked(state: StatusState, context: str, text: str, mark: str) -> CommitSta
     return CommitStatus(state, context, status_description(text, MAX_DESCRIPTION - len(mark)) + mark)
 
 
-class News(Enum):
+class Freshness(Enum):
     """Result of the comparison of a new status with the existing status."""
 
     NEW = auto()
@@ -97,7 +97,7 @@ class News(Enum):
     """The existing status is ahead."""
 
 
-def news(status: CommitStatus, existing: CommitStatus | None) -> News:
+def freshness(status: CommitStatus, existing: CommitStatus | None) -> Freshness:
     """Compare a status with `existing`, the newest status of the same context; NEW is to be posted.
 
     A run only goes forward: an earlier state never replaces its end, and an earlier attempt never replaces a
@@ -105,13 +105,13 @@ def news(status: CommitStatus, existing: CommitStatus | None) -> News:
     for the numbers of a status over several jobs.
     """
     if existing is None:
-        return News.KNOWN if status.over is Over.SOMETHING else News.NEW
+        return Freshness.KNOWN if status.over is Over.SOMETHING else Freshness.NEW
     # Contexts are equal but for their case, and `over` isn't a part of the posted status.
     if replace(status, context=existing.context, over=existing.over) == existing:
-        return News.KNOWN
+        return Freshness.KNOWN
     if status.over is Over.NOTHING or (status.over is Over.NO_END and existing.state != "pending"):
-        return News.KNOWN
-    return News.NEW if _is_forward(status, existing) else News.OLD
+        return Freshness.KNOWN
+    return Freshness.NEW if _is_forward(status, existing) else Freshness.OLD
 
 
 def _is_forward(status: CommitStatus, existing: CommitStatus) -> bool:

@@ -1,4 +1,4 @@
-"""Rules for commit statuses: one status per job, one roll-up over all jobs, one for drift."""
+"""Rules for commit statuses: one status per job, one overall status, one for drift."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, Plan
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.remedies import GIVEN_UP, held_short
 from reconciler.reporting.github.settings import Contexts
 from reconciler.reporting.status import (
     STATES,
@@ -46,7 +48,7 @@ class View:
         observed: The claims and the runs; a run counts for a job only if a claim is bound to it.
         plan: The present plan for the desired jobs.
         problems: The reason why this apply didn't submit a job, by base name.
-        each: True for a status per job, False for the roll-up only, None to decide by the number of jobs.
+        each: True for a status per job, False for the overall status only, None to decide by their number.
     """
 
     contexts: Contexts
@@ -61,7 +63,7 @@ class View:
         """All attempts that have a claim or a run, by key."""
         found = defaultdict(list)
         desired = [change.desired for change in self.changes.values() if change.desired]
-        for attempts in attempts_by_base(desired, self.observed.runs, self.observed.known).values():
+        for attempts in attempts_by_base(desired, self.observed.runs, self.observed.claims).values():
             for attempt in attempts:
                 found[attempt.id.key].append(attempt)
         return found
@@ -84,7 +86,7 @@ class Verdict:
 
     Attributes:
         name: The job's base name.
-        word: The state in a word or two, for the roll-up.
+        word: The state in a word or two, for the overall status.
         state: The state in GitHub's terms.
         final: True if the state stays unless a person intervenes.
         sha: The commit of the first submission, "" for none.
@@ -104,7 +106,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class DueStatuses:
     """Statuses to be posted for one commit's record.
 
     Attributes:
@@ -131,17 +133,17 @@ def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
     return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)
 
 
-def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> Telling:
+def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> DueStatuses:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
     `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
     """
     if record.superseded_by:
         text = f"superseded by {record.superseded_by[:7]} before it was applied"
-        status = plain_status("error", view.contexts.roll_up, text)
-        # An existing roll-up means that another reconciler applied the commit and that its record is gone:
-        # "superseded before it was applied" must not replace that result.
-        return Telling({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
+        status = plain_status("error", view.contexts.overall, text)
+        # An existing overall status means that another reconciler applied the commit and that its record is
+        # gone: "superseded before it was applied" must not replace that result.
+        return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
     verdicts = [
         _verdict(view, record.sha, name, job, superseded=_is_superseded(name, job, last))
@@ -157,8 +159,8 @@ def telling(view: View, record: CommitRecord, newest: CommitRecord | None = None
             over = verdict.status.over if each else Over.SOMETHING
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
-        by_commit[record.sha].append(_roll_up(view.contexts.roll_up, verdicts))
-    return Telling(dict(by_commit), all(verdict.final for verdict in verdicts))
+        by_commit[record.sha].append(_overall_status(view.contexts.overall, verdicts))
+    return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
 def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
@@ -192,8 +194,7 @@ def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
     if not drift:
         return plain_status("success", contexts.drift, "no drift")
     first = "; ".join(f"{finding.kind} {finding.job_name}" for finding in drift)
-    count = f"{len(drift)} finding{'' if len(drift) == 1 else 's'}"
-    return plain_status("failure", contexts.drift, f"{count}: {first}")
+    return plain_status("failure", contexts.drift, f"{counted(len(drift), 'finding')}: {first}")
 
 
 def changes_of(plan: Plan) -> dict[str, Change]:
@@ -204,9 +205,7 @@ def changes_of(plan: Plan) -> dict[str, Change]:
 def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) -> CommitRecord:
     """Return the record of a commit whose plan is about to be executed.
 
-    Args:
-        blank: A record without jobs that names the commit and its time.
-        earlier: The commit's record from an earlier apply; None if there is none.
+    `blank` is a record without jobs that names the commit and its time, `earlier` that of an earlier apply.
     """
     before = earlier or replace(blank, whole=False)
     number = max(before.number, blank.number)
@@ -295,12 +294,9 @@ def _judge(
             text = f"refused: {claim.error or 'no reason given'}"
             return _problem(name, first, context, "refused", text)
         case ClaimState.HELD if claim.given_up:
-            text = 'given up; change "rerun" to run it again'
-            return _end(name, first, context, "given up", text, claimed)
+            return _end(name, first, context, "given up", GIVEN_UP, claimed)
         case ClaimState.HELD:
-            reason = claim.error or "no reason given"
-            text = f"held, see `reconciler resolve {claim.base_name}`: {reason}"
-            return _problem(name, first, context, "held", text)
+            return _problem(name, first, context, "held", held_short(claim))
         case ClaimState.BOUND if attempt.state is None:
             text = "deleted outside: the service has it no more, and its end was not seen"
             return _end(name, first, context, "deleted", text, claimed)
@@ -369,7 +365,7 @@ def _end(
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
-def _roll_up(context: str, verdicts: Sequence[Verdict]) -> CommitStatus:
+def _overall_status(context: str, verdicts: Sequence[Verdict]) -> CommitStatus:
     """Return the status over all jobs: red if any job is red, green only if all jobs succeeded."""
     states = {verdict.state for verdict in verdicts}
     state: StatusState = next((s for s in ("failure", "error", "pending") if s in states), "success")
@@ -392,17 +388,13 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
         else:
             well[verdict.word] += 1
     if well["succeeded"] == len(verdicts):
-        return f"{_count(len(verdicts))} succeeded"
+        return f"{counted(len(verdicts), 'job')} succeeded"
     live = (f", {number} {word}" for word, number in sorted(well.items()) if word != "succeeded")
-    counts = f"{well['succeeded']} of {_count(len(verdicts))} succeeded{''.join(live)}"
+    counts = f"{well['succeeded']} of {counted(len(verdicts), 'job')} succeeded{''.join(live)}"
     named = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(bad.items()))
     if len(named) + len(counts) > _ROOM:
         named = ", ".join(f"{len(names)} {word}" for word, names in sorted(bad.items()))
     return f"{named} · {counts}" if named else counts
-
-
-def _count(jobs: int) -> str:
-    return f"{jobs} job{'' if jobs == 1 else 's'}"
 
 
 def _claimed(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> list[tuple[Claim, Attempt]]:

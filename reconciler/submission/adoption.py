@@ -13,7 +13,7 @@ from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim
 from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
 from reconciler.model.duplicates import elder
-from reconciler.model.job import ATTEMPT, CODE, INSTANCE, KEY, SOURCE, TRY, ActualJob, attempt_of
+from reconciler.model.job import ATTEMPT, CODE, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, attempt_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import FieldChange
 from reconciler.model.ports import Ports
@@ -80,7 +80,7 @@ class JobSearch:
         """
         listed = self._candidates(claim)
         # Anybody can copy labels: once a claim exists, only a recorded request id proves a job's origin.
-        ours = [job for job in listed if known is None or job.labels.get(TRY) in known.tries]
+        ours = [job for job in listed if known is None or job.labels.get(REQUEST_ID) in known.request_ids]
         if not ours:
             return None if forced or not listed else Mismatch(listed[0], "no recorded request made it")
         # Of two jobs every reconciler must pick the same: the audit cancels the other.
@@ -88,7 +88,7 @@ class JobSearch:
         if forced:
             return job
         whole = self._read_body(job, known)
-        different = differences(body(job.labels.get(TRY, "")), whole) if whole else ()
+        different = differences(body(job.labels.get(REQUEST_ID, "")), whole) if whole else ()
         if different:
             where = ", ".join(change.pointer for change in different[:3])
             return Mismatch(job, f"it is another job: it differs at {where}")
@@ -96,7 +96,7 @@ class JobSearch:
 
     def own_jobs(self, claim: Claim) -> list[ActualJob]:
         """Return the jobs that the claim's recorded requests made."""
-        return [job for job in self._candidates(claim) if job.labels.get(TRY) in claim.tries]
+        return [job for job in self._candidates(claim) if job.labels.get(REQUEST_ID) in claim.request_ids]
 
     def _read_body(self, job: ActualJob, known: Claim | None) -> ActualJob | None:
         """Return a listed job with its body; None if it was deleted since."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from functools import cached_property
 from itertools import islice
 
 from msgspec import Struct
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState, checked
-from reconciler.model.duplicates import marked
+from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
+from reconciler.model.duplicates import has_recorded_request
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
 
@@ -23,20 +22,20 @@ class Observed(Struct, frozen=True, dict=True):
     """Claims and runs of a target at the time of the read.
 
     Attributes:
-        claims: Every claim of the repository in this target.
+        versions: Every claim of the repository in this target, with its generation.
         runs: Every run of it, without their specs.
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
             time before its `instance` changed.
     """
 
-    claims: Mapping[ClaimId, Versioned]
+    versions: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
     doubtful: tuple[ActualJob, ...] = ()
 
     @cached_property
-    def known(self) -> Mapping[ClaimId, Claim]:
+    def claims(self) -> Mapping[ClaimId, Claim]:
         """Claims without their generations."""
-        return {id: found.claim for id, found in self.claims.items()}
+        return {id: found.claim for id, found in self.versions.items()}
 
 
 def observe(ports: Ports) -> Observed:
@@ -96,11 +95,11 @@ def _doubtful(
         return ()
     # Without the oldest own run (deleted, or its time unreadable), `first` is later and more runs are
     # doubtful: the safe side.
-    own = (run for run in runs if _is_submitted(ports, claims, run))
-    first = min((time for time in map(_created, own) if time), default=None)
+    own = (time_of(run.create_time) for run in runs if _is_submitted(ports, claims, run))
+    first = min(filter(None, own), default=None)
 
     def is_later(run: ActualJob) -> bool:
-        time = _created(run)
+        time = time_of(run.create_time)
         return first is not None and time is not None and time > first
 
     return tuple(
@@ -116,15 +115,7 @@ def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: Actual
     if run.labels.get(SOURCE) != ports.source or run.labels.get(INSTANCE, "") != ports.instance:
         return False
     found = claims.get(ClaimId(run.labels.get(KEY, ""), attempt_of(run)))
-    return found is not None and marked(found.claim, run)
-
-
-def _created(run: ActualJob) -> datetime | None:
-    """Return the time of a run's creation; None if it can't be parsed."""
-    try:
-        return checked(datetime.fromisoformat(run.create_time))
-    except ValueError:
-        return None
+    return found is not None and has_recorded_request(found.claim, run)
 
 
 def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
@@ -191,10 +182,7 @@ def _incomplete_listing(job: ActualJob) -> ServiceError:
 
 def is_old(ports: Ports, id: ClaimId, job: ActualJob) -> bool:
     """Return True if every listing must show the job, by the store's clock at a read of this claim."""
-    now = ports.claims.read(id).now
-    try:
-        return now - datetime.fromisoformat(job.create_time) > ports.bounds.visible
-    except (ValueError, TypeError):
-        # Without a readable time the job counts as old: a needless stop costs a person's look, and a listing
-        # that leaves out jobs may cost a second job.
-        return True
+    now, created = ports.claims.read(id).now, time_of(job.create_time)
+    # Without a readable time the job counts as old: a needless stop costs a person's look, and a listing that
+    # leaves out jobs may cost a second job.
+    return created is None or now - created > ports.bounds.visible

@@ -1,19 +1,23 @@
 """Protocol that submits at most one job per attempt: a claim, an expiring credential, one create request.
 
 The services accept no request id that would make a second create harmless, so safety comes from the order
-of steps. `Submitter` runs them in this order:
+of steps. `Submitter` runs them in this order; docs/at-most-once.md has the same numbers:
 
-1. Read the claim (`_run`). BOUND: finished. HELD: only bind an existing job. PENDING, REJECTED: go on.
+1. Read the claim (`_run`, `_step`). BOUND: finished. HELD: only bind an existing job. PENDING, REJECTED, or
+   no claim: go on.
 2. Look for the attempt's job (`adoption.JobSearch`). If it exists, bind it and send no create.
-3. If a request may have left and no job is visible (`_recover`), wait until `fence + executes + visible` by
-   the store's clock: by then its credential has expired, an accepted request has become a job, and every
-   listing shows that job. Then look a second time.
+3. If a request may have left and no job is visible (`_recover`): before its credential expiry plus `executes`
+   plus `visible`, by the store's clock, return, and leave the claim PENDING; a later call continues. After
+   that time the credential has expired, an accepted request has become a job, and every listing shows that
+   job. Look a second time.
 4. Mint a credential for one create (`_send`). It expires at a known time and is never renewed, so the
    service refuses a process that was suspended in between.
 5. Write the claim as PENDING by compare-and-swap, with a new request id and the credential's expiry: of
    several reconcilers, only the one that wrote the claim goes on to send.
-6. Send the create (`_create`). The request id is a label of the job.
-7. Write the result to the claim (`_record`): BOUND, REJECTED or HELD. After an unknown outcome it stays
+6. Check that the claims still have their genesis (`ClaimStore.check`): a bucket that was emptied or replaced
+   shows no claim of another reconciler's request.
+7. Send the create (`_create`). The request id is a label of the job.
+8. Write the result to the claim (`_record`): BOUND, REJECTED or HELD. After an unknown outcome it stays
    PENDING.
 
 At any time, at most one request can still make a job. A crash between two steps leaves a claim from which
@@ -33,7 +37,7 @@ from reconciler.base.errors import ServiceError
 from reconciler.base.sanitize import one_line
 from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState
 from reconciler.model.duplicates import elder
-from reconciler.model.job import TRY, ActualJob, State, labels_digest
+from reconciler.model.job import REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (
     Answer,
@@ -52,7 +56,7 @@ from reconciler.submission.quota import USED_UP, NotBegunError, Quota
 
 MAX_UNANSWERED = 5
 """Consecutive requests without a known outcome before the claim is HELD for a person."""
-MAX_TRIES = 20
+MAX_REQUEST_IDS = 20
 """Newest request ids that a claim keeps: each refusal adds an id, and a claim has a size limit."""
 
 _ROUNDS = 10
@@ -83,7 +87,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class SubmissionResult:
     """Result of a submission so far.
 
     Attributes:
@@ -91,14 +95,14 @@ class Settlement:
         job: The job that this call bound.
         until: PENDING: latest time at which the outcome can be settled, by the service's clock.
         now: The service's time at that answer.
-        said: PENDING: the known cause of the unknown outcome.
+        cause: PENDING: the known cause of the unknown outcome.
     """
 
     claim: Claim
     job: ActualJob | None = None
     until: datetime | None = None
     now: datetime | None = None
-    said: str = ""
+    cause: str = ""
 
 
 class Submitter:
@@ -116,14 +120,12 @@ class Submitter:
         self._claims = ports.claims
         self._jobs = ports.jobs
         self._search = JobSearch(ports)
-        self._fence = ports.fence
         self._clock = ports.clock
-        self._chance = ports.chance
         self._bounds = ports.bounds
         self._owner = ports.owner
         self._quota = quota or Quota(ports.clock, ports.chance)
 
-    def settle(self, order: Order) -> Settlement:
+    def submit(self, order: Order) -> SubmissionResult:
         """Advance a submission as far as possible now, with at most one request that can still make a job.
 
         Raises:
@@ -142,11 +144,11 @@ class Submitter:
         if isinstance(job, ActualJob) or (job and job.job.resource != found.claim.odd):
             self._bind_or_hold(found, job)
 
-    def resubmit(self, order: Order) -> Settlement:
+    def resubmit(self, order: Order) -> SubmissionResult:
         """Continue a held or refused submission on a person's request.
 
         Bind a job that one of its requests made, even if it differs. Otherwise send again, after the same
-        wait for earlier requests as in `settle`.
+        wait for earlier requests as in `submit`.
         """
         return self._run(order, lambda found, now: self._forced_step(order, found, now))
 
@@ -185,8 +187,8 @@ class Submitter:
     # Step 1: read the claim, and choose the next step by its state.
 
     def _run(
-        self, order: Order, step: Callable[[Versioned | None, datetime], Settlement | None]
-    ) -> Settlement:
+        self, order: Order, step: Callable[[Versioned | None, datetime], SubmissionResult | None]
+    ) -> SubmissionResult:
         for _ in range(_ROUNDS):
             # Read again in every round: a step returns None if another reconciler changed the claim first.
             read = self._claims.read(order.claim.id)
@@ -195,7 +197,7 @@ class Submitter:
                 return settled
         raise _contended(order.claim.id)
 
-    def _step(self, order: Order, found: Versioned | None, now: datetime) -> Settlement | None:
+    def _step(self, order: Order, found: Versioned | None, now: datetime) -> SubmissionResult | None:
         if found is None:
             # Before any search: an exhausted quota would make thousands of searches useless.
             self._quota.check()
@@ -203,32 +205,36 @@ class Submitter:
         match found.claim.state:
             case ClaimState.BOUND:
                 # For ever, even if the service no longer has the job: a new request would run it twice.
-                return Settlement(found.claim)
+                return SubmissionResult(found.claim)
             case ClaimState.PENDING:
                 return self._recover(order, found, now)
             case ClaimState.REJECTED:
                 early = found.claim.not_before is not None and now < found.claim.not_before
-                return Settlement(found.claim, now=now) if early else self._send_if_absent(order, found, now)
+                return (
+                    SubmissionResult(found.claim, now=now)
+                    if early
+                    else self._send_if_absent(order, found, now)
+                )
             case ClaimState.HELD:
                 job = self._search.find(order.claim, order.body, found.claim)
                 if isinstance(job, ActualJob):
-                    return self._bind(found.claim, found.generation, job)
-                return Settlement(found.claim)
+                    return self._bind(found, job)
+                return SubmissionResult(found.claim)
 
-    def _forced_step(self, order: Order, found: Versioned | None, now: datetime) -> Settlement | None:
+    def _forced_step(self, order: Order, found: Versioned | None, now: datetime) -> SubmissionResult | None:
         if found is None or found.claim.state is ClaimState.BOUND:
             return self._step(order, found, now)
         if found.claim.state is ClaimState.REJECTED:
             return self._send_if_absent(order, found, now)
         return self._recover(order, found, now, forced=True)
 
-    def _begin(self, order: Order, now: datetime) -> Settlement | None:
+    def _begin(self, order: Order, now: datetime) -> SubmissionResult | None:
         self._check_failed_before(order.claim.id)
         # A claim under an older version of the hash is for the same content: a second would submit it twice.
         for id in order.earlier:
             older = self._claims.read(id).found
             if older is not None:
-                return Settlement(older.claim)
+                return SubmissionResult(older.claim)
         # Claims may have been lost: a job of this content may exist without a claim.
         job = self._search.find(order.claim, order.body, None)
         if job is None:
@@ -260,14 +266,14 @@ class Submitter:
         claim = order.claim
         return self._jobs.named(claim.api_version, claim.kind, claim.job_name) is not None
 
-    def _send_if_absent(self, order: Order, found: Versioned, now: datetime) -> Settlement | None:
+    def _send_if_absent(self, order: Order, found: Versioned, now: datetime) -> SubmissionResult | None:
         # A refusal should mean that no job exists; the search guards against an answer that was wrong.
         job = self._search.find(order.claim, order.body, found.claim)
         return self._send(order, found, now) if job is None else self._bind_or_hold(found, job)
 
     def _recover(
         self, order: Order, found: Versioned, now: datetime, *, forced: bool = False
-    ) -> Settlement | None:
+    ) -> SubmissionResult | None:
         job = self._search.find(order.claim, order.body, found.claim, forced=forced)
         if job is not None:
             return self._bind_or_hold(found, job)
@@ -275,7 +281,7 @@ class Submitter:
         if not self._has_unique_name(order):
             # Until then the request may still be accepted, or its job be missing from listings.
             if ripe is not None and now <= ripe:
-                return Settlement(found.claim, until=ripe, now=now)
+                return SubmissionResult(found.claim, until=ripe, now=now)
             # Look twice: a single incomplete listing must not pass for the job's absence.
             self._clock.sleep(self._bounds.look_again)
             job = self._search.find(order.claim, order.body, found.claim, forced=forced)
@@ -286,7 +292,7 @@ class Submitter:
         unanswered = found.claim.unanswered + 1
         if unanswered >= MAX_UNANSWERED and not forced:
             said = f"{unanswered} requests for it were sent, and none was answered"
-            return self._hold(found.claim, found.generation, said)
+            return self._hold(found, said)
         try:
             return self._send(order, found, now, unanswered)
         except NotBegunError as error:
@@ -297,14 +303,15 @@ class Submitter:
 
     def _settles_at(self, claim: Claim) -> datetime | None:
         """Return the time after which an unlisted job can never appear; None if no request was sent."""
-        return claim.fence and claim.fence + self._bounds.executes + self._bounds.visible
+        expiry = claim.credential_expiry
+        return expiry and expiry + self._bounds.executes + self._bounds.visible
 
-    # Steps 4 to 6: mint a credential, write the claim, send one create.
+    # Steps 4 to 7: mint a credential, write the claim, check the store, send one create.
 
     def _send(
         self, order: Order, found: Versioned | None, now: datetime, unanswered: int = 0
-    ) -> Settlement | None:
-        """Run steps 4 to 7; return None if another reconciler wrote the claim first."""
+    ) -> SubmissionResult | None:
+        """Run steps 4 to 8; return None if another reconciler wrote the claim first."""
         number = order.claim.id.attempt
         # The plan had this attempt because its job existed: without the job, sending would pass the limit.
         if order.attempts is not None and number > order.attempts:
@@ -315,22 +322,24 @@ class Submitter:
         # Wait for the quota before the credential is minted: a long wait would outlast it.
         self._quota.begin()
         started = self._clock.monotonic()
-        credential = self._fence.mint()
-        # A fence in the past would permit a second create while this request can still make a job.
+        credential = self._ports.credentials.mint()
+        # An expiry in the past would permit a second create while this request can still make a job.
         if credential.expires <= now:
             raise ServiceError(
                 f"the credential for the create ended at {credential.expires:%Y-%m-%d %H:%M:%S} UTC already, "
                 "by the service's own clock",
                 hint='nothing was sent: check "endpoints" in reconciler.yaml, and any proxy between',
             )
-        request_id = base64.b32encode(self._chance(_REQUEST_ID_BYTES)).decode("ascii").rstrip("=").lower()
+        request_id = (
+            base64.b32encode(self._ports.chance(_REQUEST_ID_BYTES)).decode("ascii").rstrip("=").lower()
+        )
         before = found.claim if found else order.claim
         pending = replace(
             order.claim,
             state=ClaimState.PENDING,
             commit=before.commit,
-            tries=(*before.tries, request_id)[-MAX_TRIES:],
-            fence=credential.expires,
+            request_ids=(*before.request_ids, request_id)[-MAX_REQUEST_IDS:],
+            credential_expiry=credential.expires,
             refusals=before.refusals,
             unanswered=unanswered,
             owner=self._owner,
@@ -340,7 +349,7 @@ class Submitter:
         mine = self._put(pending, found.generation if found else 0)
         if mine is None:
             return None
-        # As late as possible: in a bucket that was just emptied, no claim shows the requests of others.
+        # Just before the request: in a bucket that was just emptied, no claim shows the requests of others.
         self._claims.check(runs=1)
         answer = self._create(order, order.body(request_id), credential, started)
         return self._record(order, mine, answer)
@@ -356,10 +365,10 @@ class Submitter:
                 # Counts as refused: the service would have refused this create like those before it.
                 said = "the service took no more submissions a moment before this one was sent"
                 return Refused(USED_UP, "RESOURCE_EXHAUSTED", said, left)
-            # The process may have been suspended: a late create could arrive after its fence.
+            # The process may have been suspended: a late create could arrive after the expiry.
             if self._clock.monotonic() > until:
                 break
-            # Always the credential that the claim names: a newer one would outlive the recorded fence.
+            # Always the credential that the claim names: a newer one would outlive the recorded expiry.
             answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)
             self._quota.answered(answer)
             # After any byte left, a repetition could make a second job.
@@ -367,12 +376,12 @@ class Submitter:
                 break
         return answer
 
-    # Step 7: write the result to the claim.
+    # Step 8: write the result to the claim.
 
-    def _record(self, order: Order, mine: Versioned, answer: Answer) -> Settlement | None:
+    def _record(self, order: Order, mine: Versioned, answer: Answer) -> SubmissionResult | None:
         match answer:
             case Created(created):
-                return self._bind(mine.claim, mine.generation, created)
+                return self._bind(mine, created)
             case Refused(message=message):
                 return self._reject(mine, message, answer)
             case NotSent(message):
@@ -382,27 +391,27 @@ class Submitter:
                 return self._reject(mine, message, None) if job is None else self._bind_or_hold(mine, job)
             case Taken(message) | Unknown(message):
                 # A job may exist or still appear: the claim stays PENDING, and no other request is sent.
-                return Settlement(mine.claim, until=self._settles_at(mine.claim), said=message)
+                return SubmissionResult(mine.claim, until=self._settles_at(mine.claim), cause=message)
 
-    def _bind_or_hold(self, found: Versioned, job: ActualJob | Mismatch) -> Settlement | None:
+    def _bind_or_hold(self, found: Versioned, job: ActualJob | Mismatch) -> SubmissionResult | None:
         if isinstance(job, ActualJob):
-            return self._bind(found.claim, found.generation, job)
+            return self._bind(found, job)
         resource = job.job.resource
         why = f"{resource} has its name or labels, and {job.why}"
-        return self._hold(found.claim, found.generation, why, resource)
+        return self._hold(found, why, resource)
 
-    def _bind(self, claim: Claim, generation: int, job: ActualJob) -> Settlement | None:
-        written = self._put(replace(bound(claim, job), owner=self._owner), generation)
-        return Settlement(written.claim, job) if written else None
+    def _bind(self, found: Versioned, job: ActualJob) -> SubmissionResult | None:
+        written = self._put(replace(bound(found.claim, job), owner=self._owner), found.generation)
+        return SubmissionResult(written.claim, job) if written else None
 
-    def _hold(self, claim: Claim, generation: int, why: str, odd: str = "") -> Settlement | None:
+    def _hold(self, found: Versioned, why: str, odd: str = "") -> SubmissionResult | None:
         held = replace(
-            claim, state=ClaimState.HELD, error=_short(why), odd=odd, unanswered=0, owner=self._owner
+            found.claim, state=ClaimState.HELD, error=_short(why), odd=odd, unanswered=0, owner=self._owner
         )
-        written = self._put(held, generation)
-        return Settlement(written.claim) if written else None
+        written = self._put(held, found.generation)
+        return SubmissionResult(written.claim) if written else None
 
-    def _reject(self, mine: Versioned, message: str, answer: Refused | None) -> Settlement | None:
+    def _reject(self, mine: Versioned, message: str, answer: Refused | None) -> SubmissionResult | None:
         now = self._claims.read(mine.claim.id).now
         refusals = mine.claim.refusals + 1
         quota = answer if answer is not None and answer.status == USED_UP else None
@@ -415,7 +424,7 @@ class Submitter:
             unanswered=0,
         )
         written = self._put(rejected, mine.generation)
-        return Settlement(written.claim, now=now) if written else None
+        return SubmissionResult(written.claim, now=now) if written else None
 
     def _put(self, claim: Claim, generation: int) -> Versioned | None:
         """Write a claim, with retries; return None if another reconciler wrote it first."""
@@ -446,12 +455,13 @@ class Submitter:
 
 def bound(claim: Claim, job: ActualJob) -> Claim:
     """Return the claim, bound to a job."""
-    request_id = job.labels.get(TRY, "")
+    request_id = job.labels.get(REQUEST_ID, "")
+    is_known = not request_id or request_id in claim.request_ids
     return replace(
         claim,
         state=ClaimState.BOUND,
-        tries=claim.tries if request_id in claim.tries or not request_id else (*claim.tries, request_id),
-        fence=None,
+        request_ids=claim.request_ids if is_known else (*claim.request_ids, request_id),
+        credential_expiry=None,
         resource=job.resource,
         ended=job.state if job.state.ended else None,
         gone=False,

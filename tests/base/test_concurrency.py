@@ -8,11 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from waiting import PATIENCE
 
 from reconciler.base.concurrency import MOST, RunTasks, run_concurrently, run_in_order
-
-LONG = 60.0
-"""Seconds after which something that should have happened never will."""
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def test_so_many_are_under_way_and_no_more() -> None:
         with lock:
             now += 1
             most = max(most, now)
-        met.wait(LONG)
+        met.wait(PATIENCE)
         with lock:
             now -= 1
 
@@ -54,8 +52,8 @@ def test_after_an_error_what_was_begun_ends_and_nothing_else_begins() -> None:
     failing, failed, ended = threading.Event(), list[threading.Thread](), list[str]()
 
     def slow() -> None:
-        failing.wait(LONG)
-        failed[0].join(LONG)
+        failing.wait(PATIENCE)
+        failed[0].join(PATIENCE)
         ended.append("slow")
 
     def fails() -> None:
@@ -75,7 +73,7 @@ def test_who_goes_no_further_begins_no_other() -> None:
         def run() -> int:
             begun.append(number)
             if number == 2:
-                held.wait(LONG)
+                held.wait(PATIENCE)
             return number
 
         return run
@@ -86,7 +84,7 @@ def test_who_goes_no_further_begins_no_other() -> None:
     answers.close()  # type: ignore[attr-defined]  # it is a generator
     held.set()
     for thread in threading.enumerate()[before:]:
-        thread.join(LONG)
+        thread.join(PATIENCE)
     assert begun in ([0, 1], [0, 1, 2])
 
 
@@ -97,7 +95,7 @@ def test_an_interrupt_is_raised_at_once_and_begins_no_other() -> None:
         begun.append(number)
         if len(begun) == 5:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        held.wait(LONG)
+        held.wait(PATIENCE)
         return number
 
     before = set(threading.enumerate())
@@ -109,5 +107,5 @@ def test_an_interrupt_is_raised_at_once_and_begins_no_other() -> None:
     assert all(thread.daemon for thread in mine), "the process's end would wait for them"
     held.set()
     for thread in mine:
-        thread.join(LONG)
+        thread.join(PATIENCE)
     assert len(begun) == 5

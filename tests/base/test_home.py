@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pytest
 from held_service import HeldService
 from repository import Repository
-from watching import until
+from waiting import PATIENCE, until
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest
@@ -1039,7 +1039,7 @@ def test_showing_hostile_database_takes_little_memory(tmp_path: Path) -> None:
         "print(contents_of(Path(sys.argv[1])).problem)"
     )
     command = [sys.executable, "-P", "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "it can't be read" in done.stdout
 
 
@@ -1062,7 +1062,7 @@ def test_database_that_asks_for_large_cache_is_shown_in_little_memory(tmp_path: 
     )
     # Not ru_maxrss: on Linux it counts the memory of the process that started this one, too.
     command = [sys.executable, "-P", "-c", MEMORY, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     jobs, peak = done.stdout.splitlines()
     assert jobs == "{'QUEUED': 70000}"
     assert int(peak) < 70 * 1024

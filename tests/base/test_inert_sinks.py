@@ -108,7 +108,7 @@ def live_table(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINKS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=texts)
 @example(text="::error file=a::owned")
 @example(text="a\n::set-env name=PATH::owned\n##[error]owned")
@@ -128,7 +128,7 @@ def test_no_line_acts(name: str, text: str) -> None:
 
 
 @given(text=texts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_annotations_are_one_command_each(text: str) -> None:
     """They are commands: exactly those that are meant, and none within them."""
     told = validation_github(1, [problem(text), problem(text)])

@@ -21,7 +21,7 @@ from reconciler.google.object_store import ensure_bucket
 from reconciler.google.session import Session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
-from reconciler.model.job import KEY, TRY
+from reconciler.model.job import KEY, REQUEST_ID
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import labels_of
@@ -68,12 +68,12 @@ def fill(root: Path, home: Path) -> int:
     session = Session(config, environment, connection)
     with mock.patch("os.fsync"):
         ensure_bucket(connection, environment.claims_bucket)
-        session.claims.found()
+        session.claims.prepare()
         claims: dict[str, Claim] = {}
         for job in desired.jobs:
             id = ClaimId(label_of(job.identity))
             mark = f"{len(claims):026}"
-            labels = {**labels_of(job, config.source, "", id, ""), TRY: mark}
+            labels = {**labels_of(job, config.source, "", id, ""), REQUEST_ID: mark}
             body = request_body(job, desired, environment.staging_bucket, job.job_name, labels)
             session.engine(job.manifest.api_version).create(job.manifest.kind, body, {})
             claims[id.key] = _claim(job, id, mark)
@@ -99,8 +99,8 @@ def _claim(job: DesiredJob, id: ClaimId, mark: str) -> Claim:
         kind=manifest.kind,
         path=manifest.path,
         on_delete=manifest.reconcile.on_delete,
-        tries=(mark,),
-        fence=datetime.now(UTC),
+        request_ids=(mark,),
+        credential_expiry=datetime.now(UTC),
         rerun=rerun_digest(manifest.reconcile.rerun),
         owner=f"process {os.getpid()} on a machine",
     )

@@ -33,7 +33,7 @@ def measured(root: Path, passes: int) -> dict[str, Any]:
     before: Pass | None = None
     for number in range(1, passes + 1):
         began = time.process_time()
-        turn = run_pass(checkout, cache, before, lambda: True, lambda line: None)
+        turn = run_pass(checkout, cache, before)
         cpu.append(time.process_time() - began)
         assert turn.error is None, turn.error
         before = turn

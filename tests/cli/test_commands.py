@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 from argparse import Namespace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from planning import bound_to, claim_on, run_of, wanted
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.cli.progress import progress
 from reconciler.model.claim import ClaimState
-from reconciler.model.job import TRY, ActualJob, State
+from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.ports import Credential, Unknown
 
 
@@ -97,7 +98,7 @@ def test_a_stranger_of_the_same_name_is_not_taken_for_the_job(
 
     def a_stranger_comes() -> None:
         mine = only(commands)
-        stranger = jobs.add({**mine.body, "labels": {**mine.labels, TRY: "unknown"}})
+        stranger = jobs.add({**mine.body, "labels": {**mine.labels, REQUEST_ID: "unknown"}})
         becomes(commands, stranger, other)
         becomes(commands, mine, own)
 
@@ -130,7 +131,7 @@ def test_waiting_settles_an_unknown_outcome_also_where_tokens_last_an_hour(comma
     def mint() -> Credential:
         return Credential({}, outside.time.now + timedelta(hours=1))
 
-    outside.fence.mint = mint  # type: ignore[method-assign]
+    outside.credentials.mint = mint  # type: ignore[method-assign]
     outside.jobs.answers = [Unknown("no answer came")]
 
     def succeeds() -> None:
@@ -351,7 +352,7 @@ def test_a_trial_is_not_taken_for_its_tuning_job(commands: Commands, labelled: b
 
 
 def test_a_name_whose_submission_is_not_settled_has_no_run(commands: Commands) -> None:
-    claim = claim_on(wanted(), ClaimState.PENDING, fence=commands.outside.time.now)
+    claim = claim_on(wanted(), ClaimState.PENDING, credential_expiry=commands.outside.time.now)
     commands.outside.claims.write(claim, 0)
     for name in ("census", wanted().job_name):
         refused = commands.run("cancel", name)
@@ -375,3 +376,16 @@ def test_no_time_that_a_service_gives_ends_the_wait(create: str, end: str) -> No
     session: Any = None
     with progress(session, Namespace(quiet=False, log_format="text"), Terminal()) as tell:
         tell((job,))
+
+
+def test_a_librarys_warning_is_not_printed_unless_python_is_asked_for_it() -> None:
+    script = (
+        "import sys, warnings; from reconciler.__main__ import main; sys.argv = ['reconciler', 'schema'];"
+        "main(); warnings.warn('of a library', RuntimeWarning)"
+    )
+    for options, shown in ([], False), (["-W", "default"], True):
+        done = subprocess.run(
+            [sys.executable, *options, "-c", script], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0
+        assert ("of a library" in done.stderr) is shown

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,10 @@ import urllib3
 from google_place import google_place
 from held_service import HeldService
 from repository import IMAGE, Repository
+from waiting import PATIENCE, until
 
 from reconciler import cli
 from reconciler.google.embedded import folder_of
-
-PATIENCE = 120.0
 
 # The writer and the storage client are those of the tests: installing them for a job takes long.
 TRAINER = """
@@ -108,14 +106,6 @@ def opened(
         assert process.stderr is not None
         process.stdout.close()
         process.stderr.close()
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 def fetched(url: str) -> Any:

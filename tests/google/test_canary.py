@@ -22,6 +22,7 @@ from held_service import HeldService
 from raw_server import Arrived, Behaviour, RawServer, answer
 from repository import Repository, Result
 from tls import Loopback, server_tls
+from waiting import PATIENCE
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest
@@ -136,7 +137,7 @@ def run(repository: Repository, *arguments: str, program: str = "", **environ: s
     """A command's result, and all that it showed anybody."""
     process = repository.start(*arguments, program=program, **environ)
     with command_lines(process) as seen:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in out + err, out + err
     return Result(process.returncode, out, err), "\n".join([out, err, *sorted(seen)])
 

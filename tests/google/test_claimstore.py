@@ -36,8 +36,8 @@ CLAIM = Claim(
     base_name="census",
     api_version="aiplatform.googleapis.com/v1",
     kind="CustomJob",
-    tries=("t" * 26,),
-    fence=datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC),
+    request_ids=("t" * 26,),
+    credential_expiry=datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC),
 )
 FULL = replace(
     CLAIM,
@@ -46,8 +46,8 @@ FULL = replace(
     path="jobs/größe 📊.yaml",
     on_delete="cancel",
     commit="c" * 40,
-    tries=("a" * 26, "b" * 26),
-    fence=datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC),
+    request_ids=("a" * 26, "b" * 26),
+    credential_expiry=datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC),
     resource="projects/1/locations/l/customJobs/2",
     ended=State.FAILED,
     labels="0011223344556677",
@@ -81,9 +81,15 @@ def put(session: Session, name: str, metadata: dict[str, str]) -> None:
     ).execute()
 
 
-def store_at(server: RawServer, *, founds: bool = False) -> ObjectClaims:
+def store_at(server: RawServer, *, may_be_new: bool = False) -> ObjectClaims:
     return ObjectClaims(
-        connected(server.url), "claims", "acme-jobs", PROJECT, LOCATION, founds=founds, environment="prod"
+        connected(server.url),
+        "claims",
+        "acme-jobs",
+        PROJECT,
+        LOCATION,
+        may_be_new=may_be_new,
+        environment="prod",
     )
 
 
@@ -146,7 +152,10 @@ def test_a_wrong_generation_is_no_version(generation: str) -> None:
         store_at(server).read(CLAIM.id)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(error=st.text(max_size=1000), path=st.text(max_size=60), owner=st.text(max_size=60))
 def test_any_text_in_a_claim_comes_back(session: Session, error: str, path: str, owner: str) -> None:
     claim = replace(CLAIM, error=error, path=path, owner=owner)
@@ -227,11 +236,11 @@ def test_all_claims_are_listed_through_all_pages(session: Session, monkeypatch: 
 @pytest.mark.fault(52)
 def test_claims_of_other_repositories_and_targets_are_not_seen(service: HeldService) -> None:
     with opened(service) as ours, opened(service, location="europe-west4") as elsewhere:
-        ours.claims.found()
+        ours.claims.prepare()
         ours.claims.write(CLAIM, 0)
         assert elsewhere.claims.listed() == {}
         assert elsewhere.claims.read(CLAIM.id).found is None
-        other = ObjectClaims(ours.connection, BUCKET, "other-jobs", "local", "local", founds=True)
+        other = ObjectClaims(ours.connection, BUCKET, "other-jobs", "local", "local", may_be_new=True)
         assert other.listed() == {}
 
 
@@ -244,18 +253,18 @@ class TestGenesis:
         with pytest.raises(ServiceError, match=r"holds no claims of acme-jobs.*has 3 runs") as caught:
             session.claims.check(3)
         assert "`reconciler init --claims --env local`" in caught.value.hint
-        session.claims.found()
-        session.claims.found()
+        session.claims.prepare()
+        session.claims.prepare()
         session.claims.check(3)
 
     def test_elsewhere_a_person_prepares_it(self, session: Session) -> None:
         claims = ObjectClaims(
-            session.connection, BUCKET, "acme-jobs", "p", "l", founds=False, environment="prod"
+            session.connection, BUCKET, "acme-jobs", "p", "l", may_be_new=False, environment="prod"
         )
         with pytest.raises(ServiceError, match="has 0 runs") as caught:
             claims.check(0)
         assert "`reconciler init --claims --env prod`" in caught.value.hint
-        claims.found()
+        claims.prepare()
         claims.check(0)
         claims.check(9)
 
@@ -282,14 +291,14 @@ class TestGenesis:
         self, session: Session, metadata: dict[str, str], told: str
     ) -> None:
         put(session, f"{FOLDER}genesis", metadata)
-        for act in (lambda: session.claims.check(0), session.claims.found):
+        for act in (lambda: session.claims.check(0), session.claims.prepare):
             with pytest.raises(ServiceError, match=told) as caught:
                 act()
             assert caught.value.hint
 
     def test_a_bucket_that_is_gone_is_told_from_one_that_is_empty(self, session: Session) -> None:
-        claims = ObjectClaims(session.connection, "no-such-bucket", "acme-jobs", "p", "l", founds=False)
-        for act in (lambda: claims.check(0), claims.listed, claims.found, lambda: claims.write(CLAIM, 0)):
+        claims = ObjectClaims(session.connection, "no-such-bucket", "acme-jobs", "p", "l", may_be_new=False)
+        for act in (lambda: claims.check(0), claims.listed, claims.prepare, lambda: claims.write(CLAIM, 0)):
             with pytest.raises(ServiceError, match="there is no claims bucket no-such-bucket") as caught:
                 act()
             assert "reconciler init --claims" in caught.value.hint
@@ -352,11 +361,11 @@ OUTAGES = {
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES)
 def test_an_outage_is_told_with_what_to_do_and_is_never_an_absent_claim(outage: Behaviour) -> None:
     with served(outage).running() as server:
-        store = store_at(server, founds=True)
+        store = store_at(server, may_be_new=True)
         acts = [
             lambda: store.read(CLAIM.id),
             lambda: store.write(CLAIM, 0),
-            store.found,
+            store.prepare,
             lambda: store.check(0),
         ]
         for act in acts:
@@ -370,7 +379,7 @@ def test_an_outage_is_told_with_what_to_do_and_is_never_an_absent_claim(outage: 
 @pytest.mark.parametrize("outage", sorted(set(OUTAGES) - {"no listing"}))
 def test_a_listing_that_fails_is_no_empty_one(outage: str) -> None:
     with served(OUTAGES[outage]).running() as server, pytest.raises(ServiceError) as caught:
-        store_at(server, founds=True).listed()
+        store_at(server, may_be_new=True).listed()
     assert caught.value.hint
 
 
@@ -479,7 +488,9 @@ def test_what_a_newer_service_adds_to_its_answers_does_no_harm() -> None:
 
 
 def test_the_longest_claim_can_be_written_and_read(session: Session) -> None:
-    longest = replace(FULL, path="📊" * 5000, error="\0" * 1000, owner='"' * 5000, tries=("t" * 26,) * 20)
+    longest = replace(
+        FULL, path="📊" * 5000, error="\0" * 1000, owner='"' * 5000, request_ids=("t" * 26,) * 20
+    )
     written = session.claims.write(longest, 0)
     assert written is not None
     assert written.claim == longest
@@ -489,7 +500,7 @@ def test_the_longest_claim_can_be_written_and_read(session: Session) -> None:
 def test_the_official_client_reads_what_was_written(
     service: HeldService, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.claims.found()
+    session.claims.prepare()
     written = session.claims.write(FULL, 0)
     assert written is not None
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", service.url)

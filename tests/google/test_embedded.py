@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from held_service import HeldService
-from noted_locks import LONG, Meeting
+from noted_locks import Meeting
+from waiting import PATIENCE
 
 import reconciler
 from reconciler.base.concurrency import call_all
@@ -157,13 +158,13 @@ def test_a_copy_that_another_thread_reads_stays(home: Path, monkeypatch: pytest.
     def handled(application: Application, request: Request) -> Response:
         if not begun.is_set():
             begun.set()
-            assert renewed.wait(LONG)
+            assert renewed.wait(PATIENCE)
         return handle(application, request)
 
     monkeypatch.setattr(Application, "handle", handled)
 
     def renew() -> int:
-        assert begun.wait(LONG)
+        assert begun.wait(PATIENCE)
         copies.now += 100
         try:
             return service.send(LISTING).status
@@ -224,7 +225,7 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
 ) -> None:
     """Else who is about to ask it would find none."""
     send, asked = DirectTransport.send, list[str]()
-    both, first_done = threading.Barrier(2, timeout=LONG), threading.Event()
+    both, first_done = threading.Barrier(2, timeout=PATIENCE), threading.Event()
 
     def sending(transport: DirectTransport, request: HttpRequest) -> HttpResponse:
         asked.append(request.url)
@@ -235,7 +236,7 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
             return HttpResponse(200, {}, b"{}")
         both.wait()
         if who == "late":
-            assert first_done.wait(LONG)
+            assert first_done.wait(PATIENCE)
         raise NotSentError("nobody is there any more")
 
     def ask(who: str) -> int:

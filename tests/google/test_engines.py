@@ -12,10 +12,10 @@ from reconciler.google.engines import Engine, api_versions, engine_class
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 ENGINE = """
-from reconciler.google.vertex_ai import AiPlatformEngine
+from reconciler.google.vertex_ai import VertexAi
 
 
-class SlurmEngine(AiPlatformEngine):
+class SlurmEngine(VertexAi):
     @staticmethod
     def manifest_schema(kind):
         spec = {"type": "object", "properties": {"script": {"type": "string"}}}

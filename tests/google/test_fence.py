@@ -76,7 +76,7 @@ def error(status: int, word: str) -> Behaviour:
 def test_a_generated_token_is_good_until_it_ends_and_then_for_nothing(service: HeldService) -> None:
     with opened(service) as session:
         before = service.now()
-        first, second = session.fence.mint(), session.fence.mint()
+        first, second = session.credentials.mint(), session.credentials.mint()
         assert first.headers != second.headers
         lifetime = session.bounds.lifetime
         assert lifetime <= first.expires - before <= lifetime + timedelta(seconds=60)
@@ -333,7 +333,7 @@ def google_session(service: HeldService, **environment: Any) -> Iterator[Session
 
 def test_on_google_the_submitters_tokens_are_used_where_one_is_named(cloud: HeldService) -> None:
     with google_session(cloud, submitter=SUBMITTER) as session:
-        credential = session.fence.mint()
+        credential = session.credentials.mint()
         assert cloud.token not in credential.headers["Authorization"]
         assert timedelta(0) < credential.expires - cloud.now() <= 5 * MINUTES + timedelta(seconds=1)
         assert isinstance(session.jobs.create(AIPLATFORM_V1, "CustomJob", BODY, credential), Created)
@@ -341,7 +341,7 @@ def test_on_google_the_submitters_tokens_are_used_where_one_is_named(cloud: Held
 
 def test_on_google_without_a_submitter_ones_own_token_is_used(cloud: HeldService) -> None:
     with google_session(cloud) as session:
-        credential = session.fence.mint()
+        credential = session.credentials.mint()
         assert credential.headers["authorization"] == f"Bearer {cloud.token}"
         assert 59 * MINUTES < credential.expires - cloud.now() < 61 * MINUTES
         assert isinstance(session.jobs.create(AIPLATFORM_V1, "CustomJob", BODY, credential), Created)

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from held_service import HeldService
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opened import LOCATION, PROJECT, connected, opened
 from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
+from waiting import patience
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
@@ -93,7 +94,7 @@ def error(status: int, word: str, message: str = "no", **headers: str) -> Behavi
 
 def test_what_is_created_is_listed_read_and_cancelled(session: Session) -> None:
     jobs = session.jobs
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     made = {}
     for version, kind, body in (
         (AIPLATFORM_V1, "CustomJob", custom_job("census_1", **labels())),
@@ -119,7 +120,7 @@ def test_what_is_created_is_listed_read_and_cancelled(session: Session) -> None:
 
 @pytest.mark.fault(52)
 def test_runs_are_this_repositorys_and_a_key_is_anybodys(session: Session) -> None:
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     for name, source in (("a_1", "acme-jobs"), ("a_2", "other-jobs")):
         session.jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(name, **labels(source)), credential)
     assert [job.job_name for job in session.jobs.runs()] == ["a_1"]
@@ -129,16 +130,16 @@ def test_runs_are_this_repositorys_and_a_key_is_anybodys(session: Session) -> No
 def test_only_ml_jobs_have_a_resource_name_before_they_are(session: Session) -> None:
     assert session.jobs.named(AIPLATFORM_V1, "CustomJob", "census_1") is None
     name = session.jobs.named(ML_V1, "Job", "census_1")
-    created = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.fence.mint())
+    created = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.credentials.mint())
     assert isinstance(created, Created)
     assert created.job.resource == name
-    again = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.fence.mint())
+    again = session.jobs.create(ML_V1, "Job", ml_job("census_1"), session.credentials.mint())
     assert isinstance(again, Taken)
 
 
 @pytest.mark.fault(5, 8)
 def test_a_create_carries_its_credential_and_no_other(service: HeldService, session: Session) -> None:
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     service.ahead += timedelta(hours=1)
     late = session.jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), credential)
     assert isinstance(late, Refused)
@@ -213,7 +214,7 @@ def test_whatever_does_not_certainly_refuse_or_name_a_job_is_unknown(fate: Behav
 @pytest.mark.fault(2)
 def test_a_create_whose_answer_never_comes_is_unknown() -> None:
     with RawServer([silence]).running() as server:
-        engine = engine_class(AIPLATFORM_V1)(connected(server.url, timeout=0.3))
+        engine = engine_class(AIPLATFORM_V1)(connected(server.url, timeout=patience(0.3)))
         jobs = EngineJobs("acme-jobs", lambda version: engine, [AIPLATFORM_V1])
         assert isinstance(jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL), Unknown)
     assert len(server.arrived) == 1
@@ -304,7 +305,6 @@ def a_body(value: Any) -> bytes:
     return json.dumps(value).replace(f'"{HUGE}"', "9" * 5000).encode()
 
 
-@settings(deadline=None)
 @given(STATUSES, HEADERS, LIKELY)
 def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     status: int, headers: dict[str, str], value: Any
@@ -313,7 +313,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     jobs = EngineJobs("acme-jobs", lambda version: engine_class(version)(CONNECTION), [AIPLATFORM_V1, ML_V1])
     made = jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL)
     assert isinstance(made, Unknown | (Created if status < 300 else Refused | Taken))
-    store = ObjectClaims(CONNECTION, "claims", "acme-jobs", PROJECT, LOCATION, founds=False)
+    store = ObjectClaims(CONNECTION, "claims", "acme-jobs", PROJECT, LOCATION, may_be_new=False)
     for act in (
         jobs.runs,
         lambda: jobs.with_key(ML_V1, "Job", "k"),
@@ -321,7 +321,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
         lambda: jobs.read(ML_V1, "Job", f"projects/{PROJECT}/jobs/census"),
         lambda: store.check(0),
         lambda: store.listed(),
-        store.found,
+        store.prepare,
         lambda: store.read(ClaimId("k")),
     ):
         # An answer, or what the commands tell with its hint; and of an error that it was one.

@@ -24,7 +24,7 @@ from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.client import ApiError, Connection, Endpoint
 from reconciler.google.engines import EngineJobs
-from reconciler.google.incremental import LASTS, LEAST_MARGIN, IncrementalRuns, KnownRuns, Memory
+from reconciler.google.incremental import LASTS, LEAST_MARGIN, KnownRuns, TargetMemory
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
@@ -121,7 +121,7 @@ class Looks(RuleBasedStateMachine):
 
 
 TestLooks = Looks.TestCase
-TestLooks.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestLooks.settings = settings(max_examples=40, stateful_step_count=25)
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ CLAIM = Claim(
     base_name="census",
     api_version=AIPLATFORM_V1,
     kind="CustomJob",
-    tries=("t" * 26,),
+    request_ids=("t" * 26,),
     resource="projects/1/locations/l/customJobs/2",
 )
 FOLDER = "reconciler/claims/acme-jobs/p/l/"
@@ -305,18 +305,17 @@ class Bucket:
         self.items[claim.id] = generation, json.dumps(claim_json(claim))
 
 
-def test_a_claim_that_is_the_same_is_not_read_again() -> None:
-    bucket, memory = Bucket(), Memory()
+def test_each_listing_remembers_the_runs_that_must_exist_and_missing_claims() -> None:
+    bucket, memory = Bucket(), TargetMemory()
     connection = Connection(Endpoint(bucket, dict, "p", "l", {"storage": "http://localhost/"}))
-    claims = ObjectClaims(connection, "b", "acme-jobs", "p", "l", founds=True, known=memory.claims)
+    claims = ObjectClaims(connection, "b", "acme-jobs", "p", "l", may_be_new=True, known=memory.claims)
     ended = replace(CLAIM, id=ClaimId("e" * 52), ended=State.FAILED)
     bucket.put(CLAIM, 1)
     bucket.put(ended, 1)
     first = claims.listed()
     assert [found.claim for found in first.values()] == [CLAIM, ended]
     assert memory.claims.named == {(AIPLATFORM_V1, CLAIM.resource)}
-    again = claims.listed()
-    assert all(again[id] is first[id] for id in first)
+    assert claims.listed() == first
     changed = replace(CLAIM, owner="another")
     for generation in (2, 2):  # and once where somebody has changed no more than what the metadata says
         bucket.put(changed, generation)
@@ -327,14 +326,6 @@ def test_a_claim_that_is_the_same_is_not_read_again() -> None:
     bucket.items.pop(ended.id)
     assert list(claims.listed()) == [CLAIM.id]
     assert memory.claims.vanished
-
-
-class Clock:
-    def monotonic(self) -> float:
-        return 0.0
-
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError("it waits")
 
 
 @pytest.fixture
@@ -354,9 +345,8 @@ def test_both_services_list_by_time(held: HeldService, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Connection, "get", noting)
     with opened(held) as session:
-        memory = Memory()
-        seen = IncrementalRuns(memory, Clock(), session.bounds)
-        jobs = EngineJobs("acme-jobs", session.engine, [AIPLATFORM_V1, ML_V1], seen)
+        memory = TargetMemory()
+        jobs = EngineJobs("acme-jobs", session.engine, [AIPLATFORM_V1, ML_V1], memory, session.bounds)
         labels = {SOURCE: "acme-jobs", KEY: "k"}
         _create(session, labels)
         held.ahead += timedelta(hours=1)
@@ -391,7 +381,7 @@ def _create(session: Session, labels: dict[str, str], name: str = "old") -> None
     custom = {"displayName": name, "labels": labels, "jobSpec": {"workerPoolSpecs": [pool]}}
     training = {"region": "l", "scaleTier": "BASIC", "pythonModule": "m", "runtimeVersion": "2.11"}
     training["packageUris"] = ["gs://acme/task.tar.gz"]  # type: ignore[assignment]
-    credential = session.fence.mint()
+    credential = session.credentials.mint()
     session.jobs.create(AIPLATFORM_V1, "CustomJob", custom, credential)
     session.jobs.create(
         ML_V1, "Job", {"jobId": name, "trainingInput": training, "labels": labels}, credential
@@ -417,7 +407,7 @@ class Other:
 
 
 def jobs_of(engine: Any, version: str, bounds: Bounds = GOOGLE_BOUNDS) -> EngineJobs:
-    return EngineJobs("acme-jobs", lambda _: engine, [version], IncrementalRuns(Memory(), Clock(), bounds))
+    return EngineJobs("acme-jobs", lambda _: engine, [version], TargetMemory(), bounds)
 
 
 def test_an_engine_of_another_package_lists_all_each_time() -> None:
@@ -435,8 +425,8 @@ def test_a_run_may_appear_as_late_as_its_service_says() -> None:
 
 
 @contextmanager
-def remembering(
-    root: Path, memory: Memory, source: str = "acme-jobs", home: str = "home"
+def opened_memory(
+    root: Path, memory: TargetMemory, source: str = "acme-jobs", home: str = "home"
 ) -> Iterator[Session]:
     config = from_document(root, {"source": source})
     environ = {"RECONCILER_HOME": str(root / home)}
@@ -445,16 +435,17 @@ def remembering(
 
 
 def test_sessions_of_one_target_share_what_they_have_seen(held: HeldService) -> None:
-    memory, root = Memory(), held.home.parent
+    memory, root = TargetMemory(), held.home.parent
     with opened(held) as session:
-        session.claims.found()
+        session.claims.prepare()
         session.claims.write(CLAIM, 0)
-    with remembering(root, memory) as session:
+    with opened_memory(root, memory) as session:
         first = session.ports.claims.listed()
         assert session.ports.jobs.runs() == ()
-    with remembering(root, memory) as session:
-        assert session.ports.claims.listed()[CLAIM.id] is first[CLAIM.id]
+    with opened_memory(root, memory) as session:
+        assert memory.claims.ids == {CLAIM.id}
+        assert session.ports.claims.listed() == first
     for others in ({"source": "other-jobs"}, {"home": "elsewhere"}):
-        with remembering(root, memory, **others) as session:
+        with opened_memory(root, memory, **others) as session:
             assert session.claims.listed() == {}
         assert not memory.claims.vanished, "another target's claims were never there"

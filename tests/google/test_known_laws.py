@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from reconciler.manifests import fast_validate, schemas
-from reconciler.manifests.cache import AS_IS, KnownDocument, KnownFile, digest_of
+from reconciler.manifests.cache import DEFAULT_POLICY, KnownDocument, KnownFile, digest_of
 from reconciler.manifests.examine import ExaminedFile, examine
 from reconciler.manifests.fast_validate import known_files
 from reconciler.manifests.files import ManifestFile, Signature
@@ -39,8 +39,8 @@ def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> KnownFile |
 def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:
     """A file as the close look sees it; packages aside, which other files decide about."""
 
-    def folder_of(place: str, written: str) -> PackageFolder:
-        return PackageFolder(Path(place), written, Path("/repository"))
+    def folder_of(file: ManifestFile, written: str) -> PackageFolder:
+        return PackageFolder(Path(file.place), written, Path("/repository"))
 
     found = examine(NO_FILE, data, filled, folder_of)
     for job in found.jobs:
@@ -56,7 +56,7 @@ def named(document: KnownDocument) -> tuple[str, ...]:
         document.kind,
         document.name,
         document.spec,
-        reconcile=document.reconcile or AS_IS,
+        reconcile=document.reconcile or DEFAULT_POLICY,
     )
     return tuple((each, label_of(each)) for each in identities(manifest, manifest.spec, ""))
 
@@ -134,7 +134,7 @@ ODD_VALUES: list[Any] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) -> None:
     """Good manifests with values exchanged or taken away, however they are written."""
@@ -148,7 +148,7 @@ def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) ->
     compare(data.draw(written(value)).encode(), data.draw(st.sampled_from([frozenset(), FILLED])))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_no_text_makes_the_quick_look_say_more_than_the_close_one(data: st.DataObject) -> None:
     text = json.dumps(data.draw(st.sampled_from(list(GOOD.values()))), indent=1)
@@ -208,7 +208,7 @@ def test_jobs_of_other_engines_are_not_known(monkeypatch: pytest.MonkeyPatch) ->
 
 @example([b"", b"no manifest", json.dumps(GOOD["Job"]).encode()])
 @given(st.lists(st.sampled_from([json.dumps(value).encode() for value in GOOD.values()] + [b"a: [", b"{}"])))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_many_files_at_once_are_known_as_each_for_itself(contents: list[bytes]) -> None:
     found = known_files({digest_of(data): data for data in contents})
     assert [found.get(digest_of(data)) for data in contents] == [known_file(data) for data in contents]

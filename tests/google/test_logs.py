@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from held_service import HeldService
 from repository import Repository, Result
+from waiting import PATIENCE, until
 
 from reconciler import cli
 from reconciler.base.errors import NotFoundError
@@ -23,7 +23,6 @@ from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.state.records import UNFINISHED, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
 
-PATIENCE = 60.0
 NOW = datetime.now(UTC)
 
 HEAD = """
@@ -148,13 +147,6 @@ def told(result: Result) -> list[str]:
     return [line.partition("Z ")[2] for line in result.out.splitlines()]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def test_lines_of_one_replica_have_no_column_for_it(one: Job) -> None:
     write = one.run()
     write("it begins", "", at=1)
@@ -241,7 +233,7 @@ def test_trials_that_go_on_from_an_earlier_job_have_larger_numbers_than_planned(
         "trainingOutput": {"trials": [{"trialId": "10", "state": "RUNNING"}]},
     }
     job = ActualJob("r", "census_1", "ml.googleapis.com/v1", "Job", State.RUNNING, "RUNNING", body=body)
-    trials = ai_platform.MlEngine.trials(job)
+    trials = ai_platform.AiPlatformTraining.trials(job)
     logs._check_trial(10, trials, job)
     logs._check_trial(11, trials, job)
     source = logs._Part(job, {"master-replica-": 1}, trials, "", "").source()
@@ -249,7 +241,7 @@ def test_trials_that_go_on_from_an_earlier_job_have_larger_numbers_than_planned(
     assert source(LogEntry("", "INFO", "a", trial="9")) == "trial 9  "
     del tuning["resumePreviousJobId"]
     with pytest.raises(NotFoundError):
-        logs._check_trial(11, ai_platform.MlEngine.trials(job), job)
+        logs._check_trial(11, ai_platform.AiPlatformTraining.trials(job), job)
 
 
 def test_what_a_replica_is_called_and_says_does_nothing_where_it_is_shown(several: Job) -> None:

@@ -21,6 +21,7 @@ from held_service import HeldService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from noted_locks import Meeting
+from waiting import PATIENCE
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
@@ -99,7 +100,7 @@ def taken_apart(url: str) -> tuple[object, ...]:
     return parts.scheme, parts.netloc, parts.path, query, parts.fragment
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(method=st.sampled_from(sorted(NAMES)), parts=st.lists(PART, min_size=3, max_size=3), data=st.data())
 def test_jobs_are_asked_for_where_the_official_client_asks(
     method: str, parts: list[str], data: st.DataObject
@@ -124,7 +125,7 @@ def test_a_name_stays_a_part_of_the_path() -> None:
     assert (parts.path, parts.query) == ("/v1/projects/p/jobs/a%3Falt=media%23b%252F", "alt=json")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(bucket=TEXT.filter(bool), name=TEXT.filter(bool), token=st.none() | TEXT, media=st.booleans())
 def test_objects_are_asked_for_where_the_official_client_asks(
     bucket: str, name: str, token: str | None, media: bool
@@ -216,7 +217,6 @@ LIKELY = st.fixed_dictionaries(
 PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, object_store._PAGES]
 
 
-@settings(deadline=None)
 @given(
     pages=st.sampled_from(PAGES),
     items=st.lists(LIKELY | ANY, max_size=3),
@@ -234,18 +234,15 @@ def test_a_page_is_read_the_same_whichever_road_it_takes(
 
 
 def quickly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
-    items, token = pages.page(body)
-    return pages.read(items), token
+    return pages.read(body)
 
 
 def slowly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
-    items, token = pages._lenient_page(object_of(body))
-    return pages._lenient_items(json.loads(bytes(items))), token
+    return pages._read_leniently(object_of(body))
 
 
 def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    for road in ("_lenient_page", "_lenient_items"):
-        monkeypatch.setattr(Pages, road, lambda *_: pytest.fail("the slow road"))
+    monkeypatch.setattr(Pages, "_read_leniently", lambda *_: pytest.fail("the slow road"))
     job = {
         "name": "n",
         "displayName": "d",
@@ -272,7 +269,7 @@ def outcome(act: Callable[[], Any]) -> Any:
 
 
 def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() -> None:
-    meet = threading.Barrier(3, timeout=30)
+    meet = threading.Barrier(3, timeout=PATIENCE)
 
     def call(number: int, error: str = "") -> Callable[[], int]:
         def made() -> int:
@@ -306,7 +303,7 @@ def test_only_what_is_far_away_is_asked_for_in_several_threads() -> None:
     for distant in (False, True):
         notes = Notes()
         endpoint = replace(connection(notes).endpoint, distant=distant)
-        assert vertex_ai.AiPlatformEngine(Connection(endpoint)).jobs({"a": "b"}) == ()
+        assert vertex_ai.VertexAi(Connection(endpoint)).jobs({"a": "b"}) == ()
         assert notes.at_home == ([False, False] if distant else [True, True])
 
 
@@ -354,7 +351,7 @@ def test_a_client_is_built_once_for_all_threads(monkeypatch: pytest.MonkeyPatch)
 def test_threads_share_a_collection() -> None:
     """Each request is its own, whichever thread makes it."""
     count = 8
-    meet = threading.Barrier(count, timeout=30)
+    meet = threading.Barrier(count, timeout=PATIENCE)
 
     @dataclass
     class Echo:
@@ -397,5 +394,5 @@ print([name for name in ("googleapiclient", "httplib2", "google.auth") if name i
 def test_a_look_loads_no_client(tmp_path: Path) -> None:
     with HeldService(tmp_path / "home").running() as service:
         command = [sys.executable, "-c", LOOK, str(service.home)]
-        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert (told.stdout, told.stderr) == ("0\n[]\n", "")

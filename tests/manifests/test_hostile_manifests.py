@@ -117,7 +117,7 @@ def test_no_text_brings_validation_down() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=limits(60))
 
 
-@settings(max_examples=400, deadline=None, database=None)
+@settings(max_examples=400, database=None)
 @given(data=st.data())
 def validate_any_text(data: st.DataObject) -> None:
     """A good manifest with pieces put in, or nothing but pieces: problems or manifests, and no exception."""

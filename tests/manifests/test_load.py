@@ -15,9 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reconciler.base.diagnostics import Problem
-from reconciler.manifests import yaml_places, yaml_reader
-from reconciler.manifests.yaml_load import Document, load_documents
-from reconciler.manifests.yaml_scalars import MAX_INTEGER, UnclearScalarError, read_plain
+from reconciler.manifests import yaml_document, yaml_reader
+from reconciler.manifests.yaml_document import Document
+from reconciler.manifests.yaml_load import load_documents
+from reconciler.manifests.yaml_scalars import MAX_INTEGER, UnclearScalarError, plain_values
 from tests.yaml_styles import written
 
 MANIFEST = """\
@@ -103,7 +104,7 @@ def same(left: Any, right: Any) -> bool:
     ],
 )
 def test_what_all_yaml_readers_agree_on(text: str, value: Any) -> None:
-    assert same(read_plain(text), value)
+    assert same(plain_values[text], value)
 
 
 @pytest.mark.fault(38)
@@ -141,7 +142,7 @@ def test_what_all_yaml_readers_agree_on(text: str, value: Any) -> None:
 )
 def test_what_they_read_differently_is_refused_with_what_to_write(text: str, hint: str) -> None:
     with pytest.raises(UnclearScalarError) as caught:
-        read_plain(text)
+        plain_values[text]
     assert caught.value.hint == hint
 
 
@@ -181,13 +182,13 @@ WORD_LIKE = st.sampled_from(
 
 
 @pytest.mark.fault(38)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(NUMBER_LIKE | WORD_LIKE)
 def test_a_scalar_is_what_both_versions_read_or_refused(text: str) -> None:
     older, newer = _by_yaml_1_1(text), _by_yaml_1_2(text)
     has_exponent = re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+|\.[0-9]+[eE][-+]?[0-9]+", text)
     try:
-        ours = read_plain(text)
+        ours = plain_values[text]
     except UnclearScalarError:
         ours = UnclearScalarError
     if has_exponent and math.isfinite(float(text)):
@@ -233,18 +234,18 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both parsers that PyYAML may have."""
     if request.param == "pure Python":
         monkeypatch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
-        monkeypatch.setattr(yaml_places, "_Loader", yaml.SafeLoader)
+        monkeypatch.setattr(yaml_document, "_Loader", yaml.SafeLoader)
     return str(request.param)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), DOCUMENTS)
 def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, value: Any) -> None:
     text = data.draw(written(value))
     assert _sorted(loaded(text)) == _sorted(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(DOCUMENTS)
 def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
     plain = yaml.safe_dump(value, allow_unicode=True, default_style='"')
@@ -675,7 +676,7 @@ def check_loading(data: bytes) -> list[Document]:
     return documents
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
 )
@@ -688,7 +689,7 @@ def test_any_bytes_give_documents_and_problems(data: bytes) -> None:
     check_loading(data)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(mutated())
 def test_any_damage_to_a_manifest_gives_documents_and_problems(data: bytes) -> None:
     check_loading(data)
@@ -719,7 +720,7 @@ def test_the_slower_parser_reads_the_corpus_as_the_quicker_one_does(slower: Any)
         assert [document.value for document in slow_documents] == [document.value for document in documents]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(mutated())
 def test_where_both_parsers_read_they_read_the_same(data: bytes) -> None:
     documents, problems = load_documents(data, "job.yaml")

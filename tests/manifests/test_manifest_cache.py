@@ -28,7 +28,7 @@ from reconciler.base.state_dir import Home, HomeError, locate, prepare_home
 from reconciler.base.state_dir_trust import accept
 from reconciler.manifests import cache, fast_validate, files, process_pool, schemas
 from reconciler.manifests import validate as reading
-from reconciler.manifests.cache import CacheFile, KnownFile, ManifestCache, Memory, remembering
+from reconciler.manifests.cache import CacheFile, KnownFile, KnownFiles, cached_manifests
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import Validation, validate
 from reconciler.operations.load_desired import load_desired
@@ -78,8 +78,8 @@ def named(name: str, kind: str = "HyperparameterTuningJob") -> dict[str, Any]:
 
 def check(root: Path, environ: dict[str, str]) -> Validation:
     """What `validate` does."""
-    with remembering(root, NOTHING, environ) as memory:
-        return validate(root, [root / "jobs"], memory=memory, whole=True)
+    with cached_manifests(root, NOTHING, environ) as known:
+        return validate(root, [root / "jobs"], known=known, whole=True)
 
 
 def cache_of(root: Path) -> Path:
@@ -87,8 +87,9 @@ def cache_of(root: Path) -> Path:
     return file
 
 
-def loaded(root: Path, environ: dict[str, str]) -> Memory:
-    return ManifestCache(root, NOTHING, environ).load()
+def loaded(root: Path, environ: dict[str, str]) -> KnownFiles:
+    with cached_manifests(root, NOTHING, environ) as known:
+        return known
 
 
 def no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,13 +181,13 @@ def test_what_is_gone_is_forgotten_only_when_everything_was_looked_at(
     root: Path, environ: dict[str, str]
 ) -> None:
     check(root, environ)
-    with remembering(root, NOTHING, environ) as memory:
-        validate(root, [root / "jobs" / "one.yaml"], memory=memory)
+    with cached_manifests(root, NOTHING, environ) as known:
+        validate(root, [root / "jobs" / "one.yaml"], known=known)
     assert len(loaded(root, environ).files) == 3
     (root / "jobs" / "two.yaml").unlink()
     check(root, environ)
-    memory = loaded(root, environ)
-    assert (len(memory.files), len(memory.places)) == (2, 2)
+    known = loaded(root, environ)
+    assert (len(known.files), len(known.places)) == (2, 2)
 
 
 @pytest.mark.usefixtures("later")
@@ -225,9 +226,9 @@ def test_a_live_memory_is_of_one_set_of_filled_fields(root: Path) -> None:
     value = named("two", "Job")
     del value["spec"]["trainingInput"]["region"]
     write(root, "jobs/two.yaml", value)
-    memory = Memory()
+    known = KnownFiles()
     for filled, valid in ((frozenset({"region"}), True), (NOTHING, False), (frozenset({"region"}), True)):
-        found = validate(root, [root / "jobs"], filled, memory=memory, whole=True)
+        found = validate(root, [root / "jobs"], filled, known=known, whole=True)
         assert (not found.problems) is valid
 
 
@@ -235,10 +236,10 @@ def test_a_live_memory_is_of_one_set_of_filled_fields(root: Path) -> None:
 def test_a_live_memory_opens_nothing_while_nothing_changes(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = Memory()
-    first = validate(root, [root / "jobs"], memory=memory, whole=True)
+    known = KnownFiles()
+    first = validate(root, [root / "jobs"], known=known, whole=True)
     no_reading(monkeypatch)
-    assert validate(root, [root / "jobs"], memory=memory, whole=True) == first
+    assert validate(root, [root / "jobs"], known=known, whole=True) == first
 
 
 # --- What is believed -----------------------------------------------------------------------------------
@@ -246,17 +247,20 @@ def test_a_live_memory_opens_nothing_while_nothing_changes(
 
 def lie(root: Path, environ: dict[str, str]) -> None:
     """Write a cache that says something else of a file, with the key of `environ`."""
-    memory = Memory()
-    validate(root, [root / "jobs"], memory=memory)
+    known = KnownFiles()
+    validate(root, [root / "jobs"], known=known)
     text = (root / "jobs" / "one.yaml").read_text()
     other = root.parent / "other"
     write(other, "jobs/one.yaml", text.replace('"one"', '"lie"'))
-    untrue = Memory()
-    validate(other, [other / "jobs"], memory=untrue)
+    untrue = KnownFiles()
+    validate(other, [other / "jobs"], known=untrue)
     (file,) = untrue.files
-    (place,) = (place for place in memory.places if place.place.endswith("one.yaml"))
-    memory.remember(file, place.place, place.signature)
-    ManifestCache(root, NOTHING, environ).save(memory)
+    (place,) = (place for place in known.places if place.place.endswith("one.yaml"))
+    with cached_manifests(root, NOTHING, environ) as saved:
+        for each in (*known.places,):
+            content = known.with_digest(each.digest)
+            assert content is not None
+            saved.add(file if each is place else content, each.place, each.signature)
 
 
 @pytest.mark.usefixtures("later")
@@ -298,7 +302,13 @@ def test_a_cache_of_another_version_is_not_believed(
         checks.write_text(checks.read_text() + "\n")
         cache.fingerprint.cache_clear()
     elif part == "schemas":
-        monkeypatch.setattr(schemas, "fingerprint", lambda: b"other schemas")
+        folder = root.parent / "schemas"
+        shutil.copytree(schemas.folder(), folder)
+        monkeypatch.setattr(schemas, "folder", lambda: folder)
+        cache.fingerprint.cache_clear()
+        assert loaded(root, environ).files
+        file = folder / schemas.SETTINGS
+        file.write_bytes(file.read_bytes().replace(b'"minimum": ', b'"minimum": 2', 1))
     else:
         files_of = cache._files_of
         monkeypatch.setattr(cache, "_files_of", lambda name: [*files_of(name), ("new.py", 0, 0)])
@@ -395,6 +405,18 @@ def test_the_key_lies_in_the_users_state_folder(root: Path, environ: dict[str, s
     check(root, environ)
     assert (root.parent / "states" / "reconciler" / "key").is_file()
     assert not Path(environ["HOME"], ".local").exists()
+
+
+def test_key_is_made_when_a_cache_file_is_first_saved(root: Path, environ: dict[str, str]) -> None:
+    file = CacheFile(root, "one.bin", environ)
+    assert file.load() is None
+    assert not file.save(b"content", first=False)
+    assert not Path(environ["HOME"], ".local").exists()
+    assert file.save(b"content")
+    assert Path(environ["HOME"], ".local", "state", "reconciler", "key").is_file()
+    found = file.load()
+    assert found is not None
+    assert bytes(found) == b"content"
 
 
 # --- What stands in its way -----------------------------------------------------------------------------
@@ -611,7 +633,7 @@ def test_many_processes_find_what_one_does_whatever_becomes_of_them(
     many: Path, alone: dict[str, Any], mode: str
 ) -> None:
     found = shared(many, mode)
-    assert found.pop("started") == (0 if mode == "no forks" else 3)
+    assert found.pop("started") == (0 if mode == "no forks" else 2)
     assert found == alone
 
 
@@ -652,12 +674,12 @@ def plain(root: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
     return root
 
 
-def desired(root: Path, memory: Memory | None = None) -> list[Any]:
+def desired(root: Path, known: KnownFiles | None = None) -> list[Any]:
     """Return the jobs that a repository asks for with all their fields; by default, with the cache."""
     config = load_config(root)
     return [
         replace(job, packed=job.spec, manifest=replace(job.manifest, packed=job.manifest.spec))
-        for job in load_desired(config, config.environment(None), [], memory).jobs
+        for job in load_desired(config, config.environment(None), [], known).jobs
     ]
 
 
@@ -687,13 +709,13 @@ EDITS: dict[str, Callable[[Path], object]] = {
 def test_load_desired_sees_every_change_with_a_warm_cache(
     plain: Path, edit: Callable[[Path], object]
 ) -> None:
-    before = desired(plain, Memory())
+    before = desired(plain, KnownFiles())
     assert [job.manifest.name for job in before] == ["one", "three", "two"]
     assert [desired(plain) for _ in range(2)] == [before] * 2
     edit(plain)
     for _ in range(2):
         try:
-            expected: Any = desired(plain, Memory())
+            expected: Any = desired(plain, KnownFiles())
         except InvalidError as error:
             expected = error.problems
         try:
@@ -714,7 +736,7 @@ def test_load_desired_fills_the_defaults_of_the_settings_with_a_warm_cache(plain
         write(
             plain, "reconciler.yaml", {"environments": {"local": {"engine": "local", "defaults": defaults}}}
         )
-        expected = desired(plain, Memory())
+        expected = desired(plain, KnownFiles())
         assert [desired(plain) for _ in range(2)] == [expected] * 2
         filled = [job.spec != job.manifest.spec for job in expected]
         assert all(filled) if defaults else not any(filled)

@@ -201,7 +201,7 @@ def nasty(draw: st.DrawFn) -> bytes:
     ).encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(nasty())
 @example(b"a: 1\nb: &x 2\nc: *x\n")
 @example(b"a: {b: 1, <<: {c: 2}}\n")
@@ -228,7 +228,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_pyyaml_reads_each_accepted_document_alike(text: str) -> None:
     check_reading(text.encode())
@@ -311,7 +311,7 @@ LINES = st.tuples(
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(LINES, min_size=1, max_size=8).map("\n".join),
     st.sampled_from(["", "\n", "\n\n", "\n---", "\n..."]),
@@ -324,19 +324,19 @@ def test_lines_are_read_alike_or_not_at_all(lines: str, end: str) -> None:
     check_reading((lines + end).encode())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(mutated())
 def test_a_damaged_manifest_is_read_alike_or_not_at_all(data: bytes) -> None:
     check_reading(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from([*TOKENS, b"a", b"b: c", b": "]), max_size=15).map(b"".join))
 def test_tokens_in_any_order_are_read_alike_or_not_at_all(data: bytes) -> None:
     check_reading(data)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data(), DOCUMENTS)
 def test_a_value_in_any_style_is_read_alike(data: st.DataObject, value: Any) -> None:
     assert check_reading(data.draw(written(value)).encode())
@@ -539,8 +539,7 @@ def test_a_file_may_hold_as_many_documents_as_the_helpful_way_takes(monkeypatch:
 
 def test_what_is_remembered_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     values, lines = plain_reader.plain_values, plain_reader._lines
-    for module in ("plain_reader", "yaml_scalars"):
-        monkeypatch.setattr(f"reconciler.manifests.{module}._MOST_KEPT", 3)
+    monkeypatch.setattr("reconciler.manifests.yaml_scalars._MOST_KEPT", 3)
     values.clear()
     lines.clear()
     for number in range(10):

@@ -1069,37 +1069,6 @@ def test_outputs_have_the_promised_shape(command: str) -> None:
             del place[name + "X"]
 
 
-# What tells one set of schemas from another
-
-
-def test_a_fingerprint_is_of_the_files_of_the_kinds_and_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = schemas.fingerprint()
-    assert len(first) == 32
-    folder = tmp_path / "schemas"
-    shutil.copytree(SCHEMAS, folder)
-    monkeypatch.setattr(schemas, "folder", lambda: folder)
-    assert schemas.fingerprint() == first
-    (folder / schemas.ANY_KIND).write_text("{}")
-    assert schemas.fingerprint() == first
-    seen = {first}
-    names = [*schemas.KINDS.values(), schemas.SETTINGS]
-    for name in names:
-        file = folder / name
-        before = file.read_bytes()
-        file.write_bytes(before.replace(b'"minimum": ', b'"minimum": 2', 1))
-        assert file.read_bytes() != before
-        seen.add(schemas.fingerprint())
-        file.write_bytes(before)
-    assert len(seen) == 1 + len(names)
-    one, other = (folder / name for name in names[:2])
-    texts = one.read_bytes(), other.read_bytes()
-    one.write_bytes(texts[1])
-    other.write_bytes(texts[0])
-    assert schemas.fingerprint() not in seen
-
-
 def test_only_the_packages_own_objects_are_its_own() -> None:
     mine = schemas.manifest_schema(ML_V1, "Job")
     filled = schemas.manifest_schema(ML_V1, "Job", frozenset({"region"}))

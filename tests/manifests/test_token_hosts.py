@@ -22,6 +22,7 @@ from raw_server import Arrived, Behaviour, RawServer, answer
 from repository import Repository
 from tls import behind_tls, server_tls
 from token_server import private_key, token_server
+from waiting import PATIENCE
 from watching import watching
 
 from reconciler.base.errors import InvalidError, ServiceError
@@ -210,7 +211,7 @@ PERMITTED = {
 }
 
 
-@settings(max_examples=1000, deadline=None)  # a first connection reads what TLS trusts
+@settings(max_examples=1000)  # a first connection reads what TLS trusts
 @given(scheme=SCHEMES, text=TEXTS, allows=st.booleans(), owner=st.sampled_from([GOOGLE, GITHUB]))
 @example(scheme="https://", text="storage.googleapis.com/", allows=False, owner=GOOGLE)
 @example(scheme="https://", text="GoogleApis.COM:443", allows=False, owner=GOOGLE)
@@ -284,7 +285,6 @@ ENTRIES = st.tuples(
 ).map("".join)
 
 
-@settings(deadline=None)
 @given(entries=st.lists(ENTRIES, max_size=4), in_file=st.booleans())
 @example(entries=["google:h", "github:h:8443"], in_file=False)
 @example(entries=["google", "github:github:8443"], in_file=True)
@@ -681,7 +681,12 @@ def test_files_of_a_checkout_name_no_credentials(tmp_path: Path, key: str, serve
         (root / name).write_text(text)
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "NO_GCE_CHECK": "true"}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", FOUND], cwd=root, env=environ, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", FOUND],
+        cwd=root,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert "no usable Google credentials" in done.stdout, done.stderr
     assert stranger.connections == 0
@@ -723,7 +728,7 @@ def test_the_metadata_server_is_asked_by_plain_http(tmp_path: Path, serve: Serve
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert f"Bearer {TOKEN}" in done.stdout, done.stdout + done.stderr
     assert not any(request.body or "authorization" in request.headers for request in server.arrived)

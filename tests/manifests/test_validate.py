@@ -224,7 +224,7 @@ def test_what_a_manifest_leaves_out_has_its_default(root: Path) -> None:
     assert (manifest.labels, manifest.package, manifest.reconcile) == ({}, None, Reconcile())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(sorted(GOOD)))
 def test_style_makes_no_difference(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str
@@ -541,7 +541,7 @@ FIELDS = sorted(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -882,7 +882,7 @@ def test_problems_are_sorted_and_told_once(root: Path) -> None:
     assert list(problems) == capped(problems)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_to_a_value_gives_problems_that_can_be_shown(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -1031,7 +1031,7 @@ def test_validating_imports_nothing_slow() -> None:
 def test_a_valid_file_needs_no_places(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second reading is for what is wrong."""
     write(root, "jobs/job.yaml", CUSTOM_JOB)
-    monkeypatch.setattr("reconciler.manifests.yaml_places._Loader", None)
+    monkeypatch.setattr("reconciler.manifests.yaml_document._Loader", None)
     assert len(check(root).manifests) == 1
 
 

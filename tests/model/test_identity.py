@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from reconciler.manifests.settings import Environment
 from reconciler.manifests.validate import validate
-from reconciler.operations import staged_code
 from reconciler.operations.load_desired import Desired, desired_jobs
+from reconciler.packaging import sdist
 from reconciler.packaging.sdist import Sdist, build_sdist
 from tests.yaml_styles import written
 
@@ -117,7 +117,7 @@ def spelt_otherwise(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.fault(20)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_how_a_manifest_is_written_makes_no_other_job(root: Path, data: st.DataObject) -> None:
     """Order, quotes, indentation, comments, anchors, line ends, byte order mark; and where it stands."""
@@ -138,7 +138,7 @@ def test_an_archive_of_other_bytes_makes_no_other_job(root: Path, monkeypatch: p
 
     text = json.dumps(CONTENT, ensure_ascii=False)
     before = wanted(root, text).archives
-    monkeypatch.setattr(staged_code, "build_sdist", other_archive)
+    monkeypatch.setattr(sdist, "build_sdist", other_archive)
     after = wanted(root, text).archives
     assert [*before] == [*after] == [NAME]
     assert before[NAME]().data != after[NAME]().data
@@ -214,7 +214,7 @@ TEXTS = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_si
 
 
 @pytest.mark.fault(20)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(one=TEXTS, other=TEXTS)
 def test_two_lists_of_arguments_are_the_same_job_only_if_they_are_equal(
     root: Path, one: list[str], other: list[str]
@@ -228,7 +228,7 @@ def test_two_lists_of_arguments_are_the_same_job_only_if_they_are_equal(
 
 
 @pytest.mark.fault(20)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_byte_of_the_code_makes_another_job(tmp_path_factory: Any, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(CODE)))

@@ -17,7 +17,7 @@ def run_with(own: dict[str, str]) -> ActualJob:
 
 
 def test_the_names_never_change() -> None:
-    names = (job.SOURCE, job.KEY, job.ATTEMPT, job.CODE, job.COMMIT, job.TRY)
+    names = (job.SOURCE, job.KEY, job.ATTEMPT, job.CODE, job.COMMIT, job.REQUEST_ID)
     assert " ".join(names) == (
         "reconciler-source reconciler-key reconciler-attempt reconciler-code reconciler-commit reconciler-try"
     )

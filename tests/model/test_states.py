@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opened import connected
 
-from reconciler.google.ai_platform import MlEngine
-from reconciler.google.vertex_ai import AiPlatformEngine
+from reconciler.google.ai_platform import AiPlatformTraining
+from reconciler.google.vertex_ai import VertexAi
 from reconciler.manifests import schemas
 from reconciler.model.job import ActualJob, State
 from reconciler.reporting.status import status_of
@@ -41,12 +41,12 @@ def enum(name: str, schema: str) -> set[str]:
 
 
 def vertex(word: Any) -> ActualJob:
-    engine = AiPlatformEngine(connected("http://127.0.0.1:9"))
+    engine = VertexAi(connected("http://127.0.0.1:9"))
     return engine._read("CustomJob", {"name": "projects/1/locations/l/customJobs/7", "state": word})
 
 
 def ml(word: Any) -> ActualJob:
-    return MlEngine(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
+    return AiPlatformTraining(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
 
 
 @pytest.mark.parametrize(("word", "state"), VERTEX.items())

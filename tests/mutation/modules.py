@@ -20,7 +20,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "model.job": ("model/test_labels", "model/test_naming"),
     "model.naming": ("model/test_naming", "model/test_canonical", "model/test_canonical_places"),
     "model.diff": ("model/test_diff", "submission/test_adoption", "submission/test_adoption_fields"),
-    "planning.limits": ("planning/test_brakes",),
+    "planning.limits": ("planning/test_limits",),
     "planning.comparison": _PLANS,
     "planning.drift": _PLANS,
     "planning.planner": _PLANS,

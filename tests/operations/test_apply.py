@@ -17,7 +17,7 @@ from planning import LOCAL, wanted
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
-from reconciler.model.job import ATTEMPT, TRY, ActualJob, State, labels_digest
+from reconciler.model.job import ATTEMPT, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
@@ -45,7 +45,7 @@ def applier(outside: Outside, **settings: Any) -> Applier:
 def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
     seen = observe(outside.ports)
     return make_plan(
-        LOCAL, list(jobs), seen.runs, seen.known, lambda job: body_of(job, "", {}), source="acme"
+        LOCAL, list(jobs), seen.runs, seen.claims, lambda job: body_of(job, "", {}), source="acme"
     )
 
 
@@ -84,7 +84,7 @@ def test_a_submission_is_claimed_with_all_that_the_manifest_says(outside: Outsid
         "reconciler-key": label_of(job.identity),
         "reconciler-attempt": "1",
         "reconciler-commit": "c0ffee",
-        "reconciler-try": claim.tries[0],
+        "reconciler-try": claim.request_ids[0],
     }
 
 
@@ -146,7 +146,7 @@ def test_a_quota_is_waited_for_within_patience(outside: Outside) -> None:
     jobs = [wanted(f"job-{number}") for number in range(4)]
     outside.jobs.answers = ["", Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")]
     lines: list[str] = []
-    outcomes = apply(outside, *jobs, patience=60.0, pause=15.0, tell=lines.append)
+    outcomes = apply(outside, *jobs, patience=60.0, pause=15.0, on_wait=lines.append)
     assert [outcome.status for outcome in outcomes] == [Status.APPLIED] * 4
     assert [body["displayName"] for body, _ in outside.jobs.sent] == [
         job.job_name for job in (*jobs, jobs[1])
@@ -167,7 +167,7 @@ def test_a_quota_that_stays_used_up_is_asked_for_more_and_more_seldom(outside: O
 
     outside.jobs.create = create  # type: ignore[method-assign]
     lines: list[str] = []
-    outcomes = apply(outside, *[wanted(f"job-{n}") for n in range(8)], patience=300.0, tell=lines.append)
+    outcomes = apply(outside, *[wanted(f"job-{n}") for n in range(8)], patience=300.0, on_wait=lines.append)
     assert {outcome.status for outcome in outcomes} == {Status.FAILED, Status.SKIPPED}
     # Whichever job is next: what holds up one holds up all.
     assert [round(moment - moments[0]) for moment in moments] == [0, 30, 90, 210]
@@ -244,7 +244,7 @@ def test_an_unknown_outcome_is_waited_for_as_long_as_patience_lasts(outside: Out
 def test_with_patience_it_is_settled_at_once(outside: Outside) -> None:
     outside.jobs.answers = [Unknown("?")]
     lines: list[str] = []
-    outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, tell=lines.append)
+    outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, on_wait=lines.append)
     assert told(outcomes) == [("submit", "applied", "QUEUED")]
     assert len(outside.jobs.sent) == 2
     said = "whether a job was created is not known; looking for it, 00:03:00 UTC at most"
@@ -379,8 +379,8 @@ class TestTwice:
         outside.time.now += BOUNDS.lifetime + BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
         apply(outside, job)
         younger = job_of(outside, job)
-        first, _ = claim_of_job(outside, job).tries
-        elder = outside.jobs.add({**younger.body, "labels": {**younger.labels, TRY: first}})
+        first, _ = claim_of_job(outside, job).request_ids
+        elder = outside.jobs.add({**younger.body, "labels": {**younger.labels, REQUEST_ID: first}})
         elder = replace(elder, create_time="2025-12-31T00:00:00Z")
         outside.jobs.jobs[-1] = elder
         return job, elder, younger
@@ -632,7 +632,7 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     apply(outside, job)
     failed = job_of(outside, job)
     outside.jobs.becomes(failed, State.FAILED)
-    clone = outside.jobs.add({**failed.body, "labels": {**failed.labels, ATTEMPT: "2", TRY: "other"}})
+    clone = outside.jobs.add({**failed.body, "labels": {**failed.labels, ATTEMPT: "2", REQUEST_ID: "other"}})
     plan = plan_of(outside, [job])
     assert [change.action for change in plan.changes] == ["retry"]
     outside.jobs.hidden.add(clone.resource)

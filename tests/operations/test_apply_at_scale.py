@@ -18,14 +18,16 @@ import pytest
 import urllib3
 from fault_proxy import Fault, FaultProxy, Request, Rule
 from held_service import HeldService
+from waiting import PATIENCE
 
 from reconciler.base.concurrency import MOST
 from reconciler.base.errors import ServiceError
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.plan import DesiredJob, Plan
-from reconciler.operations.apply import carry_out, settle
+from reconciler.operations.apply import Applied, carry_out
 from reconciler.operations.execute import Applier, applier_of
+from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of
@@ -69,8 +71,8 @@ class Place:
             plan = self.plan(session)
             applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
             outcomes = carry_out(session, applier, plan, NO_ORIGIN)
-            settled = settle(session, applier, self.desired, plan, outcomes, NO_ORIGIN)
-            assert settled.problems == ()
+            after = follow_up(session, self.desired, Applied(plan, NO_ORIGIN, applier, outcomes))
+            assert after.problems == ()
         return outcomes
 
     def is_at_rest(self) -> bool:
@@ -206,7 +208,7 @@ def test_an_interrupted_apply_of_many_ends_soon_and_sends_nothing_more(
             assert held.all_here.wait(120)
             process.send_signal(number)
             # Their answers are held until it has ended: it waits for none of them.
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE)
             sent = held.creates
         finally:
             process.kill()

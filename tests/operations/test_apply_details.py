@@ -19,7 +19,7 @@ from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import COMMIT, TRY, ActualJob, State
+from reconciler.model.job import COMMIT, REQUEST_ID, ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import Applier, applier_of
@@ -29,7 +29,7 @@ from reconciler.operations.submissions import unsettled_reason
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.observe import observe
-from reconciler.submission.protocol import Settlement
+from reconciler.submission.protocol import SubmissionResult
 from tests.operations.test_apply import applier, apply, body_of, claim_of_job, plan_of, told
 
 HIDDEN = "projects/acme/locations/here/customJobs/1"
@@ -79,9 +79,9 @@ class TestUpkeep:
         apply(outside, job := wanted())
         (mine,) = outside.jobs.jobs
         outside.claims.held.clear()
-        outside.claims.write(replace(outside.claims.history[0], tries=("another",)), 0)
+        outside.claims.write(replace(outside.claims.history[0], request_ids=("another",)), 0)
         assert applier(outside).upkeep([job], observe(outside.ports)) == []
-        assert mine.labels[TRY] != "another"
+        assert mine.labels[REQUEST_ID] != "another"
         assert claim_of_job(outside, job).state is ClaimState.PENDING
 
     def test_a_job_of_another_kind_with_its_mark_when_nothing_wants_it(self, outside: Outside) -> None:
@@ -141,7 +141,9 @@ def test_nothing_is_told_and_waited_for_where_the_outcome_is_known(outside: Outs
     job = wanted()
     outside.jobs.answers = ["lost"]
     apply(outside, job)
-    settled = applier(outside, patience=60.0, tell=lines.append).resubmit(job, claim_of_job(outside, job), ())
+    settled = applier(outside, patience=60.0, on_wait=lines.append).resubmit(
+        job, claim_of_job(outside, job), ()
+    )
     assert (settled.claim.state, lines, outside.time.slept) == (ClaimState.BOUND, [], [])
 
 
@@ -149,7 +151,7 @@ def test_what_is_waited_for_is_told_once(outside: Outside) -> None:
     lines: list[str] = []
     outside.jobs.answers = ["lost"]
     outside.jobs.hidden.add(HIDDEN)
-    apply(outside, wanted(), patience=60.0, pause=15.0, tell=lines.append)
+    apply(outside, wanted(), patience=60.0, pause=15.0, on_wait=lines.append)
     assert len(lines) == 1
     assert len(outside.time.slept) == 4
 
@@ -234,13 +236,13 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert unsettled_reason(Settlement(self.CLAIM, said="no answer came")) == (
+        assert unsettled_reason(SubmissionResult(self.CLAIM, cause="no answer came")) == (
             "whether a job was created is not known (no answer came): the next apply settles it"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:
         held = replace(self.CLAIM, state=ClaimState.HELD)
-        assert unsettled_reason(Settlement(held)) == (
+        assert unsettled_reason(SubmissionResult(held)) == (
             "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
         )
 
@@ -325,6 +327,6 @@ class TestApplierOfASession:
         lines: list[str] = []
         session, _ = self.session(outside)
         made = applier_of(session, Desired((), {}), NO_ORIGIN.commit_of, 7.0, lines.append)
-        made.tell("wait")
+        made.on_wait("wait")
         assert (made.patience, made.pause, lines) == (7.0, session.pause, ["wait"])
         assert session.pause != Applier(outside.ports, body_of).pause

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from waiting import PATIENCE
 
 from reconciler.cli import progress
 from reconciler.cli.progress import submitting
@@ -121,4 +122,4 @@ def test_rich_is_only_loaded_for_a_bar() -> None:
         "    listener(Standing(200, 100))\n"
         "assert 'rich' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
 from github import Auth, Github
 from github_server import GitHubServer, secondary_limit
 from repository import Repository, Result, switching_git
+
+from reconciler.base.errors import InvalidError
+from reconciler.git.commit import commit_of
+from reconciler.google.session import open_session
+from reconciler.manifests.settings import load_config
+from reconciler.operations.follow_up import FollowUp, load_or_report
+from reconciler.operations.load_desired import Desired, load_desired
 
 TOKEN = "ghs_a-token-of-the-story"
 JOB, ALL, DRIFT = "reconciler/local/", "reconciler", "reconciler drift"
@@ -306,6 +314,39 @@ def test_a_commit_that_can_not_be_applied_is_told_why_and_the_others_how_their_j
     assert story.shown(broken) == {ALL: "error"}
     assert "see `reconciler validate`" in story.said(broken, ALL)
     assert story.shown(running)[ALL] == "success"
+
+
+def test_invalid_manifests_are_reported_to_a_commit_only_if_it_stays_checked_out_while_they_load(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in story.environ.items():
+        monkeypatch.setenv(name, value)
+    story.repository.write("jobs/broken.yaml", "kind: CustomJob\n")
+    commits = [story.push("not valid")]
+    config = load_config(story.repository.root)
+    environment = config.environment(None)
+
+    def load(*, moves: bool) -> Desired:
+        if moves:
+            commits.append(story.push("another one"))
+        return load_desired(config, environment, [])
+
+    def report(*, moves: bool) -> None:
+        with pytest.raises(InvalidError, match="not valid"):
+            load_or_report(
+                config,
+                partial(load, moves=moves),
+                partial(open_session, config, environment, os.environ, start=True),
+                partial(commit_of, config.root, os.environ),
+                reports.append,
+            )
+
+    reports: list[FollowUp] = []
+    report(moves=True)
+    assert [story.shown(commit) for commit in commits] == [{}, {}]
+    report(moves=False)
+    assert [story.shown(commit) for commit in commits] == [{}, {ALL: "error"}]
+    assert reports == [FollowUp(None)] * 2
 
 
 def test_a_commit_without_jobs_is_green_and_the_settings_leave_out_single_jobs(story: Story) -> None:

@@ -24,11 +24,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from repository import Repository, Result
 from test_identity_condition import GENUINE, allows
+from waiting import PATIENCE
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.cli import run
 from reconciler.manifests import schemas
-from reconciler.manifests.settings import from_document, load_config
+from reconciler.manifests.settings import Environment, from_document, load_config
 from reconciler.manifests.validate import check_document
 from reconciler.operations.init import files as texts
 from reconciler.operations.init.files import (
@@ -40,7 +41,6 @@ from reconciler.operations.init.files import (
     Action,
     Existing,
     File,
-    Google,
     Setup,
     files_of,
     github_repository,
@@ -448,8 +448,10 @@ def test_what_needs_the_name_on_github_waits_for_the_remote(empty: Empty, remote
     assert "git remote add" not in told
 
 
-def a_google(name: str) -> Google:
-    return Google(name, "acme-ml", "europe-west4", "acme-staging", "acme-claims", SUBMITTER, TRAINER)
+def a_google(name: str) -> Environment:
+    defaults = {"serviceAccount": TRAINER}
+    place = ("acme-ml", "europe-west4", "acme-staging", "acme-claims")
+    return Environment(name, "google", *place, defaults=defaults, submitter=SUBMITTER)
 
 
 def test_settings_that_are_not_valid_stop_it(empty: Empty) -> None:
@@ -820,7 +822,7 @@ def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, si
     empty.write(".vscode/config.schema.json", json.dumps({"$comment": texts.RENEWED}))
     before = empty.files()
     process = empty.start("init", program=str(program))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (1, "")
     assert "can't be written, and nothing was: File too large" in err
     assert empty.files() == before

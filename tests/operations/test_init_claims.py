@@ -90,7 +90,7 @@ def test_runs_that_are_there_already_are_counted(service: HeldService) -> None:
     labels = {SOURCE: "acme-jobs", KEY: "k"}
     body = {"displayName": "census_1", "labels": labels, "jobSpec": {"workerPoolSpecs": [pool]}}
     with opened(service) as session:
-        session.jobs.create(AIPLATFORM_V1, "CustomJob", body, session.fence.mint())
+        session.jobs.create(AIPLATFORM_V1, "CustomJob", body, session.credentials.mint())
         assert prepare_claims(session).runs == 1
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,14 @@ from repository import Repository, switching_git
 
 from reconciler.base.git_command import Git
 from reconciler.git.remote import Clone
-from reconciler.manifests.cache import ManifestCache, Memory
+from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, load_config
+from reconciler.operations.apply import ApplyListener
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.state import Checkout, LoopCache
+from reconciler.planning.outcome import Outcome
 
 Change = Callable[[Repository], object]
 
@@ -60,9 +62,9 @@ def commit(tree: Repository, *options: str) -> str:
     return tree.git("rev-parse", "HEAD")
 
 
-def read(tree: Repository, memory: Memory | None = None) -> tuple[Config, Desired]:
+def read(tree: Repository, known: KnownFiles | None = None) -> tuple[Config, Desired]:
     config = load_config(tree.root)
-    return config, load_desired(config, config.environment(None), [], memory)
+    return config, load_desired(config, config.environment(None), [], known)
 
 
 def origin(tree: Repository, seen: tuple[Config, Desired] | None = None, *, whole: bool = True) -> Origin:
@@ -322,16 +324,16 @@ def test_files_that_a_cache_gave_count_as_when_they_were_read(
     tree.job("trees", args=["--depth=2"])
     second = commit(tree)
     tree.git("switch", "-q", "main")
-    memory = Memory()
+    known = KnownFiles()
     for _ in range(2):
-        assert set(carried(tree, read(tree, memory)).values()) == {first}
+        assert set(carried(tree, read(tree, known)).values()) == {first}
         assert set(carried(tree).values()) == {first}
     tree.git("symbolic-ref", "HEAD", "refs/heads/other")
     expected = {"census": second, "plain": second, "trees": ""}
-    assert carried(tree, read(tree, memory)) == expected
+    assert carried(tree, read(tree, known)) == expected
     assert carried(tree) == expected
-    cached = ManifestCache(tree.root, frozenset(), os.environ).load()
-    assert len(cached.places) == 3, "the files were remembered on disk"
+    with cached_manifests(tree.root, frozenset(), os.environ) as cached:
+        assert len(cached.places) == 3, "the files were remembered on disk"
 
 
 def test_a_job_whose_digest_is_not_known_carries_no_commit(tree: Repository) -> None:
@@ -500,16 +502,12 @@ def test_watch_gives_each_job_its_own_commit(repository: Repository, monkeypatch
     repository.job("trees")
     checkout = Checkout(repository.root, head, os.environ, None)
     done: list[str] = []
-    turn = run_pass(
-        checkout,
-        LoopCache(),
-        None,
-        lambda: True,
-        lambda line: None,
-        lambda outcomes, origin: done.extend(
-            uncarried(origin, [one.change.desired for one in outcomes if one.change.desired])
-        ),
-    )
+
+    class Listener(ApplyListener):
+        def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
+            done.extend(uncarried(origin, [one.change.desired for one in outcomes if one.change.desired]))
+
+    turn = run_pass(checkout, LoopCache(), None, listener=Listener())
     assert done == [f"jobs/trees.yaml is not in commit {head[:7]}: trees carries no commit"]
     assert turn.jobs is not None
     assert {job.manifest.name: turn.origin.commit_of(job) for job in turn.jobs} == {

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from repository import Repository
+from waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("reconciler")
 
@@ -113,7 +114,7 @@ class Trapped:
         for file in (self._audit, self._git):
             file.write_text("")
         done = subprocess.run(
-            command, cwd=self.root, env=self.environ, capture_output=True, text=True, timeout=120
+            command, cwd=self.root, env=self.environ, capture_output=True, text=True, timeout=PATIENCE
         )
         events = [(event, said) for event, said in _json_lines(self._audit)]
         by_git = [

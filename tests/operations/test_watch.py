@@ -18,11 +18,12 @@ from fault_proxy import FaultProxy, Request
 from github_server import GitHubServer
 from held_service import HeldService
 from repository import Repository
-from watching import PATIENCE, until, watching
+from waiting import PATIENCE, until
+from watching import watching
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
-from reconciler.manifests.cache import ManifestCache
+from reconciler.manifests.cache import cached_manifests
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
@@ -352,11 +353,11 @@ def test_after_days_without_a_pass_the_next_ones_converge(
     with monkeypatch.context() as faulty:
         faulty.setattr(DirectTransport, "send", killed)
         with pytest.raises(Killed):
-            run_pass(checkout, LoopCache(), None, lambda: True, lambda line: None)
+            run_pass(checkout, LoopCache(), None)
     assert [claim["state"] for claim in service.claims()] == ["pending"]
 
     service.ahead += timedelta(days=9)
-    turn = run_pass(checkout, LoopCache(), None, lambda: True, lambda line: None)
+    turn = run_pass(checkout, LoopCache(), None)
     assert turn.result is Result.SUCCEEDED
     assert set(service.names().values()) == {1}
     assert service.names().total() == 3
@@ -383,7 +384,7 @@ class Loop:
 
     def turn(self) -> Pass:
         self.requests.clear()
-        self.before = run_pass(self.checkout, self.cache, self.before, lambda: True, lambda line: None)
+        self.before = run_pass(self.checkout, self.cache, self.before)
         assert self.before.error is None, self.before.error
         return self.before
 
@@ -490,23 +491,23 @@ class TestPasses:
 
         with monkeypatch.context() as faulty:
             faulty.setattr(DirectTransport, "send", away)
-            failed = run_pass(loop.checkout, loop.cache, loop.before, lambda: True, lambda line: None)
+            failed = run_pass(loop.checkout, loop.cache, loop.before)
             assert failed.result is Result.FAILED
         loop.before = failed
         for _ in range(3):
             turn = loop.turn()
         assert turn.at_rest
-        assert turn.settled is not None
-        assert turn.settled.observed is not None
-        assert {str(run.state) for run in turn.settled.observed.runs} == {"SUCCEEDED"}
+        assert turn.after is not None
+        assert turn.after.observed is not None
+        assert {str(run.state) for run in turn.after.observed.runs} == {"SUCCEEDED"}
 
     def test_what_is_gone_is_forgotten(self, loop: Loop, repository: Repository) -> None:
         (repository.root / "jobs/two.yaml").unlink()
         loop.turn()
         environ = {**os.environ}
         filled: frozenset[str] = frozenset()
-        kept = ManifestCache(repository.root, filled, environ).load()
-        assert len(kept.places) == 3, "the first pass left what it found out to other commands"
+        with cached_manifests(repository.root, filled, environ) as kept:
+            assert len(kept.places) == 3, "the first pass left what it found out to other commands"
         manifests = loop.cache.manifests
         assert manifests is not None
         assert {Path(place.place).name for place in manifests.places} == {"one.yaml", "three.yaml"}

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from in_memory import Commands, commands_in
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 from watchdog.events import DirModifiedEvent
 from watchdog.observers import Observer
-from watching import until
 
 from reconciler.base.errors import InvalidError, ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError
@@ -38,7 +38,7 @@ from reconciler.model.plan import DriftKind
 from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
 from reconciler.operations.watch.loop import Loop, run_pass
-from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import Files, KeptSettings, Place, RemoteBranch, WorkTree, places
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.operations.watch.wakeups import (
@@ -168,11 +168,11 @@ class TestFiles:
     ) -> None:
         commands.job("census")
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        turn = run_pass(checkout, LoopCache(), None, lambda: True, lambda line: None)
+        turn = run_pass(checkout, LoopCache(), None)
         assert turn.jobs is not None
         (job,) = turn.jobs
         wakes = Wakes()
-        tree = WorkTree(commands.root, os.environ, "prod", files, wakes, told.teller)
+        tree = WorkTree(commands.root, os.environ, "prod", files, wakes, told.reporter)
         tree.follow([job])
         assert wakes.wait(0) is False
         (commands.root / "code").mkdir()
@@ -296,12 +296,12 @@ class TestListener:
 
 
 class Told:
-    """A teller, and what it told."""
+    """A reporter of passes, and what it told."""
 
     def __init__(self) -> None:
         self._stream = io.StringIO()
         self.metrics = Metrics(lambda: 1000.0)
-        self.teller = Teller(events("json", logging.INFO, self._stream), self.metrics)
+        self.reporter = PassReporter(events("json", logging.INFO, self._stream), self.metrics)
 
     def lines(self) -> list[dict[str, Any]]:
         """What was told since the last time."""
@@ -339,9 +339,8 @@ class TestTelling:
 
     def turn(self, commands: Commands, told: Told, before: Pass | None = None) -> Pass:
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        done = told.teller.carried_out
-        turn = run_pass(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
-        told.teller.passed(turn, 1.5, "")
+        turn = run_pass(checkout, self.remembered, before, listener=told.reporter)
+        told.reporter.passed(turn, 1.5, "")
         return turn
 
     def test_a_submission_is_told_before_the_next_look(
@@ -349,9 +348,9 @@ class TestTelling:
     ) -> None:
         commands.job("census")
         before: list[str] = []
-        settle_ = watch_loop.settle
+        follow_up = watch_loop.follow_up
         monkeypatch.setattr(
-            watch_loop, "settle", lambda *given: before.extend(told.names()) or settle_(*given)
+            watch_loop, "follow_up", lambda *given: before.extend(told.names()) or follow_up(*given)
         )
         self.turn(commands, told)
         assert before == ["submitted"]
@@ -442,9 +441,8 @@ class TestTelling:
         checkout = Checkout(commands.root, "", os.environ, "prod", settings.read)
 
         def turned(before: Pass | None) -> Pass:
-            done = told.teller.carried_out
-            turn = run_pass(checkout, self.remembered, before, lambda: True, told.teller.waiting, done)
-            told.teller.passed(turn, 1.5, "")
+            turn = run_pass(checkout, self.remembered, before, listener=told.reporter)
+            told.reporter.passed(turn, 1.5, "")
             return turn
 
         turn = turned(None)
@@ -505,16 +503,16 @@ class TestTelling:
         assert not turn.holds_for(turn.inputs), "what it did isn't what it saw"
         turn = self.turn(commands, told, turn)
         assert turn.inputs is not None
-        assert turn.settled is not None
-        assert turn.settled.observed is not None
+        assert turn.after is not None
+        assert turn.after.observed is not None
         assert turn.holds_for(turn.inputs)
-        observed = turn.settled.observed
+        observed = turn.after.observed
         nothing = Observed({}, ())
         for other in (
             dataclasses.replace(turn, result=Result.REFUSED),
             dataclasses.replace(turn, plan=None),
-            dataclasses.replace(turn, settled=dataclasses.replace(turn.settled, problems=("not kept",))),
-            dataclasses.replace(turn, settled=dataclasses.replace(turn.settled, observed=nothing)),
+            dataclasses.replace(turn, after=dataclasses.replace(turn.after, problems=("not kept",))),
+            dataclasses.replace(turn, after=dataclasses.replace(turn.after, observed=nothing)),
         ):
             assert not other.holds_for(turn.inputs)
         for seen in (
@@ -524,11 +522,11 @@ class TestTelling:
             dataclasses.replace(turn.inputs, config=replace(turn.inputs.config, source="another")),
         ):
             assert not turn.holds_for(seen)
-        ((id, found),) = observed.claims.items()
+        ((id, found),) = observed.versions.items()
         pending = replace(found, claim=replace(found.claim, state=ClaimState.PENDING))
         unknown = dataclasses.replace(turn.inputs, observed=Observed({id: pending}, observed.runs))
-        left = dataclasses.replace(turn.settled, observed=unknown.observed)
-        assert not dataclasses.replace(turn, inputs=unknown, settled=left).holds_for(unknown)
+        left = dataclasses.replace(turn.after, observed=unknown.observed)
+        assert not dataclasses.replace(turn, inputs=unknown, after=left).holds_for(unknown)
 
     def test_what_a_file_system_says_is_told_too(
         self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
@@ -546,7 +544,7 @@ class TestTelling:
         commands.job("two")
         asked = iter([True])
         checkout = Checkout(commands.root, "", os.environ, "prod")
-        turn = run_pass(checkout, LoopCache(), None, lambda: next(asked, False), lambda line: None)
+        turn = run_pass(checkout, LoopCache(), None, lambda: next(asked, False))
         assert [str(outcome.status) for outcome in turn.outcomes] == ["applied", "skipped"]
         assert len(commands.outside.jobs.jobs) == 1
 
@@ -591,7 +589,7 @@ class TestLoop:
 
         monkeypatch.setattr("reconciler.operations.watch.loop.run_pass", turned)
         monkeypatch.setattr(wakes, "wait", waited)
-        Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
+        Loop(Source(), wakes, told.reporter, Health(1.0), 300.0, lambda: 1.0).run()
         assert [round(wait) for wait in waits] == [2, 4, 8, 300, 2]
 
     def test_mended_manifests_are_compared_with_what_was_before_they_were_broken(
@@ -621,7 +619,7 @@ class TestLoop:
 
         monkeypatch.setattr("reconciler.operations.watch.loop.run_pass", turned)
         monkeypatch.setattr(wakes, "wait", lambda seconds: True)
-        Loop(Source(), wakes, told.teller, Health(1.0), 300.0, lambda: 1.0).run()
+        Loop(Source(), wakes, told.reporter, Health(1.0), 300.0, lambda: 1.0).run()
         assert [before and turns.index(before) for before in befores] == [None, 0, 0, 0, 3]
 
 
@@ -850,7 +848,7 @@ class TestClone:
         self, remote: Remote, cloned: Callable[..., Clone], told: Told
     ) -> None:
         clone = cloned()
-        branch = RemoteBranch(clone, os.environ, None, 60.0, Wakes(), told.teller, lambda: 0.5)
+        branch = RemoteBranch(clone, os.environ, None, 60.0, Wakes(), told.reporter, lambda: 0.5)
         assert not branch.refresh()
         assert branch.checkout() is None
         first = branch.due

@@ -21,7 +21,7 @@ from reconciler.output.text import (
     validation_github,
     validation_text,
 )
-from reconciler.planning.outcome import JobStatus, Outcome, Recorded, Status
+from reconciler.planning.outcome import JobStatus, Outcome, Status
 
 LOCAL = Target("local", "local", "local", "local")
 CHANGE = Change(Action.SUBMIT, "new", "census", "census_0123456789abcdef", "CustomJob", "jobs/census.yaml", 3)
@@ -90,7 +90,7 @@ def test_a_change_without_a_manifest_has_no_line() -> None:
         ("pending", State.RUNNING, "RUNNING"),
     ],
 )
-def test_a_job_without_a_run_is_shown_by_its_claim(claim: Recorded, state: State | None, shown: str) -> None:
+def test_a_job_without_a_run_is_shown_by_its_claim(claim: str, state: State | None, shown: str) -> None:
     line = status_text([JobStatus("census_1", "census", "CustomJob", state, claim)]).splitlines()[1]
     assert line.split("  ")[2].strip() == shown
 

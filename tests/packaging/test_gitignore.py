@@ -106,7 +106,10 @@ def excluded_by_git(repository: Path, paths: list[str]) -> set[str]:
     return {path.removeprefix("./") for path in said.stdout.decode().split("\0") if path}
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(PATTERNS, min_size=1, max_size=3), st.lists(PATHS, min_size=20, max_size=60))
 def test_git_agrees(git_repository: Path, patterns: list[str], paths: list[str]) -> None:
     data = "\n".join(patterns).encode("utf-8")

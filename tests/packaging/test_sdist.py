@@ -12,13 +12,13 @@ import venv
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import ML_V1, Manifest
-from reconciler.operations import staged_code
 from reconciler.operations.load_desired import desired_jobs
+from reconciler.packaging import sdist
 from reconciler.packaging.sdist import MTIME, Sdist, build_sdist, check_sdist, tar_gz
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError
 
@@ -62,7 +62,7 @@ def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
         made.append(name)
         return build_sdist(tree, name, module)
 
-    monkeypatch.setattr(staged_code, "build_sdist", counting)
+    monkeypatch.setattr(sdist, "build_sdist", counting)
     spec = {"trainingInput": {"region": "r", "pythonModule": "task"}}
     manifests = [Manifest(ML_V1, "Job", name, spec, package=tmp_path / "trainer") for name in ("one", "two")]
     desired = desired_jobs(tmp_path, manifests, Environment("e", "local", "p", "l", "b", "b"))
@@ -179,6 +179,7 @@ def pip(python: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pip_installs_it_and_the_module_runs(
     layout: str, environment: Path, wheelhouse: Path, tmp_path: Path
@@ -355,7 +356,6 @@ FILES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(FILES, max_size=5, unique_by=lambda file: file.path))
 def test_tar_reads_what_was_written(files: list[SourceFile]) -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_gz(files)), mode="r:gz") as archive:

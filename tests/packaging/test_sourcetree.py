@@ -154,7 +154,7 @@ IGNORE_FILES = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sets(st.lists(NAMES, min_size=1, max_size=4).map(tuple), min_size=1, max_size=12), IGNORE_FILES)
 def test_git_agrees_on_whole_trees(files: set[tuple[str, ...]], ignored: dict[str, list[str]]) -> None:
     with tempfile.TemporaryDirectory() as temporary:

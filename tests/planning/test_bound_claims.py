@@ -14,7 +14,7 @@ TIME = datetime(2026, 1, 1, tzinfo=UTC)
 TROUBLED = claim_on(
     JOB,
     ClaimState.HELD,
-    fence=TIME,
+    credential_expiry=TIME,
     gone=True,
     odd="jobs/7",
     error="why",
@@ -22,7 +22,7 @@ TROUBLED = claim_on(
     refusals=3,
     unanswered=2,
     given_up=True,
-    tries=("first", "second"),
+    request_ids=("first", "second"),
     owner="somebody",
 )
 
@@ -33,18 +33,22 @@ def test_nothing_is_left_of_its_troubles() -> None:
         JOB,
         resource=run.resource,
         labels=labels_digest(run.labels),
-        tries=("first", "second"),
+        request_ids=("first", "second"),
         owner="somebody",
     )
 
 
 def test_the_mark_of_a_job_that_is_taken_for_it_is_kept_with_the_others() -> None:
-    assert bound(TROUBLED, run_of(JOB, State.RUNNING, mark="third")).tries == ("first", "second", "third")
+    assert bound(TROUBLED, run_of(JOB, State.RUNNING, mark="third")).request_ids == (
+        "first",
+        "second",
+        "third",
+    )
 
 
 def test_a_job_without_a_mark_adds_none() -> None:
     unmarked = run_of(JOB, State.RUNNING, labels={})
-    assert bound(TROUBLED, unmarked).tries == ("first", "second")
+    assert bound(TROUBLED, unmarked).request_ids == ("first", "second")
 
 
 def test_how_the_job_ended_is_kept_and_what_is_no_end_is_not() -> None:

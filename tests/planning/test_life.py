@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import urllib3
 from repository import Repository
+from waiting import PATIENCE
 
 
 def call(repository: Repository, method: str, path: str, body: Any = None) -> Any:
@@ -152,7 +153,7 @@ def test_a_full_disk_stops_and_loses_nothing(repository: Repository, blocks: int
         cwd=repository.root,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE,
     )
     log = repository.home / "service.log"
     said = limited.stdout + limited.stderr + (log.read_text() if log.exists() else "")
@@ -176,7 +177,7 @@ def test_a_locked_state_stops_clearly_and_makes_nothing_twice(repository: Reposi
     repository.job("census")
     assert repository.run("apply").code == 0
     repository.job("other")
-    lock = sqlite3.connect(repository.home / "state.db", isolation_level=None, timeout=30)
+    lock = sqlite3.connect(repository.home / "state.db", isolation_level=None, timeout=PATIENCE)
     try:
         lock.execute("BEGIN EXCLUSIVE")
         refused = repository.run("apply")
@@ -214,7 +215,7 @@ def test_an_apply_that_is_told_to_end_ends(repository: Repository, how: signal.S
     assert process.stderr is not None
     assert process.stderr.readline()
     process.send_signal(how)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode not in (0, 2, 3, 4, 64)
     assert "Traceback" not in out + err
     repository.hold.unlink()

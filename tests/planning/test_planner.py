@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimState, rerun_digest
-from reconciler.model.job import KEY, SOURCE, TRY, ActualJob, State, labels_digest
+from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan, Stuck
@@ -39,7 +39,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RERUN = 'change "rerun" to run it again'
 MORE = f'raise "attempts" or {RERUN}'
 GONE = "the service no longer has its record"
-RESOLVE = f'run "reconciler resolve {JOB.job_name} --resubmit" or "--give-up"'
+RESOLVE = f"run `reconciler resolve {JOB.job_name} --resubmit` or `--give-up`"
 UNKNOWN = "the outcome of its submission is not known: looked for, and sent again{} if no job appears"
 
 BOUND, PENDING, REJECTED, HELD = (
@@ -78,7 +78,13 @@ CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, Stuck | None
     ({"ended": State.SUCCEEDED}, None, Action.NONE, f"succeeded; {GONE}", None),
     ({"ended": State.CANCELLED}, None, Action.NONE, f"cancelled; {GONE}; {RERUN}", Stuck.CANCELLED),
     ({"state": PENDING}, None, Action.SUBMIT, UNKNOWN.format(""), None),
-    ({"state": PENDING, "fence": NOON}, None, Action.SUBMIT, UNKNOWN.format(" after 12:00:02 UTC"), None),
+    (
+        {"state": PENDING, "credential_expiry": NOON},
+        None,
+        Action.SUBMIT,
+        UNKNOWN.format(" after 12:00:02 UTC"),
+        None,
+    ),
     ({"state": REJECTED}, None, Action.SUBMIT, "refused: no reason given", None),
     ({"state": REJECTED, "error": "no quota"}, None, Action.SUBMIT, "refused: no quota", None),
     (
@@ -213,7 +219,7 @@ def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
         (
             {"state": HELD},
             Action.BLOCKED,
-            f'held; run "reconciler resolve {JOB.job_name}_2 --resubmit" or "--give-up"',
+            f"held; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`",
         ),
         ({"state": HELD, "given_up": True}, Action.NONE, f"given up; {RERUN}"),
         ({}, Action.NONE, f"deleted outside; {RERUN}"),
@@ -235,7 +241,7 @@ def test_what_ran_goes_before_what_is_not_known_to_have_run() -> None:
 
 
 def test_when_an_unknown_outcome_is_settled_depends_on_the_services_bounds() -> None:
-    claim = claim_on(JOB, PENDING, fence=datetime.fromisoformat("2026-01-01T13:00:00.5+01:00"))
+    claim = claim_on(JOB, PENDING, credential_expiry=datetime.fromisoformat("2026-01-01T13:00:00.5+01:00"))
     assert only(plan([JOB], [], [claim], GOOGLE)).reason == UNKNOWN.format(" after 12:10:00 UTC")
 
 
@@ -468,7 +474,7 @@ def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> N
     twin = JOB.identity[:16] + "0" * 48
     name = job_name("census", JOB.identity, attempt)
     run = run_of(JOB, State.SUCCEEDED, attempt, number=9, identity=twin)
-    claim = claim_on(JOB, PENDING, attempt, identity=twin, tries=("another",))
+    claim = claim_on(JOB, PENDING, attempt, identity=twin, request_ids=("another",))
     assert run.job_name == claim.job_name == name
     mine = known(JOB, *[State.FAILED] * (attempt - 1))
     runs, claims = {"run": ([run], []), "claim": ([], [claim]), "stranger": ([run], [claim])}[other]
@@ -559,7 +565,7 @@ def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
     ("fields", "why"),
     [
         ({"known": False}, "; it is not cancelled: it has no claim"),
-        ({"tries": ("another",)}, "; it is not cancelled: no recorded request made it"),
+        ({"request_ids": ("another",)}, "; it is not cancelled: no recorded request made it"),
     ],
 )
 def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
@@ -610,7 +616,7 @@ def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_cla
     [
         ([], "running, and no manifest wants it"),
         (
-            [claim_on(OTHER, resource=f"{PARENT}/1", tries=("another",))],
+            [claim_on(OTHER, resource=f"{PARENT}/1", request_ids=("another",))],
             "running, and no manifest wants it; it is not cancelled: no recorded request made it",
         ),
     ],
@@ -755,7 +761,7 @@ def test_a_foreign_run_of_the_same_content_is_told_and_never_touched(labels: dic
 
 def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
     run = run_of(JOB, State.RUNNING)
-    for lost in (SOURCE, KEY, TRY):
+    for lost in (SOURCE, KEY, REQUEST_ID):
         labels = {name: value for name, value in run.labels.items() if name != lost}
         found = plan([JOB], [replace(run, labels=labels)], [bound_to(JOB, run)])
         assert (only(found).action, only(found).reason) == (Action.NONE, "running")
@@ -913,7 +919,7 @@ def test_a_base_name_counts_with_either_sign() -> None:
     found = plan([job], [old], [bound_to(wanted("census_income", "a"), old)])
     assert kinds(found) == ["superseded"]
     assert {change.base_name for change in found.changes} == {"census-income"}
-    assert mark_of(job) != old.labels[TRY]
+    assert mark_of(job) != old.labels[REQUEST_ID]
 
 
 def test_changes_and_findings_are_sorted() -> None:

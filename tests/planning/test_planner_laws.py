@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from reconciler.model import naming
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.duplicates import elder, kept, may_cancel
-from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, ActualJob, State, attempt_of
+from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.planning.attempts import keys_of
@@ -63,7 +63,7 @@ def _run(draw: st.DrawFn, about: Begun, number: int) -> ActualJob:
         mark=draw(st.sampled_from(["", "", "", "unknown"])),
         identity=older(job) if is_old else "",
     )
-    lost = draw(st.sampled_from([None] * 8 + [SOURCE, KEY, TRY, ATTEMPT]))
+    lost = draw(st.sampled_from([None] * 8 + [SOURCE, KEY, REQUEST_ID, ATTEMPT]))
     labels = {name: value for name, value in run.labels.items() if name != lost}
     if draw(st.integers(0, 9)) == 0:
         labels[SOURCE] = "theirs"
@@ -79,7 +79,9 @@ def _claim(draw: st.DrawFn, about: Begun, found: list[ActualJob]) -> Claim:
         attempt,
         identity=older(job) if is_old else "",
         ended=draw(st.sampled_from([None, *(state for state in State if state.ended)])),
-        tries=draw(st.sampled_from([(mark_of(job, attempt),)] * 3 + [("x", mark_of(job, attempt)), ("x",)])),
+        request_ids=draw(
+            st.sampled_from([(mark_of(job, attempt),)] * 3 + [("x", mark_of(job, attempt)), ("x",)])
+        ),
         given_up=draw(st.booleans()),
         on_delete=draw(st.sampled_from(["keep", "cancel"])),
     )
@@ -147,7 +149,10 @@ def test_an_attempt_is_submitted_once_and_never_where_it_is_settled(world: World
         # What is held is only ever bound to a job that one of its requests made.
         if claim is not None and claim.state is ClaimState.HELD:
             assert change.actual is not None
-            assert change.actual.labels[TRY] in claim.tries or change.actual.resource == claim.resource
+            assert (
+                change.actual.labels[REQUEST_ID] in claim.request_ids
+                or change.actual.resource == claim.resource
+            )
         assert (change.action is Action.SUBMIT) == (change.attempt == 1)
 
 
@@ -181,7 +186,7 @@ def test_only_live_jobs_are_cancelled_that_our_labels_and_our_claims_vouch_for(
         assert run.state is not State.CANCELLING
         assert run.labels[SOURCE] == OURS
         claim = world.known[ClaimId(run.labels[KEY], attempt_of(run))]
-        assert run.labels[TRY] in claim.tries
+        assert run.labels[REQUEST_ID] in claim.request_ids
         assert run.kind == claim.kind
 
 
@@ -231,8 +236,8 @@ def applied(world: World, found: Plan, pass_number: int) -> World:
         there[run.resource] = run
         claim = claim_on(change.desired, attempt=change.attempt, identity=identity, resource=run.resource)
         before = known.get(claim.id)
-        tries = (*(before.tries if before else ()), run.labels.get(TRY, ""))
-        known[claim.id] = replace(claim, tries=tries)
+        ids = (*(before.request_ids if before else ()), run.labels.get(REQUEST_ID, ""))
+        known[claim.id] = replace(claim, request_ids=ids)
     return World(world.desired, [*there.values()], [*known.values()])
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.model.duplicates import age, elder, kept, made, may_cancel
-from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, ActualJob, State, attempt_of, labels_digest
+from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.manifest import ML_V1
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
@@ -23,7 +23,7 @@ def runs_with(*states: State) -> list[ActualJob]:
 
 
 def relabelled(run: ActualJob, **labels: str | None) -> ActualJob:
-    names = {"source": SOURCE, "key": KEY, "attempt": ATTEMPT, "mark": TRY}
+    names = {"source": SOURCE, "key": KEY, "attempt": ATTEMPT, "mark": REQUEST_ID}
     new = {**run.labels, **{names[name]: value for name, value in labels.items()}}
     return replace(run, labels={name: value for name, value in new.items() if value is not None})
 
@@ -142,7 +142,8 @@ def test_nothing_stays_of_nothing() -> None:
 
 
 labels = st.dictionaries(
-    st.sampled_from([SOURCE, KEY, ATTEMPT, TRY]), st.sampled_from(["acme", "1", "2", "x", *CLAIM.tries])
+    st.sampled_from([SOURCE, KEY, ATTEMPT, REQUEST_ID]),
+    st.sampled_from(["acme", "1", "2", "x", *CLAIM.request_ids]),
 )
 
 
@@ -160,7 +161,7 @@ def test_what_is_cancelled_is_never_foreign_nor_ended_nor_the_one_that_stays(dra
         assert stays is not None
         assert not run.state.ended
         assert (run.labels[KEY], attempt_of(run)) == (CLAIM.id.key, CLAIM.id.attempt)
-        assert run.labels[TRY] in CLAIM.tries
+        assert run.labels[REQUEST_ID] in CLAIM.request_ids
         assert SOURCE in run.labels
         assert stays.state not in IN_VAIN, "a live run is cancelled only for one that did not fail"
         assert age(stays) < age(run)

@@ -33,13 +33,13 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.reporting.github.settings import GitHubSettings, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
-from reconciler.reporting.status import CommitStatus, News, news, plain_status, status_of
+from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
 
 SHA = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
 
 
 def is_news(wanted: CommitStatus, there: CommitStatus) -> bool:
-    return news(wanted, there) is News.NEW
+    return freshness(wanted, there) is Freshness.NEW
 
 
 HASH = "0123456789abcdef"

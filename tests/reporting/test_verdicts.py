@@ -23,16 +23,16 @@ from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.model.ports import Versioned
 from reconciler.planning.attempts import keys_of
 from reconciler.reporting.github.settings import Contexts, contexts_of
-from reconciler.reporting.status import CommitStatus, News, Over, news
+from reconciler.reporting.status import CommitStatus, Freshness, Over, freshness
 from reconciler.reporting.status_rules import (
-    Telling,
+    DueStatuses,
     View,
     drift_status,
+    due_statuses,
     newest_of,
     record_for,
     reopened,
     submitted_twice,
-    telling,
 )
 from reconciler.submission.observe import Observed
 
@@ -71,7 +71,9 @@ def told(
     runs: Iterable[ActualJob], claims: Iterable[Claim], problem: str = ""
 ) -> dict[str, list[CommitStatus]]:
     """The statuses of single jobs, by commit."""
-    found = telling(view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB))
+    found = due_statuses(
+        view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB)
+    )
     single = {sha: [s for s in of_sha if s.context == CONTEXT] for sha, of_sha in found.by_commit.items()}
     return {sha: of_sha for sha, of_sha in single.items() if of_sha}
 
@@ -170,13 +172,15 @@ def test_the_newest_attempt_decides_and_replaces_the_failure_before_it(
     assert before
     assert after
     assert (before.state, after.state) == ("failure", expected)
-    assert news(after, before) is News.NEW
-    assert not (expected == "pending" and news(before, after) is News.NEW), "older news of a slower report"
+    assert freshness(after, before) is Freshness.NEW
+    assert not (expected == "pending" and freshness(before, after) is Freshness.NEW), (
+        "older news of a slower report"
+    )
     retried = run_of(JOB, State.SUCCEEDED, 2, number=2)
     green = status([failed, retried], first, bound_to(JOB, retried, attempt=2))
     assert green
     assert green.state == "success"
-    assert news(green, after) is News.NEW
+    assert freshness(green, after) is Freshness.NEW
 
 
 def test_why_a_failed_attempt_is_not_followed_by_another() -> None:
@@ -194,7 +198,7 @@ def test_only_a_run_that_a_claim_is_bound_to_makes_a_status_green() -> None:
     others = [
         claim_on(JOB, ClaimState.REJECTED),
         claim_on(JOB, ClaimState.HELD),
-        claim_on(JOB, resource="projects/1/locations/l/customJobs/7", tries=("other",)),
+        claim_on(JOB, resource="projects/1/locations/l/customJobs/7", request_ids=("other",)),
     ]
     for claim in others:
         assert state([ran], claim) != "success"
@@ -223,8 +227,8 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
         status([structs.replace(run, state=State.RUNNING)], bound_to(JOB, run)),
         status([run], bound_to(JOB, run)),
     )
-    assert news(found, running) is News.NEW
-    assert news(found, ended) is News.KNOWN
+    assert freshness(found, running) is Freshness.NEW
+    assert freshness(found, ended) is Freshness.KNOWN
 
 
 class TestTwice:
@@ -260,8 +264,10 @@ class TestTwice:
 TREES = wanted("trees")
 
 
-def roll_up(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> CommitStatus:
-    (found,) = [s for s in telling(view, record, newest).by_commit[record.sha] if s.context == "reconciler"]
+def overall_status(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> CommitStatus:
+    (found,) = [
+        s for s in due_statuses(view, record, newest).by_commit[record.sha] if s.context == "reconciler"
+    ]
     return found
 
 
@@ -300,21 +306,23 @@ class TestRollUp:
         job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, reconcile=Reconcile()))
         runs = [run_of(job, census), run_of(TREES, trees, number=2)]
         claims = [bound_to(job, runs[0], commit=OTHER), bound_to(TREES, runs[1], commit=OTHER)]
-        found = roll_up(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
+        found = overall_status(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
         assert (found.state, found.description) == (expected, said)
 
     def test_without_a_job_it_is_green(self) -> None:
         """Branch protection may ask for it."""
-        assert roll_up(view_of([], [], []), record_of()) == CommitStatus("success", "reconciler", "no jobs")
+        assert overall_status(view_of([], [], []), record_of()) == CommitStatus(
+            "success", "reconciler", "no jobs"
+        )
 
     def test_a_failure_that_is_followed_by_another_attempt_is_not_the_end(self) -> None:
         failed = run_of(JOB, State.FAILED)
-        found = telling(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), record_of(JOB))
+        found = due_statuses(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), record_of(JOB))
         single, verdict = found.by_commit[OTHER]
         assert (single.state, verdict.state, found.final) == ("failure", "pending", False)
         assert verdict.description == "0 of 1 job succeeded, 1 to be retried · update 2"
         blocked = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], problems={"census": "no quota"})
-        assert roll_up(blocked, record_of(JOB)).description.startswith("not retried: census")
+        assert overall_status(blocked, record_of(JOB)).description.startswith("not retried: census")
 
     @pytest.mark.fault(26)
     def test_it_never_goes_back(self) -> None:
@@ -324,34 +332,36 @@ class TestRollUp:
             for seen in states:
                 runs = [run_of(job, seen, number=n) for n, job in enumerate(there, 1)]
                 claims = [bound_to(j, r, commit=OTHER) for j, r in zip(there, runs, strict=True)]
-                found.append(roll_up(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
-        assert news(found[0], found[-1]) is News.KNOWN, "a job that waits says nothing over what is there"
+                found.append(overall_status(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
+        assert freshness(found[0], found[-1]) is Freshness.KNOWN, (
+            "a job that waits says nothing over what is there"
+        )
         for earlier in found[3:-1]:
-            assert news(earlier, found[-1]) is News.OLD
-            assert news(found[-1], earlier) is News.NEW
+            assert freshness(earlier, found[-1]) is Freshness.OLD
+            assert freshness(found[-1], earlier) is Freshness.NEW
 
     def test_names_that_do_not_fit_are_counted(self) -> None:
         jobs = [wanted(f"a-job-with-a-rather-long-name-{n}") for n in range(9)]
         runs = [run_of(job, State.CANCELLED, number=n) for n, job in enumerate(jobs, 1)]
         claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
-        found = roll_up(view_of(runs, claims, jobs), record_of(*jobs))
+        found = overall_status(view_of(runs, claims, jobs), record_of(*jobs))
         assert found.description == "9 cancelled · 0 of 9 jobs succeeded · update 27"
 
     def test_there_is_none_where_only_some_jobs_were_looked_at(self) -> None:
-        found = telling(view_of([], [], whole=False), record_of(JOB, whole=False))
+        found = due_statuses(view_of([], [], whole=False), record_of(JOB, whole=False))
         assert [status.context for status in found.by_commit[OTHER]] == [CONTEXT]
 
     def test_a_job_that_is_not_begun_hides_no_failure(self) -> None:
         failed = run_of(TREES, State.FAILED, number=2)
         seen = view_of([failed], [bound_to(TREES, failed, commit=OTHER)], [JOB, TREES])
-        found = roll_up(seen, record_of(JOB, TREES))
+        found = overall_status(seen, record_of(JOB, TREES))
         assert (found.state, found.over) == ("failure", Over.ANYTHING)
 
     def test_a_failure_is_not_the_end_where_nobody_looked_at_its_attempts(self) -> None:
         failed = run_of(JOB, State.FAILED)
         seen = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], [TREES], whole=False)
-        assert not telling(seen, record_of(JOB)).final
-        assert telling(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
+        assert not due_statuses(seen, record_of(JOB)).final
+        assert due_statuses(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
 
 
 class TestSuperseded:
@@ -362,7 +372,7 @@ class TestSuperseded:
     NEWEST = record_of(JOB, number=2)
 
     def single(self, runs: Iterable[ActualJob], claims: Iterable[Claim]) -> tuple[CommitStatus, bool]:
-        found = telling(view_of(runs, claims), self.RECORD, self.NEWEST)
+        found = due_statuses(view_of(runs, claims), self.RECORD, self.NEWEST)
         return found.by_commit[ASKED][0], found.final
 
     def test_before_it_was_submitted(self) -> None:
@@ -391,12 +401,12 @@ class TestSuperseded:
     def test_an_older_checkout_calls_nothing_newer_superseded(self) -> None:
         """It may be slow: its manifests aren't what is wanted now."""
         view = view_of([], [], [self.OLDER], commit=ASKED)
-        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        single = due_statuses(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
         assert (single.state, single.over) == ("pending", Over.NOTHING)
 
     def test_a_commit_that_was_passed_over_is_told_by_which(self) -> None:
         record = CommitRecord(ASKED, NOW, superseded_by=OTHER)
-        found = telling(view_of([], []), record, self.NEWEST)
+        found = due_statuses(view_of([], []), record, self.NEWEST)
         said = "superseded by bbbbbbb before it was applied"
         status = CommitStatus("error", "reconciler", said, over=Over.NOTHING)
         assert found.by_commit == {ASKED: [status]}
@@ -405,13 +415,13 @@ class TestSuperseded:
     def test_a_job_that_was_suspended_since(self) -> None:
         suspended = wanted(suspend=True)
         same = replace(self.RECORD, jobs={"census": WantedJob(keys_of(suspended))})
-        found = telling(view_of([], [], [suspended]), same, record_of(number=2))
+        found = due_statuses(view_of([], [], [suspended]), same, record_of(number=2))
         assert found.by_commit[ASKED][0].description == "suspended before it was submitted"
 
     def test_an_older_checkout_calls_nothing_newer_suspended(self) -> None:
         suspended = wanted(suspend=True)
         view = view_of([], [], [suspended], commit=ASKED)
-        single = telling(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
+        single = due_statuses(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
         assert (single.state, single.over) == ("pending", Over.NOTHING)
 
 
@@ -427,21 +437,21 @@ class TestManyJobs:
         runs = [run_of(job, State.RUNNING, number=n % 28 + 1) for n, job in enumerate(jobs)]
         runs = [structs.replace(run, resource=f"{run.resource}-{n}") for n, run in enumerate(runs)]
         claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
-        found = telling(view_of(runs, claims, jobs, each=each), record_of(*jobs)).by_commit[OTHER]
+        found = due_statuses(view_of(runs, claims, jobs, each=each), record_of(*jobs)).by_commit[OTHER]
         singles = [status for status in found if status.context != "reconciler"]
         assert len(singles) == count
         assert all((status.over is Over.ANYTHING) == expected for status in singles)
         begun = replace(singles[0], description="begun")
-        assert news(singles[0], None) is (News.NEW if expected else News.KNOWN)
-        assert news(singles[0], begun) is News.NEW
+        assert freshness(singles[0], None) is (Freshness.NEW if expected else Freshness.KNOWN)
+        assert freshness(singles[0], begun) is Freshness.NEW
 
 
 def test_settled_jobs_of_earlier_commits_are_left_to_those() -> None:
     run = run_of(JOB, State.SUCCEEDED)
     claim = bound_to(JOB, run, commit=ASKED)
     settled = replace(record_of(JOB), jobs={"census": WantedJob(keys_of(JOB), settled=True)})
-    assert telling(view_of([run], [claim]), record_of(JOB)).by_commit.keys() == {ASKED, OTHER}
-    assert telling(view_of([run], [claim]), settled).by_commit.keys() == {OTHER}
+    assert due_statuses(view_of([run], [claim]), record_of(JOB)).by_commit.keys() == {ASKED, OTHER}
+    assert due_statuses(view_of([run], [claim]), settled).by_commit.keys() == {OTHER}
 
 
 def test_the_drift_is_told_with_its_first_findings() -> None:
@@ -454,7 +464,7 @@ def test_the_drift_is_told_with_its_first_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "environment", "roll_up", "drift"),
+    ("written", "environment", "overall", "drift"),
     [
         ({}, "local", "reconciler", "reconciler drift"),
         ({"prod": {}}, "prod", "reconciler", "reconciler drift"),
@@ -463,10 +473,10 @@ def test_the_drift_is_told_with_its_first_findings() -> None:
     ],
 )
 def test_one_environment_has_the_plain_context(
-    written: dict[str, Any], environment: str, roll_up: str, drift: str
+    written: dict[str, Any], environment: str, overall: str, drift: str
 ) -> None:
     found = contexts_of(from_document(Path(), {"environments": written}), environment)
-    assert (found.roll_up, found.drift) == (roll_up, drift)
+    assert (found.overall, found.drift) == (overall, drift)
 
 
 class TestRecord:
@@ -580,15 +590,16 @@ class TestSubmittedTwice:
 def test_the_digest_of_what_is_told_changes_with_each_part_of_it() -> None:
     said = CommitStatus("pending", CONTEXT, "running", "https://x")
     others = [replace(said, **{name: "error"}) for name in ("state", "context", "description", "target_url")]
-    tellings = [Telling({ASKED: [status]}, final=False) for status in (said, *others)]
-    tellings += [Telling({OTHER: [said]}, final=False), Telling({ASKED: [said, said]}, final=False)]
-    assert len({told.digest for told in tellings}) == len(tellings)
+    due = [DueStatuses({ASKED: [status]}, final=False) for status in (said, *others)]
+    due += [DueStatuses({OTHER: [said]}, final=False), DueStatuses({ASKED: [said, said]}, final=False)]
+    assert len({each.digest for each in due}) == len(due)
     assert (
-        Telling({ASKED: [said], OTHER: []}, False).digest == Telling({OTHER: [], ASKED: [said]}, True).digest
+        DueStatuses({ASKED: [said], OTHER: []}, False).digest
+        == DueStatuses({OTHER: [], ASKED: [said]}, True).digest
     )
 
 
 def test_a_commit_is_told_in_full_only_when_each_of_its_jobs_is() -> None:
     done, running = run_of(JOB, State.SUCCEEDED), run_of(TREES, State.RUNNING, number=2)
     claims = [bound_to(JOB, done, commit=OTHER), bound_to(TREES, running, commit=OTHER)]
-    assert not telling(view_of([done, running], claims, [JOB, TREES]), record_of(JOB, TREES)).final
+    assert not due_statuses(view_of([done, running], claims, [JOB, TREES]), record_of(JOB, TREES)).final

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import SOURCE, TRY, ActualJob, State
+from reconciler.model.job import REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
@@ -22,7 +22,7 @@ from .scenario import Commit, Repository
 from .store import Claims
 from .world import World
 
-MOST_TRIES = 5
+MOST_REQUEST_IDS = 5
 """Requests without an outcome after which a submission may be held."""
 
 _TOLD = 3
@@ -135,7 +135,7 @@ class Checker:
     def sent(self, request: Request) -> None:
         """A create leaves."""
         self.seen["creates sent"] += 1
-        mark = request.body["labels"].get(TRY, "")
+        mark = request.body["labels"].get(REQUEST_ID, "")
         if not mark or mark in self._marks:
             self._wrong("I1", f"{request.sender} sent a create whose mark {mark!r} isn't new")
         self._marks.add(mark)
@@ -339,7 +339,11 @@ class Checker:
         """A mark that the claim of a job's labels knows."""
         key, attempt = job.slot
         return next(
-            (claim.tries[-1] for id, claim in self._by_id().items() if id == (key, attempt) and claim.tries),
+            (
+                claim.request_ids[-1]
+                for id, claim in self._by_id().items()
+                if id == (key, attempt) and claim.request_ids
+            ),
             None,
         )
 
@@ -413,7 +417,7 @@ class Checker:
             and (job.kind == "Job" or job.labels[SOURCE] == OURS)
             for job in self._world.jobs
         )
-        return bool(claim.error) and (alike or len(claim.tries) >= MOST_TRIES)
+        return bool(claim.error) and (alike or len(claim.request_ids) >= MOST_REQUEST_IDS)
 
     def _told(self, job: DesiredJob, plan: Plan) -> None:
         """The commit that asked for a job shows how its newest attempt stands."""
@@ -433,7 +437,7 @@ class Checker:
 
     def _verdict(self, commit: Commit) -> None:
         """A commit that anything was told of has a verdict, and none that says that it is still to come."""
-        shown = self._statuses.last(commit.sha, self._place.roll_up)
+        shown = self._statuses.last(commit.sha, self._place.overall)
         if shown is None:
             if any(self._is_told(later) for later in self._before(commit)):
                 self._wrong("I3", f"commit {commit.sha[:7]} was applied or passed over, and has no verdict")
@@ -449,7 +453,7 @@ class Checker:
 
     def _is_told(self, commit: Commit) -> bool:
         """Return whether a commit has a status of this environment."""
-        own = (self._place.roll_up, self._place.contexts.drift)
+        own = (self._place.overall, self._place.contexts.drift)
         statuses = self._statuses.newest_first(commit.sha)
         return any(self._is_of_job(status) or status["context"] in own for status in statuses)
 
@@ -464,8 +468,8 @@ class Checker:
 
     def _twice(self, claims: Iterable[Claim]) -> bool:
         """Whether an attempt of theirs has two jobs that can still be seen."""
-        marks = {mark for claim in claims for mark in claim.tries}
-        made = [job for job in self._ours() if not job.gone and job.labels.get(TRY) in marks]
+        marks = {mark for claim in claims for mark in claim.request_ids}
+        made = [job for job in self._ours() if not job.gone and job.labels.get(REQUEST_ID) in marks]
         return len({job.slot for job in made}) < len(made)
 
     def _findings(self, plan: Plan) -> None:
@@ -514,7 +518,7 @@ class Checker:
         for id, found in self._claims.all().items():
             claim = found.claim
             pending = claim.state is ClaimState.PENDING and id.attempt <= wanted.get(id.key, 0)
-            if pending and claim.fence is not None and claim.fence < latest:
+            if pending and claim.credential_expiry is not None and claim.credential_expiry < latest:
                 self._wrong("I7", f"a whole pass left {claim.job_name} pending, though it could be settled")
 
     def _by_id(self) -> dict[tuple[str, str], Claim]:

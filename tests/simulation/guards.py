@@ -60,7 +60,7 @@ _NO_LIMIT = Patch(_SUBMITTER, "number > order.attempts:", "number > order.attemp
 
 GUARDS: Mapping[str, Guard] = {
     # Of the world: `run.Simulation` leaves these out.
-    "fence": Guard("I1"),
+    "credential-expiry": Guard("I1"),
     "claim": Guard("I1"),
     "settle": Guard("I1"),
     "try": Guard("I1"),
@@ -180,7 +180,10 @@ GUARDS: Mapping[str, Guard] = {
                 _SUBMITTER,
                 "answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)",
                 "answer = self._jobs.create(\n"
-                "                order.claim.api_version, order.claim.kind, body, self._fence.mint()\n"
+                "                order.claim.api_version,\n"
+                "                order.claim.kind,\n"
+                "                body,\n"
+                "                self._ports.credentials.mint(),\n"
                 "            )",
             ),
         ),
@@ -190,8 +193,8 @@ GUARDS: Mapping[str, Guard] = {
         (
             Patch(
                 _SUBMITTER,
-                "claim.fence + self._bounds.executes + self._bounds.visible",
-                "claim.fence + self._bounds.visible",
+                "expiry + self._bounds.executes + self._bounds.visible",
+                "expiry + self._bounds.visible",
             ),
         ),
         slow=True,

@@ -187,7 +187,7 @@ class Wire:
             self._world.at(moment, lambda: what(self._request))
 
 
-class FencePort:
+class CredentialsPort:
     """Credentials that the service takes until they expire."""
 
     def __init__(self, process: Process, world: World) -> None:

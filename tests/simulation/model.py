@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, TRY, State
+from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import Answer
-from reconciler.reporting.github.settings import ROLL_UP, Contexts
+from reconciler.reporting.github.settings import OVERALL, Contexts
 
 OURS = "acme-models"
 """The source of the repository under test."""
@@ -26,19 +26,19 @@ class Place:
         instance: As in `Ports`.
         neighbours: As in `Ports`.
         begins: When its reconcilers begin, in seconds of the world.
-        roll_up: The context of its verdicts.
+        overall: The context of its verdicts.
     """
 
     environment: str = "prod"
     instance: str = ""
     neighbours: frozenset[str] = frozenset()
     begins: float = 0.0
-    roll_up: str = ROLL_UP
+    overall: str = OVERALL
 
     @property
     def contexts(self) -> Contexts:
         """The contexts of its statuses."""
-        return Contexts(self.environment, self.roll_up)
+        return Contexts(self.environment, self.overall)
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ def filled(job: Job) -> JsonObject:
 
 
 def short(job: Job) -> str:
-    return f"{short_slot(job.slot)} try {job.labels.get(TRY, '')[:6]}"
+    return f"{short_slot(job.slot)} try {job.labels.get(REQUEST_ID, '')[:6]}"
 
 
 def short_slot(slot: tuple[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reconciler.google.engines import engine_class
-from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, State
+from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import DesiredJob
@@ -152,7 +152,7 @@ class Nemesis:
 
 def _body(job: DesiredJob, source: str, other: bool, attempt: int, mark: str) -> JsonObject:
     """A create's body with the job's name and labels; with `other`, it is yet another job."""
-    labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), TRY: mark}
+    labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), REQUEST_ID: mark}
     name = job_name(job.manifest.base_name, job.identity, attempt)
     content = desired(job.manifest.name, "other", job.manifest.reconcile) if other else job
     return engine_class(job.manifest.api_version).body(job.manifest.kind, content.spec, name, labels)

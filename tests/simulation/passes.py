@@ -19,7 +19,7 @@ from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.limits import check_brakes
+from reconciler.planning.limits import check_limits
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
 from reconciler.reporting.github.settings import GitHubSettings
@@ -28,7 +28,7 @@ from reconciler.reporting.status_rules import View
 from reconciler.submission.observe import Observed, observe
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
-from .jobs import FencePort, JobsPort
+from .jobs import CredentialsPort, JobsPort
 from .model import OURS, Place
 from .process import Process
 from .scenario import Commit, Repository
@@ -70,9 +70,9 @@ class Outside:
         self.world.checker.began(commit, process.name)
         try:
             plan = self._plan(commit, ports)
-            check_brakes(plan, 0.0, LIMITS, None)
+            check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
-            ports.claims.found()
+            ports.claims.prepare()
             applier = Applier(
                 ports,
                 body_of,
@@ -101,7 +101,7 @@ class Outside:
         return self._plan_of(commit, ports, observe(ports))
 
     def _plan_of(self, commit: Commit, ports: Ports, observed: Observed) -> Plan:
-        before = predecessors(commit.jobs, observed.runs, observed.known)
+        before = predecessors(commit.jobs, observed.runs, observed.claims)
         specs = {
             run.resource: ports.jobs.read(run.api_version, run.kind, run.resource).spec for run in before
         }
@@ -109,7 +109,7 @@ class Outside:
             Target(self.place.environment, "local", "acme-ml", "us-central1"),
             commit.jobs,
             [replace(run, spec=specs.get(run.resource, run.spec)) for run in observed.runs],
-            observed.known,
+            observed.claims,
             lambda job: body_of(job, job.job_name, {}),
             source=OURS,
             doubtful=observed.doubtful,
@@ -139,7 +139,7 @@ class Outside:
             source=OURS,
             claims=StorePort(process, self.world, self.claims),
             jobs=JobsPort(process, self.world),
-            fence=FencePort(process, self.world),
+            credentials=CredentialsPort(process, self.world),
             clock=process,
             chance=self.world.rng.randbytes,
             bounds=self.bounds,

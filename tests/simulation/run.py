@@ -73,7 +73,7 @@ class Simulation:
             self._faults,
             bounds,
             a_minute=rng.choice((60.0, 60.0, 6.0, 2.0)),
-            expires=without != "fence",
+            expires=without != "credential-expiry",
             every_try=without == "try",
         )
         places = _places(seed)
@@ -230,6 +230,6 @@ def _places(seed: int) -> list[Place]:
         return [Place()]
     begins = rng.choice((0.0, 60.0, 600.0, 3600.0)) * rng.random()
     return [
-        Place(neighbours=frozenset({"blue"}), roll_up="reconciler/prod"),
+        Place(neighbours=frozenset({"blue"}), overall="reconciler/prod"),
         Place("test", "blue", frozenset({""}), begins, "reconciler/test"),
     ]

@@ -84,7 +84,7 @@ class StorePort:
         if not genesis:
             raise ServiceError("the claims bucket has no genesis")
 
-    def found(self) -> None:
+    def prepare(self) -> None:
         """Nothing: only a person makes a store in the cloud the repository's."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:

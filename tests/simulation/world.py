@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from reconciler.model.job import TRY, ActualJob, State
+from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.ports import Answer, Bounds, Created, refusal
 
@@ -235,8 +235,8 @@ class World:
     def shown(self, job: Job, *, spec: bool = False) -> ActualJob:
         """A job as the API shows it now."""
         labels = dict(job.labels)
-        if self.every_try and TRY in labels:
-            labels[TRY] = self.checker.known_try(job) or labels[TRY]
+        if self.every_try and REQUEST_ID in labels:
+            labels[REQUEST_ID] = self.checker.known_try(job) or labels[REQUEST_ID]
         return ActualJob(
             resource=job.name,
             job_name=job.job_name,

@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.google.engines import engine_class
 from reconciler.model.diff import DEFAULTS, is_default, is_filled, is_left_out, is_spelling
-from reconciler.model.job import ATTEMPT, CODE, COMMIT, KEY, SOURCE, TRY, State
+from reconciler.model.job import ATTEMPT, CODE, COMMIT, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.plan import FieldChange
 from reconciler.submission.adoption import differences
@@ -21,7 +21,7 @@ LABELS = {
     KEY: "k" * 52,
     ATTEMPT: "1",
     CODE: "c" * 52,
-    TRY: "t1",
+    REQUEST_ID: "t1",
     COMMIT: "0" * 40,
     "team": "risk",
 }
@@ -130,7 +130,7 @@ def test_the_labels_count_that_say_which_job_it_is(name: str) -> None:
     assert found(changed(CUSTOM, "labels", name), CUSTOM) == [(f"/labels/{name}", LABELS[name], None)]
 
 
-@pytest.mark.parametrize("name", [TRY, COMMIT, "team"])
+@pytest.mark.parametrize("name", [REQUEST_ID, COMMIT, "team"])
 def test_the_labels_do_not_count_that_say_who_asked(name: str) -> None:
     assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == []
     assert found(CUSTOM, changed(CUSTOM, "labels", name)) == []

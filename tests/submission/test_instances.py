@@ -17,7 +17,7 @@ from planning import GOOGLE, bound_to, claim_on, only, run_of, wanted
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.model.claim import ClaimId, ClaimState
-from reconciler.model.job import INSTANCE, SOURCE, TRY, ActualJob, State
+from reconciler.model.job import INSTANCE, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.plan import Action, Plan
 from reconciler.model.ports import Ports, Versioned
 from reconciler.planning.planner import make_plan
@@ -114,7 +114,7 @@ def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_
         ("blue", {""}, [replaced(other("blue"), create_time="")], run("", LATER), True),
         # A run with the label of another repository, or without the mark of a request, is no own one.
         ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
-        ("blue", {""}, [other("blue", **{TRY: "copied"})], run("", LATER), True),
+        ("blue", {""}, [other("blue", **{REQUEST_ID: "copied"})], run("", LATER), True),
     ],
 )
 def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run(
@@ -196,7 +196,7 @@ def test_instance_does_not_adopt_the_run_of_a_neighbour_with_the_same_content(ou
         made = body(mark)
         return {**made, "labels": {**made["labels"], INSTANCE: "blue"}}
 
-    settled = Submitter(blue).settle(replace(ORDER, body=labelled))
+    settled = Submitter(blue).submit(replace(ORDER, body=labelled))
     assert settled.claim.state is ClaimState.BOUND
     assert settled.claim.resource != neighbours.resource
     assert [job.labels.get(INSTANCE) for job in outside.jobs.jobs] == [None, "blue"]
@@ -213,15 +213,17 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
         connection = session.connection
 
         def store(instance: str) -> ObjectClaims:
-            return ObjectClaims(connection, BUCKET, "acme-jobs", "p", "l", founds=False, instance=instance)
+            return ObjectClaims(
+                connection, BUCKET, "acme-jobs", "p", "l", may_be_new=False, instance=instance
+            )
 
         stores = {name: store(name) for name in ("", "blue", "bl", "p")}
         for name, claims in stores.items():
             with pytest.raises(ServiceError, match=r"(holds|has) no claims"):
                 claims.check(0)
-            claims.found()
+            claims.prepare()
             claims.write(replaced(CLAIM, id=ClaimId(CLAIM.id.key, len(name) + 1)), 0)
-        elsewhere = ObjectClaims(connection, BUCKET, "acme-jobs", "p", "m", founds=False, instance="blue")
+        elsewhere = ObjectClaims(connection, BUCKET, "acme-jobs", "p", "m", may_be_new=False, instance="blue")
         with pytest.raises(ServiceError, match="has no claims"):
             elsewhere.check(0)
         for name, claims in stores.items():
@@ -231,14 +233,14 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
 
 def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldService) -> None:
     with opened(service) as session:
-        session.claims.found()
+        session.claims.prepare()
         claims = ObjectClaims(
             session.connection,
             BUCKET,
             "acme-jobs",
             "local",
             "local",
-            founds=False,
+            may_be_new=False,
             instance="blue",
             environment="prod",
         )

@@ -27,7 +27,7 @@ def outside() -> Outside:
 
 def test_claims_and_runs_are_seen(outside: Outside) -> None:
     seen = observe(outside.ports)
-    assert seen.known == {ClaimId(KEY_1, 1): outside.claim}
+    assert seen.claims == {ClaimId(KEY_1, 1): outside.claim}
     assert [run.resource for run in seen.runs] == [outside.claim.resource]
 
 
@@ -51,7 +51,7 @@ def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
     monkeypatch.setattr(outside.claims, "listed", partial(then_made, outside.claims.listed))
     monkeypatch.setattr(outside.jobs, "runs", partial(then_made, outside.jobs.runs))
     seen = observe(outside.ports)
-    assert (seen.known, [run.resource for run in seen.runs]) == ({}, [claim.resource])
+    assert (seen.claims, [run.resource for run in seen.runs]) == ({}, [claim.resource])
 
 
 @pytest.mark.fault(11)

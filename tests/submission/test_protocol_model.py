@@ -38,6 +38,8 @@ from tests.model.world import (
     World,
 )
 
+pytestmark = pytest.mark.slow
+
 DESIGN = Rules()
 AUDITED = Rules(audit=True)
 TWO_TRIES = Setting()

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import ATTEMPT, KEY, SOURCE, TRY, ActualJob, State, labels_digest
+from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import Answer, NotSent, Refused, Taken, Unknown
-from reconciler.submission.protocol import MAX_TRIES, MAX_UNANSWERED, Order, Settlement, Submitter
+from reconciler.submission.protocol import MAX_REQUEST_IDS, MAX_UNANSWERED, Order, SubmissionResult, Submitter
 
 KEY_1 = "k" * 52
 ID = ClaimId(KEY_1, 1)
@@ -26,7 +26,7 @@ MOMENT = timedelta(seconds=1)
 
 
 def body(mark: str, **more: Any) -> dict[str, Any]:
-    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", TRY: mark}
+    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", REQUEST_ID: mark}
     spec = {"workerPoolSpecs": [{"containerSpec": {"imageUri": "x", "args": ["1"]}}]}
     return {"displayName": "census_0123", "labels": labels, "jobSpec": {**spec, **more}}
 
@@ -45,8 +45,8 @@ def outside() -> Outside:
     return Outside()
 
 
-def settle(outside: Outside, order: Order = ORDER) -> Settlement:
-    return Submitter(outside.ports).settle(order)
+def settle(outside: Outside, order: Order = ORDER) -> SubmissionResult:
+    return Submitter(outside.ports).submit(order)
 
 
 def pending(outside: Outside, order: Order = ORDER) -> Claim:
@@ -61,14 +61,14 @@ def test_a_claim_is_written_before_the_request_leaves_and_bound_to_what_it_made(
     settled = settle(outside)
     first, second = outside.claims.history
     (job,) = outside.jobs.jobs
-    mark = job.labels[TRY]
+    mark = job.labels[REQUEST_ID]
     assert len(mark) == 26
-    assert (first.state, first.tries, first.commit) == (ClaimState.PENDING, (mark,), "c1")
-    assert first.fence == outside.jobs.sent[0][1].expires
-    assert (second.state, second.resource, second.tries) == (ClaimState.BOUND, job.resource, (mark,))
-    assert (second.fence, second.ended, second.labels) == (None, None, labels_digest(job.labels))
+    assert (first.state, first.request_ids, first.commit) == (ClaimState.PENDING, (mark,), "c1")
+    assert first.credential_expiry == outside.jobs.sent[0][1].expires
+    assert (second.state, second.resource, second.request_ids) == (ClaimState.BOUND, job.resource, (mark,))
+    assert (second.credential_expiry, second.ended, second.labels) == (None, None, labels_digest(job.labels))
     assert second.owner == first.owner == "a test"
-    assert settled == Settlement(second, job)
+    assert settled == SubmissionResult(second, job)
 
 
 def test_what_is_bound_is_never_sent_again(outside: Outside) -> None:
@@ -124,7 +124,7 @@ def test_a_job_whose_answer_got_lost_is_bound_as_soon_as_it_is_seen(outside: Out
     outside.jobs.answers = ["lost"]
     first = settle(outside)
     assert first.claim.state is ClaimState.PENDING
-    assert first.said == "no answer came"
+    assert first.cause == "no answer came"
     assert first.until == outside.time.now + RIPE
     settled = settle(outside)
     assert (settled.claim.state, settled.job) == (ClaimState.BOUND, outside.jobs.jobs[0])
@@ -134,23 +134,23 @@ def test_a_job_whose_answer_got_lost_is_bound_as_soon_as_it_is_seen(outside: Out
 @pytest.mark.fault(12)
 def test_what_may_still_show_up_is_waited_for_to_the_last_moment(outside: Outside) -> None:
     claim = pending(outside)
-    assert claim.fence is not None
-    outside.time.now = claim.fence + BOUNDS.executes + BOUNDS.visible
+    assert claim.credential_expiry is not None
+    outside.time.now = claim.credential_expiry + BOUNDS.executes + BOUNDS.visible
     waited = settle(outside)
     assert (waited.claim, waited.until, waited.now) == (claim, outside.time.now, outside.time.now)
     assert len(outside.jobs.sent) == 1
     outside.time.now += MOMENT
     settled = settle(outside)
     assert settled.claim.state is ClaimState.BOUND
-    first, second = settled.claim.tries
-    assert (first, first != second) == (claim.tries[0], True)
-    assert [sent["labels"][TRY] for sent, _ in outside.jobs.sent] == [first, second]
+    first, second = settled.claim.request_ids
+    assert (first, first != second) == (claim.request_ids[0], True)
+    assert [sent["labels"][REQUEST_ID] for sent, _ in outside.jobs.sent] == [first, second]
     assert outside.time.slept == [BOUNDS.look_again]
 
 
 def test_what_the_second_look_finds_is_bound(outside: Outside) -> None:
     claim = pending(outside)
-    job = outside.jobs.add(body(claim.tries[0]))
+    job = outside.jobs.add(body(claim.request_ids[0]))
     outside.jobs.hidden.add(job.resource)
     outside.time.now += RIPE + MOMENT
 
@@ -212,13 +212,13 @@ def test_what_certainly_made_no_job_may_be_sent_again_at_once(outside: Outside, 
     outside.jobs.answers = []
     bound = settle(outside).claim
     assert (bound.state, bound.error, bound.refusals) == (ClaimState.BOUND, "", 0)
-    assert len(bound.tries) == 2
+    assert len(bound.request_ids) == 2
 
 
 def test_what_never_left_is_sent_three_times_under_one_mark(outside: Outside) -> None:
     outside.jobs.answers = [NotSent("no way"), NotSent("no way")]
     assert settle(outside).claim.state is ClaimState.BOUND
-    assert len({sent["labels"][TRY] for sent, _ in outside.jobs.sent}) == 1
+    assert len({sent["labels"][REQUEST_ID] for sent, _ in outside.jobs.sent}) == 1
     assert len(outside.jobs.sent) == 3
 
 
@@ -257,7 +257,7 @@ def test_retry_after_is_obeyed_up_to_an_hour(outside: Outside, asked: float | No
 
 def test_a_refusal_that_lied_is_found_out_before_it_is_sent_again(outside: Outside) -> None:
     outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no")]
-    (mark,) = settle(outside).claim.tries
+    (mark,) = settle(outside).claim.request_ids
     job = outside.jobs.add(body(mark))
     assert settle(outside).job == job
     assert len(outside.jobs.sent) == 1
@@ -312,7 +312,7 @@ def test_an_unknown_outcome_of_the_attempt_before_is_no_failure(outside: Outside
 def test_without_a_claim_a_job_of_the_same_body_is_bound(outside: Outside) -> None:
     job = outside.jobs.add(body("m1"))
     claim = settle(outside).claim
-    assert (claim.state, claim.resource, claim.tries) == (ClaimState.BOUND, job.resource, ("m1",))
+    assert (claim.state, claim.resource, claim.request_ids) == (ClaimState.BOUND, job.resource, ("m1",))
     assert outside.jobs.sent == []
 
 
@@ -361,7 +361,7 @@ def test_jobs_of_others_settle_nothing(outside: Outside, other: Mapping[str, str
 
 def test_a_job_that_is_deleted_while_it_is_looked_at_was_the_job(outside: Outside) -> None:
     claim = pending(outside)
-    job = outside.jobs.add(body(claim.tries[0]))
+    job = outside.jobs.add(body(claim.request_ids[0]))
 
     def gone(api_version: str, kind: str, resource: str) -> None:
         raise NotFoundError(resource)
@@ -386,11 +386,15 @@ def test_what_an_older_version_of_the_hash_claimed_is_not_sent(outside: Outside)
 
 
 def test_refusals_are_no_unanswered_requests(outside: Outside) -> None:
-    for _ in range(2 * MAX_TRIES):
+    for _ in range(2 * MAX_REQUEST_IDS):
         outside.jobs.answers = [Refused(403, "PERMISSION_DENIED", "no")]
         settle(outside)
     refused = outside.claim
-    assert (len(refused.tries), refused.refusals, refused.unanswered) == (MAX_TRIES, 2 * MAX_TRIES, 0)
+    assert (len(refused.request_ids), refused.refusals, refused.unanswered) == (
+        MAX_REQUEST_IDS,
+        2 * MAX_REQUEST_IDS,
+        0,
+    )
     outside.jobs.answers = [Unknown("no answer came"), Refused(403, "PERMISSION_DENIED", "no")]
     settle(outside)
     outside.time.now += RIPE + MOMENT
@@ -477,7 +481,7 @@ class TestUniqueNames:
 
         def late(claim: Claim) -> None:
             outside.claims.before_write = lambda claim: None
-            outside.jobs.late.append(outside.jobs.add(ml_body(claim.tries[0])))
+            outside.jobs.late.append(outside.jobs.add(ml_body(claim.request_ids[0])))
 
         outside.jobs.hidden = set()
         outside.claims.before_write = late
@@ -548,7 +552,7 @@ class TestResolve:
     def test_a_job_that_shows_up_later_is_bound_all_the_same(self, outside: Outside) -> None:
         claim = pending(outside)
         Submitter(outside.ports).give_up(ID)
-        job = outside.jobs.add(body(claim.tries[0]))
+        job = outside.jobs.add(body(claim.request_ids[0]))
         bound = settle(outside).claim
         assert (bound.state, bound.resource, bound.given_up) == (ClaimState.BOUND, job.resource, False)
 
@@ -559,13 +563,13 @@ class TestResolve:
 def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
     """A store whose writes are refused and whose claims are always new."""
     outside.claims.faults = ["failed"] * 20
-    other = replace(CLAIM, tries=("t",), fence=outside.time.now)
+    other = replace(CLAIM, request_ids=("t",), credential_expiry=outside.time.now)
 
     def busy(claim: Claim) -> None:
         from reconciler.model.ports import Versioned
 
         number = outside.claims.held[ID].generation + 1 if ID in outside.claims.held else 1
-        outside.claims.held[ID] = Versioned(replace(other, tries=(f"t{number}",)), number)
+        outside.claims.held[ID] = Versioned(replace(other, request_ids=(f"t{number}",)), number)
         outside.time.now += RIPE + MOMENT
 
     outside.claims.before_write = busy
@@ -585,7 +589,7 @@ class TestConclude:
         assert outside.claim == claim, "its job may still show up"
         outside.time.sleep(2 * MOMENT.total_seconds())
         submitter.conclude(ID)
-        assert (outside.claim.state, outside.claim.tries) == (ClaimState.REJECTED, claim.tries)
+        assert (outside.claim.state, outside.claim.request_ids) == (ClaimState.REJECTED, claim.request_ids)
         assert outside.claim.error.startswith("no job came of it")
         assert len(outside.jobs.sent) == 1
 
@@ -617,7 +621,7 @@ class TestConclude:
 
 def made_by(claim: Claim) -> ActualJob:
     """The job that the newest request of a claim made."""
-    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", TRY: claim.tries[-1]}
+    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", REQUEST_ID: claim.request_ids[-1]}
     return ActualJob(
         "projects/acme/locations/here/customJobs/77",
         claim.job_name,

@@ -16,7 +16,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.ports import Credential, Refused, Taken
-from reconciler.submission.protocol import MAX_UNANSWERED, Order, Settlement, Submitter
+from reconciler.submission.protocol import MAX_UNANSWERED, Order, SubmissionResult, Submitter
 from tests.submission.test_submission import (
     CLAIM,
     ID,
@@ -89,11 +89,11 @@ def ripen(outside: Outside) -> None:
 
 def test_what_was_bound_before_is_told_without_a_job(outside: Outside) -> None:
     claim = settle(outside).claim
-    assert settle(outside) == Settlement(claim, job=None, until=None, now=None, said="")
+    assert settle(outside) == SubmissionResult(claim, job=None, until=None, now=None, cause="")
 
 
 def test_a_mark_can_be_a_label(outside: Outside) -> None:
-    (mark,) = settle(outside).claim.tries
+    (mark,) = settle(outside).claim.request_ids
     assert re.fullmatch("[a-z2-7]{26}", mark)
 
 
@@ -130,7 +130,7 @@ def test_a_credential_is_used_for_half_of_its_life(outside: Outside, stood: time
 def test_why_an_outcome_is_unknown_is_told_of_a_name_that_is_taken_too(outside: Outside) -> None:
     outside.jobs.answers = [Taken("exists already")]
     settled = settle(outside)
-    assert (settled.claim.state, settled.said) == (ClaimState.PENDING, "exists already")
+    assert (settled.claim.state, settled.cause) == (ClaimState.PENDING, "exists already")
     assert settled.until == outside.time.now + RIPE
 
 
@@ -181,7 +181,7 @@ class TestRace:
     """Another process writes just before: what it wrote is then gone by."""
 
     def test_at_the_binding(self, outside: Outside) -> None:
-        meanwhile(outside, ClaimState.BOUND, lambda: another(outside).settle(ORDER))
+        meanwhile(outside, ClaimState.BOUND, lambda: another(outside).submit(ORDER))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.owner) == (ClaimState.BOUND, "another")
         assert len(outside.jobs.sent) == 1
@@ -189,7 +189,7 @@ class TestRace:
     def test_at_the_holding(self, outside: Outside) -> None:
         pending(outside)
         outside.jobs.add(body("forged"))
-        meanwhile(outside, ClaimState.HELD, lambda: another(outside).settle(ORDER))
+        meanwhile(outside, ClaimState.HELD, lambda: another(outside).submit(ORDER))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.owner) == (ClaimState.HELD, "another")
 
@@ -257,7 +257,7 @@ class TestLook:
     def test_a_unique_name_is_the_runs(self, strict: Outside) -> None:
         strict.jobs.answers = [Taken("exists")]
         assert settle(strict, ML_ORDER).claim.state is ClaimState.REJECTED
-        strict.jobs.add(ml_body(strict.claim.tries[0]), ML_V1, "Job")
+        strict.jobs.add(ml_body(strict.claim.request_ids[0]), ML_V1, "Job")
         assert settle(strict, ML_ORDER).claim.state is ClaimState.BOUND
 
     def test_a_listing_that_shows_too_much_settles_nothing(
@@ -293,8 +293,8 @@ def test_what_to_do_is_told_where_a_credential_ended_before_its_use(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports = outside.ports
-    monkeypatch.setattr(ports.fence, "mint", lambda: Credential({}, outside.time.now))
+    monkeypatch.setattr(ports.credentials, "mint", lambda: Credential({}, outside.time.now))
     with pytest.raises(ServiceError) as error:
-        Submitter(ports).settle(ORDER)
+        Submitter(ports).submit(ORDER)
     assert error.value.hint
     assert error.value.hint.startswith("nothing was sent:")

@@ -32,38 +32,38 @@ def full(outside: Outside, *, stopping: bool = False) -> Submitter:
 @pytest.mark.parametrize("stopping", [False, True])
 def test_nothing_is_claimed_or_minted_or_sent(outside: Outside, stopping: bool) -> None:
     with pytest.raises(NotBegunError):
-        full(outside, stopping=stopping).settle(ORDER)
-    assert (outside.claims.held, outside.fence.minted, outside.jobs.sent) == ({}, 0, [])
+        full(outside, stopping=stopping).submit(ORDER)
+    assert (outside.claims.held, outside.credentials.minted, outside.jobs.sent) == ({}, 0, [])
 
 
 def test_without_a_claim_it_is_not_even_looked_for(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outside.jobs, "with_key", None)
     with pytest.raises(NotBegunError):
-        full(outside).settle(ORDER)
+        full(outside).submit(ORDER)
 
 
 def test_what_is_found_is_bound_all_the_same(outside: Outside) -> None:
     claim = pending(outside)
-    job = outside.jobs.add(body(claim.tries[0]))
-    assert full(outside).settle(ORDER).job == job
+    job = outside.jobs.add(body(claim.request_ids[0]))
+    assert full(outside).submit(ORDER).job == job
 
 
 def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
     claim = pending(outside)
-    assert full(outside).settle(ORDER).claim == claim
+    assert full(outside).submit(ORDER).claim == claim
     outside.time.now += RIPE + MOMENT
-    settled = full(outside).settle(ORDER)
+    settled = full(outside).submit(ORDER)
     assert settled.claim.state is ClaimState.REJECTED
     assert settled.claim.error == "not begun, as the service takes no more now: 60 submissions a minute"
     assert len(outside.jobs.sent) == 1
-    assert Submitter(outside.ports).settle(ORDER).claim.state is ClaimState.BOUND
+    assert Submitter(outside.ports).submit(ORDER).claim.state is ClaimState.BOUND
 
 
 def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside) -> None:
     """The service makes one job of a name only, so that it needn't be waited for; but it may come."""
     claim = pending(outside, ML_ORDER)
     with pytest.raises(NotBegunError):
-        full(outside).settle(ML_ORDER)
+        full(outside).submit(ML_ORDER)
     assert outside.claims.held[ID].claim == claim
 
 
@@ -71,14 +71,14 @@ def test_at_a_stop_it_stays_as_it_is(outside: Outside) -> None:
     claim = pending(outside)
     outside.time.now += RIPE + MOMENT
     with pytest.raises(NotBegunError):
-        full(outside, stopping=True).settle(ORDER)
+        full(outside, stopping=True).submit(ORDER)
     assert outside.claims.held[ID].claim == claim
 
 
 def test_what_never_left_has_a_turn_of_its_own_when_it_is_sent_again(outside: Outside) -> None:
     ports = outside.ports
     outside.jobs.answers = [NotSent("it can't be reached"), NotSent("it can't be reached"), ""]
-    settled = Submitter(ports, Quota(ports.clock, ports.chance, pace=3.0)).settle(ORDER)
+    settled = Submitter(ports, Quota(ports.clock, ports.chance, pace=3.0)).submit(ORDER)
     assert settled.claim.state is ClaimState.BOUND
     assert outside.time.slept == [2.0, 1.0] * 2
 
@@ -87,6 +87,6 @@ def test_a_refusal_is_told_to_all_that_share_the_quota(outside: Outside) -> None
     ports = outside.ports
     quota = Quota(ports.clock, ports.chance)
     outside.jobs.answers = [FULL]
-    claim = Submitter(ports, quota).settle(ORDER).claim
+    claim = Submitter(ports, quota).submit(ORDER).claim
     assert quota.held_for == 30.0
     assert claim.not_before == outside.time.now + timedelta(seconds=30)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import TRY, ActualJob, State
+from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.ports import Credential, Unknown
 from reconciler.submission.protocol import Order, Submitter
 from tests.submission.test_submission import CLAIM, ID, KEY_1, ORDER, body, settle
@@ -43,7 +43,7 @@ def test_a_job_that_is_there_is_not_given_up_by_saying_so(outside: Outside) -> N
 
 def test_a_job_that_no_request_made_keeps_nobody_from_giving_up(outside: Outside) -> None:
     _, job = unbound(outside)
-    outside.jobs.jobs = [replace(job, labels={**job.labels, TRY: "unknown"})]
+    outside.jobs.jobs = [replace(job, labels={**job.labels, REQUEST_ID: "unknown"})]
     found = Submitter(outside.ports).give_up(ID)
     assert found is not None
     assert (found.state, found.resource, found.given_up) == (ClaimState.HELD, "", True)
@@ -80,8 +80,8 @@ def test_nothing_is_sent_with_a_credential_that_ended(
 ) -> None:
     spent = Credential({"Authorization": "Bearer x"}, outside.time.now - late)
     ports = outside.ports
-    monkeypatch.setattr(ports.fence, "mint", lambda: spent)
+    monkeypatch.setattr(ports.credentials, "mint", lambda: spent)
     with pytest.raises(ServiceError, match="ended at 2"):
-        Submitter(ports).settle(ORDER)
+        Submitter(ports).submit(ORDER)
     assert outside.jobs.sent == []
     assert outside.claims.held == {}

@@ -1,4 +1,4 @@
-"""Trainers that know Google's storage alone, in real jobs. `make trainers` runs them, `make test` does not."""
+"""Trainers that know Google's storage alone, in real jobs: for `make trainers`, not for `make test`."""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+from waiting import PATIENCE
+
 from reconciler.training_service.runner.containers import Engine
 
-DEADLINE = 60.0
 IMAGE = f"localhost/reconciler-test-{os.getpid()}:1"
 
 _CONTAINERFILE = """\
@@ -34,13 +35,13 @@ def build(engine: Engine, context: Path) -> None:
     (context / "Containerfile").write_text(_CONTAINERFILE)
     file = ("--file", str(context / "Containerfile"))
     options = ("--network", "host", "--tag", IMAGE, *file)
-    built = engine.client.ask("build", *options, str(context), within=DEADLINE)
+    built = engine.client.ask("build", *options, str(context), within=PATIENCE)
     assert built[0] == 0, built
 
 
 def remove(engine: Engine) -> None:
     """Remove the image."""
-    engine.client.ask("image", "rm", "--force", IMAGE, within=DEADLINE)
+    engine.client.ask("image", "rm", "--force", IMAGE, within=PATIENCE)
 
 
 def containers_of(engine: Engine, run_id: str) -> list[str]:

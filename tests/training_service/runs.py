@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,9 @@ from typing import Any
 
 import psutil
 import trainers
+from waiting import PATIENCE, until
 
-from reconciler.training_service.jobs.launch import Here, launch, ports_wanted
+from reconciler.training_service.jobs.launch import Host, launch, ports_wanted
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.state.run_folder import (
@@ -30,20 +30,10 @@ from reconciler.training_service.state.run_folder import (
     write_json,
 )
 
-DEADLINE = 60.0
 KEPT = {"run.json", "log.jsonl", "exit.json", "phase", "started", "lock", "runner.lock", "cancel"} | {
     "measurements.json"
 }
 MACHINE = Machine(cpus=2, memory=4 * 1024**3)
-
-
-def until(what: Callable[[], Any], deadline: float = DEADLINE) -> Any:
-    """Wait until `what` is true, and give what it is."""
-    give_up = time.monotonic() + deadline
-    while not (found := what()):
-        assert time.monotonic() < give_up, "it didn't come true"
-        time.sleep(0.01)
-    return found
 
 
 @dataclass
@@ -81,7 +71,7 @@ class Run:
     def end(self) -> tuple[str, int, str]:
         """Wait for the end: state, code, message."""
         assert self.runner is not None
-        assert self.runner.wait(DEADLINE) == 0
+        assert self.runner.wait(PATIENCE) == 0
         ending = self.folder.ending()
         assert ending is not None
         return ending.state, ending.code, ending.message
@@ -127,7 +117,7 @@ def starter(folder: Path, environments: Path) -> Iterator[Starter]:
         trainers.wheel(home / "gcs" / "code" / Path(trainers.URI).name, source, requires)
         job = job or trainers.custom_job(env={"OUT": str(out)})
         ports = tuple(range(4711, 4711 + ports_wanted(job)))
-        launched = launch(job, Here("http://127.0.0.1:9/jobs/x", home / "gcs", MACHINE, ports))
+        launched = launch(job, Host("http://127.0.0.1:9/jobs/x", home / "gcs", MACHINE, ports))
         assert isinstance(launched, RunSpec), launched
         if plain:
             launched = _plain(launched, source, folder / f"plain-{len(runs)}")

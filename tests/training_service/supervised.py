@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import trainers
+from waiting import until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
@@ -31,7 +32,6 @@ from reconciler.training_service.state.records import (
 from reconciler.training_service.state.run_folder import RUNNING, Phase, RunFolder, run_folder, write_json
 from reconciler.training_service.state.store import Store, rfc3339
 
-DEADLINE = 90.0
 FOR_TWO = Machine(cpus=8, memory=32 * 2**30)
 """Room for two n1-standard-4."""
 
@@ -119,12 +119,7 @@ class Bench:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """Let the supervisor tick until `what` is true, and give what it is."""
-        give_up = time.monotonic() + DEADLINE
-        while not (found := what()):
-            assert time.monotonic() < give_up, "it didn't come true"
-            self.supervisor.tick()
-            time.sleep(0.01)
-        return found
+        return until(what, meanwhile=self.supervisor.tick)
 
     def state(self, job: JobRecord) -> JobState:
         return self.now(job).state
@@ -188,14 +183,6 @@ class Bench:
             if any(str(self.home) in word for word in process.info["cmdline"] or ()):
                 found.append(process)
         return [process for process in found if process.pid != os.getpid()]
-
-
-def wait_for(what: Callable[[], Any]) -> None:
-    """Wait without ticking: another process is at work."""
-    give_up = time.monotonic() + DEADLINE
-    while not what():
-        assert time.monotonic() < give_up, "it didn't come true"
-        time.sleep(0.005)
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import pytest
 import runs
 import trainers
 from container_image import IMAGE, containers_of
-from runs import Run, nothing_is_left_of, until
+from runs import Run, nothing_is_left_of
 from supervised import Bench, supervised
+from waiting import until
 
 from reconciler.training_service.runner.containers import Engine, end_containers
 from reconciler.training_service.state.records import CUSTOM_JOBS, JobRecord, JobState

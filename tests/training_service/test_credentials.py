@@ -27,6 +27,7 @@ from googleapiclient.errors import HttpError
 from hypothesis import given
 from hypothesis import strategies as st
 from served import TOKEN, Answer, Service, serving
+from waiting import PATIENCE
 
 from reconciler.base.http import HttpRequest
 from reconciler.google.embedded import ROOT, EmbeddedService
@@ -88,7 +89,9 @@ def sent_in_halves(service: Service, token: str, path: str, body: bytes, pause: 
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", int(service.url.rsplit(":", 1)[1])), timeout=10) as opened:
+    with socket.create_connection(
+        ("127.0.0.1", int(service.url.rsplit(":", 1)[1])), timeout=PATIENCE
+    ) as opened:
         opened.sendall(head.encode())
         assert opened.recv(100).startswith(b"HTTP/1.1 100")  # the head has arrived, and was read
         opened.sendall(body[:half])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bodies import ML, VERTEX, custom_job, job_spec, ml_job
 from served import TOKEN, Service
+from waiting import PATIENCE
 
 from reconciler.training_service.http.auth import Access, job_access
 from reconciler.training_service.http.message import Request
@@ -207,7 +208,7 @@ def test_a_message_has_a_limit(service: Service) -> None:
 
 
 def test_requests_follow_each_other_on_one_connection(service: Service) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", int(service.url.rsplit(":", 1)[1]), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", int(service.url.rsplit(":", 1)[1]), timeout=PATIENCE)
     connection.connect()
     first = connection.sock
     for _ in range(3):

@@ -14,6 +14,7 @@ import trainers
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from served import Service
+from waiting import patience
 
 from reconciler.training_service.storage.gsutil.main import write_launchers
 
@@ -208,7 +209,7 @@ def test_a_call_is_quick(shell: Shell) -> None:
         began = time.perf_counter()
         shell.out("gsutil -q ls gs://out")
         times.append(time.perf_counter() - began)
-    assert min(times) < 1.0  # 0.1 s, but for a machine under load
+    assert min(times) < patience(1.0)  # 0.1 s on a machine that is idle
 
 
 def test_stat_tells_whether_an_object_is_there(shell: Shell) -> None:

@@ -15,10 +15,10 @@ from served import TOKEN, Service
 
 from reconciler.base.http import DirectTransport
 from reconciler.base.http.recipients import ThisMachine
-from reconciler.google.ai_platform import MlEngine
+from reconciler.google.ai_platform import AiPlatformTraining
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.logs import JobLog
-from reconciler.google.vertex_ai import AiPlatformEngine
+from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.jobs.cluster import pools_of, replicas_of
 from reconciler.training_service.state.run_folder import run_folder
@@ -144,7 +144,7 @@ def test_replicas_are_called_alike_by_those_who_ask_and_who_run_them(
     body = ml_job("census_1")
     body["trainingInput"] |= training
     service.post(ML, body)
-    assert named(MlEngine.replicas("Job", body)) == run_as(service)
+    assert named(AiPlatformTraining.replicas("Job", body)) == run_as(service)
 
 
 def test_pools_are_called_alike_by_those_who_ask_and_who_run_them(service: Service) -> None:
@@ -152,7 +152,7 @@ def test_pools_are_called_alike_by_those_who_ask_and_who_run_them(service: Servi
     (pool,) = spec["workerPoolSpecs"]
     spec["workerPoolSpecs"] = [pool, {**pool, "replicaCount": "3"}, {}, {**pool, "replicaCount": "1"}]
     assert service.post(f"{VERTEX}/customJobs", {"displayName": "a", "jobSpec": spec}).status == 200
-    assert named(AiPlatformEngine.replicas("CustomJob", spec)) == run_as(service)
+    assert named(VertexAi.replicas("CustomJob", spec)) == run_as(service)
 
 
 def named(replicas: Mapping[str, int]) -> list[str]:

@@ -25,6 +25,7 @@ import pytest
 import trainers
 import urllib3
 from supervised import tuned
+from waiting import PATIENCE
 
 from reconciler.training_service import address
 from reconciler.training_service.address import Address
@@ -36,7 +37,6 @@ from reconciler.training_service.state.store import Store
 
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 SEED = int(os.environ.get("SERVICE_SEED", "1"))
-PATIENCE = 180.0
 AT_ONCE = 3
 """With fewer jobs that haven't ended, more come."""
 LOST = 4

@@ -138,7 +138,10 @@ WRITTEN = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(runs=st.lists(WRITTEN, max_size=6), size=st.integers(1, 9), since=st.none() | st.integers(0, 19))
 def test_merged_pages_hold_each_line_once_in_the_order_of_time(
     service: Service, runs: list[Written], size: int, since: int | None

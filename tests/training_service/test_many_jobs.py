@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import trainers
 from served import Service
+from waiting import until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
@@ -24,7 +23,6 @@ from reconciler.training_service.state.records import JobState
 JOBS = 50
 FOR_THREE = Machine(cpus=12, memory=45 * 2**30)
 """Room for three n1-standard-4."""
-DEADLINE = 240.0
 SLOWEST = 10
 """Ticks of the supervisor that half of all creates may take; both are slow on a slow machine."""
 JOBS_PATH = "/v1/projects/my-project/locations/us-central1/customJobs"
@@ -62,6 +60,9 @@ class Ticking:
             self._over.set()
             self._thread.join()
 
+    def check(self) -> None:
+        assert self.failure is None, self.failure
+
     def _tick(self) -> None:
         try:
             while not self._over.wait(0.02):
@@ -69,14 +70,6 @@ class Ticking:
                 self.ticks += 1
         except BaseException as failure:
             self.failure = failure
-
-
-def until(what: Callable[[], Any], ticking: Ticking) -> None:
-    give_up = time.monotonic() + DEADLINE
-    while not what():
-        assert ticking.failure is None, ticking.failure
-        assert time.monotonic() < give_up, "it didn't come true"
-        time.sleep(0.05)
 
 
 def most_at_once(spans: list[tuple[float, float]]) -> int:
@@ -101,7 +94,7 @@ def test_fifty_jobs_at_once(
     with ticking.running():
         for number in range(JOBS):
             if number == 3:
-                until(lambda: len([*out.glob("*.began")]) == 3, ticking)
+                until(lambda: len([*out.glob("*.began")]) == 3, meanwhile=ticking.check)
             before = ticking.ticks
             body = trainers.custom_job(env={"OUT": str(out), "NAME": str(number)}).body
             answer = service.post(JOBS_PATH, body)
@@ -113,8 +106,8 @@ def test_fifty_jobs_at_once(
         assert ticking.ticks > 0
         assert statistics.median(took) <= SLOWEST, took
         (out / "hold").unlink()
-        until(lambda: not service.store.unfinished(), ticking)
-    assert ticking.failure is None
+        until(lambda: not service.store.unfinished(), meanwhile=ticking.check)
+    ticking.check()
 
     ended = [service.store.job(job.id) for job in jobs]
     assert [(job.state, job.error_message) for job in ended if job] == [(JobState.SUCCEEDED, "")] * JOBS

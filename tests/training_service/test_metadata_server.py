@@ -9,6 +9,7 @@ import sys
 import pytest
 import trainers
 from served import Service
+from waiting import PATIENCE
 
 from reconciler.training_service.jobs.metadata_server import variables
 
@@ -32,7 +33,7 @@ def test_clients_find_credentials_and_the_job_s_storage(service: Service) -> Non
     (service.home / "gcs" / "out").mkdir(parents=True)
     env = {"PATH": os.defpath, "HOME": "/nowhere", **variables(f"{service.url}/jobs/{job.gcs_secret}")}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout == "my-project worth-nothing\ncontent\ncontent\ncontent\n", done.stderr
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 import trainers
-from runs import Run, Starter, lives, nothing_is_left_of, until
+from runs import Run, Starter, lives, nothing_is_left_of
+from waiting import until
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 

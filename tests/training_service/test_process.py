@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import trainers
 import urllib3
 from bodies import ML, ml_job
+from waiting import PATIENCE, patience, until
 
 from reconciler.training_service import address
 from reconciler.training_service.__main__ import main
@@ -25,16 +25,6 @@ from reconciler.training_service.address import Address, ServiceRunningError
 from reconciler.training_service.state import database
 from reconciler.training_service.state.records import JobRecord
 from reconciler.training_service.state.store import Store
-
-DEADLINE = 30.0
-
-
-def eventually(what: Callable[[], Any]) -> Any:
-    until = time.monotonic() + DEADLINE
-    while not (found := what()):
-        assert time.monotonic() < until, "it never came to be"
-        time.sleep(0.02)
-    return found
 
 
 def command(home: Path, *more: str) -> list[str]:
@@ -73,7 +63,7 @@ class Processes:
             read = address.read_address(self.home)
             return read if read and read.pid == process.pid else None
 
-        read: Address = eventually(found)
+        read: Address = until(found)
         return read
 
     def start_and_wait(self) -> tuple[subprocess.Popen[str], Address]:
@@ -98,14 +88,14 @@ def call(found: Address, method: str, path: str, body: Any = None) -> Any:
         body=None if body is None else json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {found.token}"},
         retries=False,
-        timeout=10,
+        timeout=PATIENCE,
     )
     assert answer.status == 200, answer.data
     return answer.json()
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = process.communicate(timeout=DEADLINE)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     return out, err
 
@@ -131,7 +121,7 @@ def test_a_second_service_says_who_serves_and_leaves(processes: Processes) -> No
 
 def test_of_many_started_at_once_one_serves(processes: Processes) -> None:
     many = [processes.start() for _ in range(6)]
-    eventually(lambda: sum(process.poll() is None for process in many) == 1)
+    until(lambda: sum(process.poll() is None for process in many) == 1)
     (serving,) = (process for process in many if process.poll() is None)
     assert {process.returncode for process in many} == {None, 0}
     assert call(processes.served(serving), "GET", "/_service/health")["pid"] == serving.pid
@@ -234,7 +224,7 @@ def test_it_ends_soon_when_its_home_is_gone(processes: Processes, made_anew: boo
     shutil.rmtree(processes.home)
     if made_anew:
         other, found = processes.start_and_wait()
-    process.communicate(timeout=5.0)
+    process.communicate(timeout=patience(5.0))
     assert process.returncode == 0
     if made_anew:
         assert address.read_address(processes.home) == found
@@ -248,7 +238,7 @@ def test_a_state_that_cant_be_read_is_told_without_a_traceback(processes: Proces
     processes.home.mkdir(parents=True)
     (processes.home / "state.db").write_bytes(b"no database" * 1000)
     process = processes.start()
-    _, err = process.communicate(timeout=DEADLINE)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert err.startswith(f"The embedded training service can't start in {processes.home}: ")
     assert err.count("\n") == 1
@@ -289,15 +279,15 @@ def test_a_running_job_goes_on_through_a_kill_of_the_service_and_reaches_storage
     call(found, "PUT", "/_service/images", trainers.IMAGES)
     path = "/v1/projects/demo/locations/us-central1/customJobs"
     name = call(found, "POST", path, trainers.custom_job().body)["name"]
-    eventually((bucket / "started").exists)
-    eventually(lambda: call(found, "GET", f"/v1/{name}")["state"] == "JOB_STATE_RUNNING")
+    until((bucket / "started").exists)
+    until(lambda: call(found, "GET", f"/v1/{name}")["state"] == "JOB_STATE_RUNNING")
     process.kill()
     process.wait()
 
     _, again = processes.start_and_wait()
     assert again.url == found.url
     (bucket / "go").touch()
-    eventually(lambda: "endTime" in call(again, "GET", f"/v1/{name}"))
+    until(lambda: "endTime" in call(again, "GET", f"/v1/{name}"))
     job = call(again, "GET", f"/v1/{name}")
     assert job["state"] == "JOB_STATE_SUCCEEDED", job
     assert (bucket / "done").read_text() == "done"
@@ -315,11 +305,11 @@ def test_jobs_go_on_when_the_service_is_stopped_and_end_with_their_home(processe
     trainers.wheel(bucket / trainers.URI.rsplit("/", 1)[1], source)
     call(found, "PUT", "/_service/images", trainers.IMAGES)
     call(found, "POST", "/v1/projects/demo/locations/l/customJobs", trainers.custom_job().body)
-    trainer = psutil.Process(int(eventually(lambda: pid_file.exists() and pid_file.read_text())))
+    trainer = psutil.Process(int(until(lambda: pid_file.exists() and pid_file.read_text())))
     call(found, "POST", "/_service/stop")
     ended(process)
     assert trainer.is_running()
     process, _ = processes.start_and_wait()
     shutil.rmtree(processes.home, ignore_errors=True)
-    process.communicate(timeout=DEADLINE)
-    eventually(lambda: not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE)
+    process.communicate(timeout=PATIENCE)
+    until(lambda: not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import trainers
-from runs import DEADLINE, Run, Starter, lives, nothing_is_left_of, until
+from runs import Run, Starter, lives, nothing_is_left_of
+from waiting import PATIENCE, until
 
 from reconciler.training_service.state.records import Measurement
 from reconciler.training_service.state.run_folder import Role, read_measurements
@@ -275,7 +276,7 @@ def test_a_stop_while_the_others_end_doesn_t_undo_the_primary_s_success(cluster:
         while me != "workerpool0-0":
             time.sleep(0.1)
     """
-    run = cluster(source, WORKER, grace=2 * DEADLINE).start()
+    run = cluster(source, WORKER, grace=2 * PATIENCE).start()
     run.wrote("told")
     assert run.runner is not None
     run.runner.send_signal(signal.SIGTERM)

@@ -13,12 +13,15 @@ import pytest
 
 from reconciler.training_service.state.run_folder import RunFolder, remove, run_folder
 
+# It goes by relative paths alone: other users can't search every machine's root folder.
 AS_NOBODY = """
-import os, sys
+import os, tempfile
 from pathlib import Path
 from reconciler.training_service.state.run_folder import RunFolder
+tempfile.gettempdir()
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-RunFolder(Path(sys.argv[1])).clean()
+RunFolder(Path("1-1-a")).clean()
+print(os.getresuid(), *sorted(map(str, Path("1-1-a").rglob("*"))))
 """
 
 only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make folders for another user")
@@ -49,10 +52,11 @@ def test_a_folder_of_another_user_stays_and_nothing_fails() -> None:
         (folder.home / "own").mkdir()
         os.chown(folder.home / "own", 65534, 65534)
         Path(name).chmod(0o755)
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, str(folder.path)], capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, "-c", AS_NOBODY]
+        done = subprocess.run(command, cwd=name, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+        left = "1-1-a/work 1-1-a/work/foreign 1-1-a/work/foreign/full"
+        assert done.stdout == f"(65534, 65534, 65534) {left}\n"
         assert (folder.work / "foreign" / "full").exists()
         assert not folder.home.exists()
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import trainers
-from runs import DEADLINE, Run, Starter, lives, nothing_is_left_of, until
+from runs import Run, Starter, lives, nothing_is_left_of
+from waiting import PATIENCE, until
 
 from reconciler.base.state_dir import Home
 from reconciler.base.state_dir_trust import accept
@@ -401,9 +402,9 @@ def test_a_run_is_carried_out_once(trainer: Starter) -> None:
     first = run.runner
     second = Run(run.folder, run.out).start()
     assert second.runner is not None
-    assert second.runner.wait(DEADLINE) == 0
+    assert second.runner.wait(PATIENCE) == 0
     assert first is not None
-    assert first.wait(DEADLINE) == 0
+    assert first.wait(PATIENCE) == 0
     third = Run(run.folder, run.out).start()
     assert third.end()[0] == "SUCCEEDED"
     assert run.wrote("starts") == "x"
@@ -414,7 +415,7 @@ def test_a_run_that_was_claimed_is_not_carried_out(trainer: Starter) -> None:
     assert run.folder.claim()
     run.start()
     assert run.runner is not None
-    assert run.runner.wait(DEADLINE) == 0
+    assert run.runner.wait(PATIENCE) == 0
     assert run.folder.ending() is None
 
 
@@ -424,7 +425,7 @@ def test_a_lock_that_another_holds_is_left_alone(trainer: Starter) -> None:
     with locked(run.folder.runner_lock):
         run.start()
         assert run.runner is not None
-        assert run.runner.wait(DEADLINE) == 0
+        assert run.runner.wait(PATIENCE) == 0
     assert not run.folder.started()
 
 

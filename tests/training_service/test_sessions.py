@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from runs import Starter, lives, until
+from runs import Starter, lives
+from waiting import until
 
 from reconciler.base.state_dir import Home
 from reconciler.training_service.processes import process_tree

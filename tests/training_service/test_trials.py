@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import trainers
-from supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml, wait_for
+from supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml
+from waiting import until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.scheduler.recovery import recover_states, with_measurements
@@ -155,14 +156,14 @@ def test_supervisors_killed_at_any_moment_repeat_no_trial_and_leave_none_out(ben
     job = bench.submit(TUNED, shape=tuned(4, parallel=2))
     for moment in ["runs/1-1-*", "runs/1-2-*/started", "runs/1-3-*", "runs/1-3-*/exit.json", "runs/1-4-*"]:
         with subprocess.Popen([sys.executable, "-c", SUPERVISING, str(bench.home)]) as former:
-            wait_for(lambda what=moment: [*bench.home.glob(what)])
+            until(lambda what=moment: [*bench.home.glob(what)])
             former.kill()
     bench.new_supervisor()
     assert bench.ended(job).state is JobState.SUCCEEDED
     assert states(bench, job) == [TrialState.SUCCEEDED] * 4
     assert sorted(started(bench)) == ["1", "2", "3", "4"]
     assert [run.trial for run in bench.store.runs(job.id)] == [1, 2, 3, 4]
-    wait_for(lambda: bench.processes() == [])
+    until(lambda: bench.processes() == [])
 
 
 @pytest.mark.fault(34)
@@ -396,14 +397,14 @@ def test_settling_tells_what_trials_came_to_while_no_supervisor_lived(bench: Ben
     bench.hold()
     job = bench.submit(TUNED, shape=tuned(2, parallel=2))
     with subprocess.Popen([sys.executable, "-c", SUPERVISING, str(bench.home)]) as former:
-        wait_for(lambda: bench.running("1") and bench.running("2"))
+        until(lambda: bench.running("1") and bench.running("2"))
         former.kill()
     recover_states(bench.store, bench.home)
     assert bench.state(job) is JobState.RUNNING
     assert states(bench, job) == [TrialState.RUNNING] * 2
     bench.release()
     folders = [bench.folder_of(run) for run in bench.store.runs(job.id)]
-    wait_for(lambda: all(folder.ending() and folder.runner() is None for folder in folders))
+    until(lambda: all(folder.ending() and folder.runner() is None for folder in folders))
     recover_states(bench.store, bench.home)
     found = bench.now(job)
     assert found.state is JobState.SUCCEEDED

@@ -12,7 +12,7 @@ from reconciler.base.http.message import (
     NotSentError,
     Transport,
 )
-from reconciler.base.http.send import DirectTransport, RetryingReads, retry_after, send_idempotent
+from reconciler.base.http.send import DirectTransport, RetryingReads, retry_after
 
 __all__ = [
     "READ_METHODS",
@@ -24,5 +24,4 @@ __all__ = [
     "RetryingReads",
     "Transport",
     "retry_after",
-    "send_idempotent",
 ]

@@ -44,13 +44,9 @@ class Connection:
         return not look.poll(0)
 
     def exchange(self, method: str, request: bytes, end: float, max_body: int) -> HttpResponse:
-        """Send a request once with `write_request`, and read the complete response.
+        """Send a request once with `write_request`, and read the response with a body of at most `max_body`.
 
-        Args:
-            method: The request's method.
-            request: The request's head and body.
-            end: The deadline on the monotonic clock.
-            max_body: The maximum length of the response's body in bytes.
+        `end` is the deadline on the monotonic clock.
 
         Raises:
             TimeoutError: The deadline passed.
@@ -74,13 +70,8 @@ def write_request(
 ) -> None:
     """Write a request, head and body together, in as few writes as possible.
 
-    TLS takes 16 KiB in one write, and a plain socket usually the whole request.
-
-    Args:
-        sock: A connected socket.
-        request: Head and body.
-        seconds: The time limit of all writes, including time in which the machine sleeps.
-        clock: Returns seconds since a fixed moment; must advance while the machine sleeps.
+    TLS takes 16 KiB in one write, and a plain socket usually the whole request. The limit of `seconds` is for
+    all writes and includes time in which the machine sleeps: `clock` must advance then.
 
     Raises:
         TimeoutError: The time limit is exceeded; the rest is not sent.
@@ -99,12 +90,7 @@ def write_request(
 
 
 def connected(address: Destination, end: float, tls: ssl.SSLContext | None) -> Connection:
-    """Open a connection to `address`.
-
-    Args:
-        address: The destination, of scheme http or https.
-        end: The deadline on the monotonic clock.
-        tls: The trusted certificates; None if the scheme is http.
+    """Open a connection to an address until `end` on the monotonic clock; `tls` is None for plain http.
 
     Raises:
         OSError, UnicodeError, UnusableAnswerError: The server can't be reached, or not by TLS.

@@ -213,13 +213,16 @@ def _why(error: BaseException) -> str:
 
 
 class RetryingReads(Struct, frozen=True):
-    """Transport that retries reads with `send_idempotent`, and sends every other request once.
+    """Transport that retries reads while the server is unreachable or busy, and sends other requests once.
+
+    The delay doubles from 1 s, with half of it random. `retry-after` is obeyed up to 64 s; a response with a
+    longer delay is returned without a retry.
 
     Attributes:
         transport: The transport of each attempt.
         sleep: Sleeps for a number of seconds.
         random: Returns a number from 0 to below 1.
-        attempts: The maximum number of attempts for one read.
+        attempts: The maximum number of attempts for one read, at least 1.
     """
 
     transport: Transport
@@ -228,49 +231,23 @@ class RetryingReads(Struct, frozen=True):
     attempts: int = 4
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Send `request`; a read up to `attempts` times."""
-        if request.method not in READ_METHODS:
-            return self.transport.send(request)
-        return send_idempotent(
-            self.transport, request, attempts=self.attempts, sleep=self.sleep, random=self.random
-        )
+        """Send `request`, a read up to `attempts` times.
 
-
-def send_idempotent(
-    transport: Transport,
-    request: HttpRequest,
-    *,
-    attempts: int = 4,
-    sleep: Callable[[float], None],
-    random: Callable[[], float],
-) -> HttpResponse:
-    """Send an idempotent request, and retry while the server is unreachable or busy.
-
-    The delay doubles from 1 s, with half of it random. `retry-after` is obeyed up to 64 s; a response with a
-    longer delay is returned without a retry.
-
-    Args:
-        transport: The transport of each attempt.
-        request: A request that is harmless if it arrives twice.
-        attempts: The maximum number of attempts, at least 1.
-        sleep: Sleeps for a number of seconds.
-        random: Returns a number from 0 to below 1.
-
-    Raises:
-        NotSentError, NoAnswerError: The last attempt failed.
-    """
-    for attempt in range(attempts - 1):
-        delay = min(FIRST_DELAY * 2**attempt, LONGEST_DELAY) * (0.5 + 0.5 * random())
-        try:
-            response = transport.send(request)
-        except (NotSentError, NoAnswerError):
-            sleep(delay)
-            continue
-        asked = retry_after(response)
-        if not _is_busy(response, asked) or (asked or 0) > LONGEST_DELAY:
-            return response
-        sleep(max(delay, asked or 0))
-    return transport.send(request)
+        Raises:
+            NotSentError, NoAnswerError: The last attempt failed.
+        """
+        for attempt in range(self.attempts - 1 if request.method in READ_METHODS else 0):
+            delay = min(FIRST_DELAY * 2**attempt, LONGEST_DELAY) * (0.5 + 0.5 * self.random())
+            try:
+                response = self.transport.send(request)
+            except (NotSentError, NoAnswerError):
+                self.sleep(delay)
+                continue
+            asked = retry_after(response)
+            if not _is_busy(response, asked) or (asked or 0) > LONGEST_DELAY:
+                return response
+            self.sleep(max(delay, asked or 0))
+        return self.transport.send(request)
 
 
 def retry_after(response: HttpResponse) -> float | None:

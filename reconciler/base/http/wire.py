@@ -47,14 +47,7 @@ def is_field_value(text: str) -> bool:
 
 
 def request_bytes(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """Return the bytes of a request, headers and body together.
-
-    Args:
-        method: The method of the request line.
-        target: The target of the request line.
-        headers: All headers except `content-length`.
-        body: The body; None for a request without a body.
-    """
+    """Return the bytes of a request, headers and body together; the headers lack only `content-length`."""
     # A process that was stopped between two writes would send the body on continuing, long after the server
     # checked the headers and their credential.
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
@@ -90,7 +83,7 @@ class Incoming:
             searched = len(self._held)
             if searched > limit:
                 raise UnusableAnswerError("its headers are too long")
-            self._held += self._more()
+            self._held += self._received(_CHUNK)
         if at > limit:
             raise UnusableAnswerError("its headers are too long")
         line = bytes(self._held[:at])
@@ -106,9 +99,6 @@ class Incoming:
             parts.append(self._received(min(missing, _CHUNK)))
             missing -= len(parts[-1])
         return b"".join(parts)
-
-    def _more(self) -> bytes:
-        return self._received(_CHUNK)
 
     def _received(self, most: int) -> bytes:
         left = self._end - time.monotonic()
@@ -146,12 +136,9 @@ def read_head(incoming: Incoming) -> Head:
 
 
 def read_response(incoming: Incoming, method: str, max_body: int) -> tuple[HttpResponse, bool]:
-    """Read a complete response; return True with it if another request may follow on its connection.
+    """Read the complete response to a request of this method, with a body of at most `max_body` bytes.
 
-    Args:
-        incoming: The reader of the connection.
-        method: The request's method.
-        max_body: The maximum length of the body in bytes.
+    Return True with it if another request may follow on its connection.
 
     Raises:
         UnusableAnswerError: The response is incomplete, has no length, is encoded, or is too long.

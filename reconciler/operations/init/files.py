@@ -16,7 +16,7 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import ReconcilerError, UsageError
 from reconciler.manifests import schemas
 from reconciler.manifests.schemas import ANY_KIND
-from reconciler.manifests.settings import FILE_NAME
+from reconciler.manifests.settings import FILE_NAME, Environment
 
 NO_SHA = "0" * 40
 """Placeholder for the commit of the action, in a file."""
@@ -50,26 +50,6 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Google:
-    """Environment in Google Cloud; its buckets are without `gs://`.
-
-    Attributes:
-        submitter: The service account that the workflow acts as, and whose tokens carry each create.
-        trainer: The service account that jobs run as; "" for the project's default.
-        instance: Separates it from another environment with the same project and location; "" for none.
-    """
-
-    name: str
-    project: str
-    location: str
-    staging_bucket: str
-    claims_bucket: str
-    submitter: str
-    trainer: str
-    instance: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Setup:
     """Parameters of a set-up.
 
@@ -84,7 +64,7 @@ class Setup:
     repository: str = NO_REPOSITORY
     branch: str = "main"
     action: Action = Action()
-    google: Google | None = None
+    google: Environment | None = None
 
     @property
     def is_on_github(self) -> bool:
@@ -96,6 +76,16 @@ def service_account(name: str, project: str) -> str:
     """Return the e-mail address of a project's service account; `example.com:p` gives `p.example.com`."""
     domain, _, own = project.rpartition(":")
     return f"{name}@{own}{'.' if domain else ''}{domain}.iam.gserviceaccount.com"
+
+
+def submitter_of(google: Environment) -> str:
+    """Return the service account that the workflow acts as, and whose tokens carry each create."""
+    return google.submitter or service_account(SUBMITTER, google.project)
+
+
+def trainer_of(google: Environment) -> str:
+    """Return the service account that jobs run as; "" for the project's default."""
+    return str(google.defaults.get("serviceAccount") or "")
 
 
 def action_of(text: str) -> Action:
@@ -145,7 +135,7 @@ def settings(setup: Setup) -> str:
     return f"{guidance}\nenvironments:\n{local}{environment(setup.google)}{images}{end}"
 
 
-def environment(google: Google) -> str:
+def environment(google: Environment) -> str:
     """Return an entry of `environments` in `reconciler.yaml`."""
     text = template("environment.yaml")
     if google.instance:
@@ -170,14 +160,14 @@ def apply_workflow(setup: Setup) -> str:
     return with_action(text.replace("[main]", f'["{setup.branch}"]'), setup.action)
 
 
-def _with_names(text: str, google: Google) -> str:
+def _with_names(text: str, google: Environment) -> str:
     names = {
         "my-project": google.project,
         "my-location": google.location,
         "my-staging-bucket": google.staging_bucket,
         "my-claims-bucket": google.claims_bucket,
-        "my-submitter": google.submitter,
-        "my-trainer": google.trainer,
+        "my-submitter": submitter_of(google),
+        "my-trainer": trainer_of(google),
         "production": google.name,
     }
     # One substitution for all names: a value that equals another placeholder is not replaced again.

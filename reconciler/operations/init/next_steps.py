@@ -14,17 +14,18 @@ from reconciler.manifests.settings import Environment
 from reconciler.operations.init.files import (
     APPLY_WORKFLOW,
     NO_REPOSITORY,
-    SUBMITTER,
     Setup,
     service_account,
+    submitter_of,
     template,
+    trainer_of,
 )
 
 MEMBER = "MEMBER"
 """Placeholder for the identity that runs apply, in a command."""
 
 CHECK = "reconciler"
-"""Name of the check that a protected branch requires: the pull request's job, and the roll-up status."""
+"""Name of the check that a protected branch requires: the pull request's job, and the overall status."""
 
 PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
 
@@ -49,7 +50,7 @@ class Part:
     """Titled group of steps, in order."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: Iterable[Step]
 
 
 def grants(environment: Environment, source: str, member: str = MEMBER) -> Iterator[Step]:
@@ -180,7 +181,7 @@ def try_it(*, with_example: bool) -> Part:
     ]
     if with_example:
         steps.append(Step("what the trainer printed", "reconciler logs iris"))
-    return Part("Try it on this machine; no cloud is needed", tuple(steps))
+    return Part("Try it on this machine; no cloud is needed", steps)
 
 
 def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
@@ -190,17 +191,17 @@ def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
         add = f"git add {shlex.join(uncommitted)}\ngit commit --message='Set up reconciler'"
         steps.append(Step("the files of the set-up", add))
     steps.append(Step("check manifests before each commit, where pre-commit is used", "pre-commit install"))
-    return Part("Commit it", tuple(steps))
+    return Part("Commit it", steps)
 
 
 def google_cloud(setup: Setup, environment: Environment) -> Part:
     """Return the steps that prepare the project for the environment; they use shell variables."""
     title = f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell"
-    return Part(title, tuple(_google_steps(setup, environment)))
+    return Part(title, _google_steps(setup, environment))
 
 
 def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
-    account = environment.submitter or service_account(SUBMITTER, environment.project)
+    account = submitter_of(environment)
     if not setup.is_on_github:
         yield Step(
             "first: the steps that need the repository's name on GitHub are left out until `origin` says it",
@@ -216,25 +217,18 @@ def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
         yield from federation(setup, environment, account)
 
 
-def github(setup: Setup, environment: Environment | None, *, is_filled_in: bool) -> Part:
-    """Return the steps on GitHub.
-
-    Args:
-        setup: The repository.
-        environment: The environment in Google Cloud that is applied; None for the embedded service.
-        is_filled_in: True if the workflows name the reconciler's repository.
-    """
-    steps = tuple(_github_steps(setup, environment, is_filled_in=is_filled_in))
-    return Part(f"GitHub, repository {setup.repository}", steps)
+def github(setup: Setup, *, is_filled_in: bool) -> Part:
+    """Return the steps on GitHub; `is_filled_in` if the workflows name the reconciler's repository."""
+    return Part(f"GitHub, repository {setup.repository}", _github_steps(setup, is_filled_in))
 
 
-def _github_steps(setup: Setup, environment: Environment | None, *, is_filled_in: bool) -> Iterator[Step]:
+def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:
     if not is_filled_in:
         yield Step(
             "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
             "reconciler init --action OWNER/REPO@SHA",
         )
-    if environment is not None and setup.is_on_github:
+    if setup.google and setup.is_on_github:
         provider = f"{_POOLS}/{pool_id(setup)}/providers/{_PROVIDER}"
         yield Step(
             "tell the workflow the provider's name",
@@ -263,7 +257,7 @@ def _resources(environment: Environment, account: str) -> Iterator[Step]:
         "the claims bucket; warns of what makes claims less safe",
         f"gcloud auth application-default login\nreconciler init --claims --env {environment.name}",
     )
-    for address, does in ((account, "submits jobs"), (_trainer(environment), "runs them")):
+    for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs them")):
         name, _, host = address.partition("@")
         if address == service_account(name, project):
             yield Step(
@@ -275,7 +269,7 @@ def _resources(environment: Environment, account: str) -> Iterator[Step]:
 
 
 def _of_trainer(environment: Environment) -> Iterator[Step]:
-    trainer = _trainer(environment)
+    trainer = trainer_of(environment)
     if not trainer:
         return
     if environment.staging_bucket == environment.claims_bucket:
@@ -288,10 +282,6 @@ def _of_trainer(environment: Environment) -> Iterator[Step]:
         f"{trainer} reads packages, and writes what jobs put out",
         _on_bucket(environment.staging_bucket, f"serviceAccount:{trainer}"),
     )
-
-
-def _trainer(environment: Environment) -> str:
-    return str(environment.defaults.get("serviceAccount") or "")
 
 
 def _protection(setup: Setup) -> Step:

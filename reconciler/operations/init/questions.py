@@ -6,7 +6,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
@@ -18,11 +18,9 @@ from reconciler.operations.init.files import (
     NO_REPOSITORY,
     NO_SHA,
     PLAN_WORKFLOW,
-    SUBMITTER,
     TRAINER,
     Action,
     Change,
-    Google,
     Setup,
     action_of,
     github_repository,
@@ -58,8 +56,8 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read_setup(flags: Flags, root: Path) -> tuple[Setup, Environment | None]:
-    """Return the parameters of the set-up at `root`, and its environment in Google Cloud, if any.
+def read_setup(flags: Flags, root: Path) -> Setup:
+    """Return the parameters of the set-up at `root`.
 
     Raises:
         UsageError: A flag is wrong, or contradicts `reconciler.yaml`.
@@ -67,28 +65,23 @@ def read_setup(flags: Flags, root: Path) -> tuple[Setup, Environment | None]:
     """
     action = action_of(flags.action) if flags.action is not None else Action()
     config = load_config(root)
-    google = _google(flags, config)
+    described = _described(flags, config)
     git = Git(root)
     repository = github_repository((git.ask("remote", "get-url", "origin") or "").strip())
     source = config.source
     # The default source is shared by all repositories without settings; a new one must be unique.
     if source == LOCAL:
         source = source_id((repository or str(root)).rpartition("/")[2], secrets.token_hex(4))
-    environment = _existing(config, flags.environment) if flags.engine is None else None
-    setup = Setup(
-        source=source,
-        repository=repository or NO_REPOSITORY,
-        branch=_branch(git),
-        action=action,
-        google=google or (_as_google(environment) if environment else None),
-    )
-    if google is not None:
-        environment = _checked(setup, google)
-        _refuse_other(config, environment)
-    return setup, environment
+    existing = _existing(config, flags.environment) if flags.engine is None else None
+    setup = Setup(source, repository or NO_REPOSITORY, _branch(git), action, described or existing)
+    if described is not None:
+        checked = _checked(setup, described)
+        _refuse_other(config, checked)
+        setup = replace(setup, google=checked)
+    return setup
 
 
-def _google(flags: Flags, config: Config) -> Google | None:
+def _described(flags: Flags, config: Config) -> Environment | None:
     """Return the environment that the flags describe; None without `--engine google`."""
     given = {name: getattr(flags, name) for name in _OF_GOOGLE.values()}
     if flags.engine != "google":
@@ -108,9 +101,11 @@ def _google(flags: Flags, config: Config) -> Google | None:
     project, location = given["project"], given["location"]
     staging = _bucket(given["staging_bucket"])
     claims = _bucket(given["claims_bucket"] or f"{staging}-claims")
-    submitter, trainer = service_account(SUBMITTER, project), service_account(TRAINER, project)
+    defaults = {"serviceAccount": service_account(TRAINER, project)}
     instance = _instance(config, name, project, location)
-    return Google(name, project, location, staging, claims, submitter, trainer, instance)
+    return Environment(
+        name, "google", project, location, staging, claims, defaults=defaults, instance=instance
+    )
 
 
 def _instance(config: Config, name: str, project: str, location: str) -> str:
@@ -138,21 +133,7 @@ def _existing(config: Config, name: str | None) -> Environment | None:
     return next(iter(named or found), None)
 
 
-def _as_google(environment: Environment) -> Google:
-    project = environment.project
-    return Google(
-        name=environment.name,
-        project=project,
-        location=environment.location,
-        staging_bucket=environment.staging_bucket,
-        claims_bucket=environment.claims_bucket,
-        submitter=environment.submitter or service_account(SUBMITTER, project),
-        trainer=str(environment.defaults.get("serviceAccount") or ""),
-        instance=environment.instance,
-    )
-
-
-def _checked(setup: Setup, google: Google) -> Environment:
+def _checked(setup: Setup, google: Environment) -> Environment:
     """Return the environment as read from its own `reconciler.yaml`; raise UsageError that names the flag."""
     # The reader of `reconciler.yaml` has all rules for its values, so the flags need none of their own.
     with tempfile.TemporaryDirectory() as folder:

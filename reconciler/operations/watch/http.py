@@ -206,7 +206,7 @@ class Metrics:
     def seen(self, observed: Observed) -> None:
         """Set the numbers of runs and open claims."""
         _set(self._jobs, State, (run.state for run in observed.runs))
-        _set(self._claims, _OPEN, (claim.state for claim in observed.known.values()))
+        _set(self._claims, _OPEN, (claim.state for claim in observed.claims.values()))
 
     def drifted(self, findings: Iterable[Drift]) -> None:
         """Set the numbers of the plan's drift findings."""

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, ServiceError, UsageError
+from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session, open_session
-from reconciler.operations.apply import Settled, carry_out, check_limits, invalid, origin_for, refused, settle
-from reconciler.operations.execute import PATIENCE, applier_of
+from reconciler.operations.apply import ApplyListener, apply
+from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.origin import Origin, exported
-from reconciler.operations.plan import plan_of
+from reconciler.operations.origin import exported
 from reconciler.operations.report import post_statuses, unposted_sentences
 from reconciler.operations.watch.http import Health
-from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import Source
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, PassInputs, Result
 from reconciler.operations.watch.wakeups import LOOKS, Chance, Stopped, Wakes, due_after
-from reconciler.planning.outcome import Outcome, Status
-from reconciler.reporting.github.settings import github_settings
+from reconciler.planning.outcome import Status
 from reconciler.submission.observe import observe
-
-Done = Callable[[Sequence[Outcome], Origin], None]
 
 
 @dataclass(slots=True)
@@ -38,7 +33,7 @@ class Loop:
     Attributes:
         source: The source of manifests.
         wakes: Events that end a wait.
-        teller: Reporter of each pass.
+        reporter: Reporter of each pass.
         health: Health check, updated after each pass.
         resync: Seconds between passes without an event.
         chance: Random numbers for the backoff.
@@ -46,7 +41,7 @@ class Loop:
 
     source: Source
     wakes: Wakes
-    teller: Teller
+    reporter: PassReporter
     health: Health
     resync: float
     chance: Chance
@@ -63,7 +58,7 @@ class Loop:
                 if self.source.refresh() or changed or time.monotonic() >= self._due:
                     self._pass(self.source.checkout())
                 changed = self.wakes.wait(min(self._due, self.source.due) - time.monotonic())
-        self.teller.ending()
+        self.reporter.ending()
 
     def _pass(self, checkout: Checkout | None) -> None:
         if checkout is None:
@@ -72,16 +67,11 @@ class Loop:
             return
         began = time.monotonic()
         result = run_pass(
-            checkout,
-            self._cache,
-            self._previous,
-            lambda: not self.wakes.stopping,
-            self.teller.waiting,
-            self.teller.carried_out,
+            checkout, self._cache, self._previous, lambda: not self.wakes.stopping, self.reporter
         )
         ended = time.monotonic()
         self.health.passed()
-        self.teller.passed(result, ended - began, checkout.commit)
+        self.reporter.passed(result, ended - began, checkout.commit)
         if result.jobs is not None:
             self.source.follow(result.jobs)
         self._failures = self._failures + 1 if result.result is Result.FAILED else 0
@@ -98,22 +88,15 @@ def run_pass(
     checkout: Checkout,
     cache: LoopCache,
     previous: Pass | None,
-    go_on: Callable[[], bool],
-    tell: Callable[[str], None],
-    done: Done = lambda outcomes, origin: None,
+    go_on: Callable[[], bool] = lambda: True,
+    listener: ApplyListener | None = None,
 ) -> Pass:
     """Run one pass; errors of files and services become its result.
 
-    Args:
-        checkout: The files to apply.
-        cache: The loop's caches.
-        previous: The previous pass.
-        go_on: Called before each submission and each wait; False stops the pass.
-        tell: Called with a line about each wait.
-        done: Called with the plan's outcomes and the jobs' commit before the state is observed again.
+    `go_on` is called before each submission and each wait; False stops the pass.
     """
     try:
-        return _run(checkout, cache, previous, go_on, tell, done)
+        return _run(checkout, cache, previous, go_on, listener or ApplyListener())
     except (InvalidError, UsageError) as error:
         return Pass(Result.INVALID, error)
     except ReconcilerError as error:
@@ -128,24 +111,19 @@ def _run(
     cache: LoopCache,
     previous: Pass | None,
     go_on: Callable[[], bool],
-    tell: Callable[[str], None],
-    done: Done,
+    listener: ApplyListener,
 ) -> Pass:
     config = checkout.settings(checkout.root)
-    posts_statuses = github_settings(config.github, os.environ, config.root) is not None
-    # An invalid manifest is reported to the commit only if the files matched it before and after loading.
-    commit_before = _clean_commit(checkout) if posts_statuses else None
     environment = config.environment(checkout.environment)
     opened = partial(open_session, config, environment, checkout.environ, memory=cache.service)
+    load = partial(cache.load_desired, checkout, config, environment)
+    reports: list[FollowUp] = []
     try:
-        desired = cache.load_desired(checkout, config, environment)
+        desired = load_or_report(
+            config, load, partial(opened, start=True), partial(_clean_commit, checkout), reports.append
+        )
     except InvalidError as error:
-        if not posts_statuses:
-            raise
-        commit = commit_before if commit_before == _clean_commit(checkout) else None
-        with opened(start=True) as session:
-            problems = invalid(session, commit or "", error)
-        return Pass(Result.INVALID, error, settled=Settled(None, tuple(problems), len(problems)))
+        return Pass(Result.INVALID, error, after=reports[0] if reports else None)
 
     inputs: PassInputs | None = None
     # A stopped embedded service can be read without starting it; it is started only if there is work.
@@ -158,7 +136,22 @@ def _run(
         inputs = inputs or PassInputs(config, checkout.commit, desired.jobs, observe(session.ports))
         if previous and previous.holds_for(inputs):
             return _repeat(session, desired, previous, inputs)
-        return _apply(session, checkout, desired, inputs, previous, go_on, tell, done)
+        origin = exported(checkout.commit, desired) if checkout.is_exported else None
+        applied = apply(session, desired, inputs.observed, listener, origin=origin, go_on=go_on)
+        after = follow_up(session, desired, applied)
+    failed = after.observed is None or any(outcome.status is Status.FAILED for outcome in applied.outcomes)
+    return Pass(
+        Result.REFUSED if applied.refused else Result.FAILED if failed else Result.SUCCEEDED,
+        applied.refused,
+        environment.engine,
+        desired.jobs,
+        applied.plan,
+        applied.outcomes,
+        after,
+        inputs,
+        applied.origin,
+        steady=previous is not None and previous.inputs == inputs,
+    )
 
 
 def _clean_commit(checkout: Checkout) -> str | None:
@@ -170,39 +163,7 @@ def _repeat(session: Session, desired: Desired, previous: Pass, inputs: PassInpu
     """Return the previous result again, after posting the statuses that are still due."""
     try:
         failed = post_statuses(session, desired, inputs.observed, previous.origin.exact)
-        settled = Settled(inputs.observed, tuple(unposted_sentences(failed)), len(failed))
+        after = FollowUp(inputs.observed, tuple(unposted_sentences(failed)), len(failed))
     except ReconcilerError as error:
-        settled = Settled(inputs.observed, (error.message,))
-    return replace(previous, settled=settled, inputs=inputs, steady=True)
-
-
-def _apply(
-    session: Session,
-    checkout: Checkout,
-    desired: Desired,
-    inputs: PassInputs,
-    previous: Pass | None,
-    go_on: Callable[[], bool],
-    tell: Callable[[str], None],
-    done: Done,
-) -> Pass:
-    plan = plan_of(session, desired, inputs.observed, whole=True)
-    if checkout.is_exported:
-        origin = exported(checkout.commit, desired)
-    else:
-        origin = origin_for(session, desired, plan)
-    applier = applier_of(session, desired, origin.commit_of, PATIENCE, tell, go_on)
-    stop: RefusedError | None = None
-    outcomes: list[Outcome] = []
-    try:
-        check_limits(session, plan)
-        outcomes = carry_out(session, applier, plan, origin)
-        done(outcomes, origin)
-        settled = settle(session, applier, desired, plan, outcomes, origin)
-    except RefusedError as error:
-        stop, settled = error, refused(session, applier, desired, plan, error, origin)
-    failed = settled.observed is None or any(outcome.status is Status.FAILED for outcome in outcomes)
-    result = Result.REFUSED if stop else Result.FAILED if failed else Result.SUCCEEDED
-    steady = previous is not None and previous.inputs == inputs
-    engine = session.environment.engine
-    return Pass(result, stop, engine, desired.jobs, plan, outcomes, settled, inputs, origin, steady)
+        after = FollowUp(inputs.observed, (error.message,))
+    return replace(previous, after=after, inputs=inputs, steady=True)

@@ -9,6 +9,7 @@ from typing import Any
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
+from reconciler.operations.apply import ApplyListener
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.watch.http import Metrics
 from reconciler.operations.watch.state import Pass, Result
@@ -25,13 +26,8 @@ Fields = tuple[tuple[str, Any], ...]
 _STATES = re.compile(rf"\b(?:{'|'.join(State)})\b", re.IGNORECASE)
 
 
-class Teller:
-    """Reporter that turns passes into events and metrics.
-
-    Args:
-        events: The structlog logger.
-        metrics: The metrics to update.
-    """
+class PassReporter(ApplyListener):
+    """Reporter that turns passes into events of a structlog logger and into metrics."""
 
     def __init__(self, events: Any, metrics: Metrics) -> None:
         self._events = events
@@ -86,7 +82,11 @@ class Teller:
                 self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
 
     def passed(self, result: Pass, seconds: float, commit: str) -> None:
-        """Report the end of a pass; `carried_out` has reported its outcomes."""
+        """Report the end of a pass; `carried_out` has reported its outcomes.
+
+        The event `blocked` is about any skipped change, not only about those with `Action.BLOCKED`: also a
+        submission that the quota held back, and a cancel whose successor was not submitted.
+        """
         self._metrics.passed(result.result, seconds)
         self._report_errors(result)
         self._report_new("failed", _of_outcomes(result.outcomes, Status.FAILED))
@@ -94,9 +94,9 @@ class Teller:
         if result.plan:
             self._metrics.drifted(result.plan.drift)
             self._report_new("drift", map(_of_drift, result.plan.drift), same=_without_states)
-        if result.settled:
-            self._metrics.unposted.set(result.settled.unposted)
-            self._report_new("not-kept", ((("message", problem),) for problem in result.settled.problems))
+        if result.after:
+            self._metrics.unposted.set(result.after.unposted)
+            self._report_new("not-kept", ((("message", problem),) for problem in result.after.problems))
         if result.observed:
             self._seen(result.observed)
         done = any(outcome.status is Status.APPLIED for outcome in result.outcomes)

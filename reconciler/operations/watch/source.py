@@ -22,7 +22,7 @@ from reconciler.manifests.files import Signature, can_be_trusted, signature_of
 from reconciler.manifests.paths import JOBS_FOLDER
 from reconciler.manifests.settings import FILE_NAME, Config, from_document, load_config
 from reconciler.model.plan import DesiredJob
-from reconciler.operations.watch.report import Teller
+from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
 
@@ -206,7 +206,7 @@ class WorkTree:
     environment: str | None
     files: Files
     wakes: Wakes
-    teller: Teller
+    reporter: PassReporter
     due: float = field(default=math.inf, init=False)
     _settings: KeptSettings = field(default_factory=KeptSettings, init=False)
     _packages: set[Path] = field(default_factory=set, init=False)
@@ -234,7 +234,7 @@ class WorkTree:
 
     def _follow(self) -> bool:
         more = self.files.follow(places(self.root, {self.root / JOBS_FOLDER, *self._packages}))
-        self.teller.not_watched(self.files.problem)
+        self.reporter.not_watched(self.files.problem)
         return more
 
 
@@ -247,7 +247,7 @@ class RemoteBranch:
     environment: str | None
     interval: float
     wakes: Wakes
-    teller: Teller
+    reporter: PassReporter
     chance: Chance
     due: float = field(default=0.0, init=False)
     _failures: int = field(default=0, init=False)
@@ -262,10 +262,10 @@ class RemoteBranch:
             with self.wakes.left_off_at_stop():
                 moved = self.clone.refresh()
             self._failures = 0
-            self.teller.fetched(self.clone.commit if moved else "", None)
+            self.reporter.fetched(self.clone.commit if moved else "", None)
         except GitError as error:
             self._failures += 1
-            self.teller.fetched("", error)
+            self.reporter.fetched("", error)
         later = backoff(self._failures, self.chance) if self._failures else 0.0
         self.due = time.monotonic() + self.interval + later
         return moved

@@ -8,13 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from reconciler.base.errors import ReconcilerError
-from reconciler.google.incremental import Memory
-from reconciler.manifests.cache import ManifestCache
-from reconciler.manifests.cache import Memory as ManifestMemory
+from reconciler.google.incremental import TargetMemory
+from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
-from reconciler.operations.apply import Settled
+from reconciler.operations.follow_up import FollowUp
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN, Origin
 from reconciler.planning.outcome import Outcome
@@ -73,7 +72,7 @@ class Pass:
         jobs: The desired jobs; None if they could not be loaded.
         plan: The plan; None if the pass stopped before planning.
         outcomes: The outcomes of the plan's changes.
-        settled: The state after the pass; None if it was not observed.
+        after: The state after the pass, and its reports; None for none.
         inputs: The inputs of the plan.
         origin: The commit of the jobs.
         steady: True if the previous pass had the same inputs.
@@ -85,7 +84,7 @@ class Pass:
     jobs: tuple[DesiredJob, ...] | None = None
     plan: Plan | None = None
     outcomes: Sequence[Outcome] = ()
-    settled: Settled | None = None
+    after: FollowUp | None = None
     inputs: PassInputs | None = None
     origin: Origin = NO_ORIGIN
     steady: bool = False
@@ -93,7 +92,7 @@ class Pass:
     @property
     def observed(self) -> Observed | None:
         """Return the claims and runs after the pass; None if they could not be read."""
-        return self.settled.observed if self.settled else None
+        return self.after.observed if self.after else None
 
     @property
     def live(self) -> bool:
@@ -122,12 +121,12 @@ class Pass:
     @property
     def _is_done(self) -> bool:
         in_sync = self.plan is not None and all(c.action is Action.NONE for c in self.plan.changes)
-        reported = self.settled is not None and not self.settled.problems
+        reported = self.after is not None and not self.after.problems
         return self.result is Result.SUCCEEDED and in_sync and reported
 
     @property
     def _is_pending(self) -> bool:
-        claims = self.observed.known.values() if self.observed else ()
+        claims = self.observed.claims.values() if self.observed else ()
         return any(claim.state is ClaimState.PENDING for claim in claims)
 
 
@@ -140,8 +139,8 @@ class LoopCache:
     """
 
     def __init__(self) -> None:
-        self.service = Memory()
-        self.manifests: ManifestMemory | None = None
+        self.service = TargetMemory()
+        self.manifests: KnownFiles | None = None
 
     def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
         """Return the jobs of the checkout's manifests; raise InvalidError with every problem.
@@ -150,9 +149,6 @@ class LoopCache:
         """
         if self.manifests is not None:
             return load_desired(config, environment, [], self.manifests)
-        cache = ManifestCache(config.root, frozenset(environment.defaults), checkout.environ)
-        self.manifests = cache.load()
-        try:
+        filled = frozenset(environment.defaults)
+        with cached_manifests(config.root, filled, checkout.environ) as self.manifests:
             return load_desired(config, environment, [], self.manifests)
-        finally:
-            cache.save(self.manifests)

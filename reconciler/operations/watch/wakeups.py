@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-RESYNC = 300.0
-"""Default number of seconds between passes without an event."""
-
 LONGEST_BACKOFF = 300.0
 _FIRST_BACKOFF = 2.0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from reconciler.base.diagnostics import MAX_QUOTED
 from reconciler.base.errors import ServiceError
-from reconciler.base.http import HttpRequest, HttpResponse, Transport, retry_after, send_idempotent
+from reconciler.base.http import HttpRequest, HttpResponse, RetryingReads, Transport, retry_after
 from reconciler.base.sanitize import one_line
 from reconciler.reporting.github.settings import GitHubSettings
 
@@ -76,13 +76,7 @@ class RefusedError(Exception):
 
 
 class GitHubApi:
-    """API of a repository; all failures are RefusedError.
-
-    Args:
-        purpose: The kind of reports, for messages.
-        sleep: Waits for a number of seconds.
-        chance: Returns a random number from 0 to below 1.
-    """
+    """API of a repository; all failures are RefusedError, with messages for a kind of reports (`purpose`)."""
 
     def __init__(
         self,
@@ -93,10 +87,9 @@ class GitHubApi:
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._transport = transport
+        self._transport = RetryingReads(transport, sleep, chance)
         self._settings = settings
         self._purpose = purpose
-        self._chance = chance
         self._waited = False
         self.sleep = sleep
 
@@ -140,7 +133,7 @@ class GitHubApi:
     def _read(self, path: str) -> HttpResponse:
         request = self._request("GET", path)
         try:
-            response = send_idempotent(self._transport, request, sleep=self.sleep, random=self._chance)
+            response = self._transport.send(request)
         except ServiceError as error:
             raise RefusedError(error.message) from None
         if response.status != 200:

@@ -10,7 +10,6 @@ unchanged, and doesn't prevent ours.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -38,22 +37,6 @@ class Kept(StrEnum):
     UNCHANGED = "unchanged"
 
 
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Author of a token's comments: the number of a user, or None for a workflow's token."""
-
-    number: int | None
-
-    def wrote(self, comment: dict[str, Any]) -> bool:
-        """Return True for a comment of this author."""
-        match comment.get("user"):
-            case {"id": int(number)} if self.number is not None:
-                return number == self.number
-            case {"login": str(login), "type": "Bot"} if self.number is None:
-                return login == _WORKFLOWS
-        return False
-
-
 def comment_body(environment: str, text: str) -> str:
     """Return the comment's text with the marker of its environment."""
     return f"{_marker(environment)}\n{_normalized(text)}"
@@ -68,12 +51,7 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     """Create or update the pull request's comment of an environment.
 
     Two runs at once may create two comments. The newest is kept up to date, the others are reduced to a line
-    that refers to it.
-
-    Args:
-        api: For the purpose `COMMENTS`.
-        number: The pull request's number.
-        text: Its `comment_body` fits.
+    that refers to it. The API is for the purpose `COMMENTS`, and the `comment_body` of the text fits.
 
     Raises:
         RefusedError: GitHub refused a request, or the request failed.
@@ -82,7 +60,7 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     author = _author(api)
     listed = [found for found in map(_comment, api.items(f"issues/{number}/comments")) if found]
     marked = [found for found in listed if _normalized(found["body"]).startswith(_marker(environment) + "\n")]
-    mine = sorted((found for found in marked if author.wrote(found)), key=lambda found: int(found["id"]))
+    mine = sorted((found for found in marked if _is_by(author, found)), key=lambda found: int(found["id"]))
     if mine:
         newest = mine.pop()
         is_current = _normalized(newest["body"]) == body
@@ -97,16 +75,24 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     return Kept.CREATED
 
 
-def _author(api: GitHubApi) -> Author:
+def _author(api: GitHubApi) -> int | None:
+    """Return the user number of the token's comments; None for a workflow's token."""
     try:
         match api.read("/user"):
             case {"id": int(number)}:
-                return Author(number)
+                return number
     except RefusedError as refusal:
         # GitHub refuses this request to a workflow's token, and only to such a token.
         if not refusal.read_only:
             raise
-    return Author(None)
+    return None
+
+
+def _is_by(author: int | None, comment: dict[str, Any]) -> bool:
+    match comment.get("user"):
+        case {"login": str(login), "type": "Bot"} if author is None:
+            return login == _WORKFLOWS
+    return author is not None and _writer(comment) == author
 
 
 def _retire(api: GitHubApi, comments: Iterable[dict[str, Any]]) -> None:

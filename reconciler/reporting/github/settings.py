@@ -29,7 +29,7 @@ class GitHubSettings:
         repository: `owner/name`.
         api_url: The API's address, without a slash at its end.
         token: The token, "" for none; left out of the text form.
-        each: True for a status per job, False for the roll-up only, None to decide by the number of jobs.
+        each: True for a status per job, False for the overall status only, None to decide by their number.
         recipients: The hosts that may get the token.
     """
 
@@ -102,31 +102,31 @@ def _api_url(url: str, setting: str) -> str:
     return url.rstrip("/")
 
 
-ROLL_UP = "reconciler"
+OVERALL = "reconciler"
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
     """Contexts of an environment's commit statuses.
 
-    `roll_up` is the context of the status over all jobs.
+    `overall` is the context of the status over all jobs.
     """
 
     environment: str
-    roll_up: str = ROLL_UP
+    overall: str = OVERALL
 
     def of_job(self, base_name: str) -> str:
         """Return the context of a job's status."""
-        return f"{ROLL_UP}/{self.environment}/{base_name}"
+        return f"{OVERALL}/{self.environment}/{base_name}"
 
     @property
     def drift(self) -> str:
         """The context of the drift status."""
         # No job's context contains a blank, so that this is never the context of a job.
-        return f"{self.roll_up} drift"
+        return f"{self.overall} drift"
 
 
 def contexts_of(config: Config, environment: str) -> Contexts:
-    """Return the contexts; with several environments, the roll-up's context names the environment."""
+    """Return the contexts; with several environments, the overall status's context names the environment."""
     others = set(config.environments) - {environment, LOCAL}
-    return Contexts(environment, f"{ROLL_UP}/{environment}" if others else ROLL_UP)
+    return Contexts(environment, f"{OVERALL}/{environment}" if others else OVERALL)

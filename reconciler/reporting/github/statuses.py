@@ -12,7 +12,7 @@ from typing import Any, get_args
 from reconciler.base.http import Transport
 from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.settings import GitHubSettings
-from reconciler.reporting.status import CommitStatus, News, StatusState, news
+from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
 
 # GitHub asks for a second between the writes of a longer series.
 FEW = 20
@@ -141,11 +141,11 @@ class _Existing:
         """Return True if a status is to be posted; near GitHub's limit, no pending status is posted."""
         key = _key(status.context)
         has_room = status.state != "pending" or self.number[key] < MAX_STATUSES - KEPT_FOR_ENDS
-        return has_room and news(status, self.newest.get(key)) is News.NEW
+        return has_room and freshness(status, self.newest.get(key)) is Freshness.NEW
 
     def is_ahead_of(self, status: CommitStatus) -> bool:
         """Return True if the existing status comes from a better informed report."""
-        return news(status, self.newest.get(_key(status.context))) is News.OLD
+        return freshness(status, self.newest.get(_key(status.context))) is Freshness.OLD
 
 
 def _existing(api: GitHubApi, sha: str) -> _Existing:

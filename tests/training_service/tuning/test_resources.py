@@ -164,7 +164,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(record=RECORDS)
 def test_a_trial_is_the_same_from_the_store(tmp_path_factory: pytest.TempPathFactory, record: Any) -> None:
     store = Store(database.open_file(Path(tmp_path_factory.mktemp("store"), "state.db")))

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
 
@@ -103,7 +103,7 @@ def searched(found: Study, count: int) -> list[TrialRecord]:
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.DEFAULT, Algorithm.RANDOM])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(parameters=SPACES, seed=st.integers(0, 2**64 - 1))
 def test_every_suggestion_is_of_the_space(
     algorithm: Algorithm, parameters: tuple[Parameter, ...], seed: int
@@ -118,7 +118,7 @@ def test_every_suggestion_is_of_the_space(
         assert json.loads(json.dumps(point)) == point
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(parameters=GRIDS)
 def test_a_grid_has_each_of_its_points_once(parameters: tuple[Parameter, ...]) -> None:
     points = list(all_points(parameters))
@@ -264,7 +264,7 @@ from reconciler.training_service.tuning import search
 from reconciler.training_service.tuning import stopping
 from reconciler.training_service.tuning import study
 found = study.Study((study.Parameter("n", study.Kind.INTEGER, 1, 3),), (study.Metric("m", True),),
-    study.Algorithm.GRID, 3, 1, None, None, False, 1)
+    study.Algorithm.GRID, 3, None, None, False, 1)
 assert search.suggest(found, []) == {"n": 1}
 import reconciler.cli, reconciler.training_service.application
 sys.exit(bool({"optuna", "numpy"} & sys.modules.keys()))

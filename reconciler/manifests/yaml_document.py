@@ -1,14 +1,17 @@
-"""Places of a document's values in its file."""
+"""Documents of YAML files, with the places of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
+from reconciler.manifests.findings import Keys
+from reconciler.manifests.yaml_reader import Content
 from reconciler.manifests.yaml_text import Chunk
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -31,10 +34,23 @@ class _Entry:
     value: Node
 
 
-class Places:
-    """Places of one document's values; the first request parses the document again."""
+class Document:
+    """One document of a file; the first request for a place parses it again.
 
-    def __init__(self, chunk: Chunk) -> None:
+    Attributes:
+        value: Mappings with text as keys, lists, text, numbers, booleans and None.
+        line: The first line of its content in the file, from 1.
+        aliased: Number of values that exist only through aliases.
+        unreadable: The paths of values already reported as problems; `value` has a placeholder there.
+        is_flawed: True if reading it gave any problem.
+    """
+
+    def __init__(self, chunk: Chunk, content: Content) -> None:
+        self.value: Any = content.value
+        self.line = content.line
+        self.aliased = content.aliased
+        self.unreadable: frozenset[Keys] = frozenset(flaw.keys for flaw in content.flaws)
+        self.is_flawed = bool(content.flaws or content.repeated)
         self._chunk = chunk
         self._entries: dict[int, dict[str | int, _Entry]] = {}
 

@@ -13,7 +13,7 @@ from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.model.plan import Action, Change, DesiredJob, Plan, Target
 from reconciler.operations.plan import accelerator_hours
-from reconciler.planning.limits import check_brakes
+from reconciler.planning.limits import check_limits
 from tests.planning import bound_to, run_of, wanted
 from tests.planning import plan as planned
 
@@ -90,19 +90,19 @@ def test_over_a_limit_nothing_is_done_and_the_message_says_what_to_raise(
 ) -> None:
     found = plan(Action.SUBMIT, Action.RETRY, Action.CANCEL, Action.NONE, Action.BLOCKED)
     if not refused:
-        check_brakes(found, accelerator_hours(found), limits, None)
+        check_limits(found, accelerator_hours(found), limits, None)
         return
     with pytest.raises(RefusedError) as caught:
-        check_brakes(found, accelerator_hours(found), limits, None)
+        check_limits(found, accelerator_hours(found), limits, None)
     assert refused in caught.value.hint
     assert caught.value.exit_code is ExitCode.REFUSED
 
 
 @pytest.mark.fault(48)
 def test_only_the_reviewed_plan_is_applied() -> None:
-    check_brakes(plan(), 0, Limits(), "sha256:1")
+    check_limits(plan(), 0, Limits(), "sha256:1")
     with pytest.raises(RefusedError) as caught:
-        check_brakes(plan(), 0, Limits(), "sha256:2")
+        check_limits(plan(), 0, Limits(), "sha256:2")
     assert caught.value.exit_code is ExitCode.REFUSED
     assert caught.value.message == "the plan is no longer the reviewed one: its digest is sha256:1"
     assert caught.value.hint == (
@@ -115,15 +115,15 @@ def test_a_plan_is_another_as_soon_as_what_it_does_is() -> None:
     first, second = wanted("census", "a"), wanted("census", "b")
     run = run_of(first, State.RUNNING)
     reviewed = planned([first])
-    check_brakes(reviewed, 0, Limits(), reviewed.digest)
+    check_limits(reviewed, 0, Limits(), reviewed.digest)
     for moved in (planned([second]), planned([first], [run], [bound_to(first, run)]), planned([])):
         with pytest.raises(RefusedError):
-            check_brakes(moved, 0, Limits(), reviewed.digest)
+            check_limits(moved, 0, Limits(), reviewed.digest)
 
 
 def refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
     with pytest.raises(RefusedError) as caught:
-        check_brakes(found, hours, limits, None)
+        check_limits(found, hours, limits, None)
     assert caught.value.exit_code is ExitCode.REFUSED
     return caught.value.message, caught.value.hint
 
@@ -149,7 +149,7 @@ def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
 def test_an_emptied_folder_of_jobs_cancels_nothing() -> None:
     job = wanted(on_delete="cancel")
     run = run_of(job, State.RUNNING)
-    check_brakes(planned([], [run], [bound_to(job, run)]), 0, Limits(0, 0, 0), None)
+    check_limits(planned([], [run], [bound_to(job, run)]), 0, Limits(0, 0, 0), None)
 
 
 @pytest.mark.parametrize("limit", [0, 1])
@@ -158,7 +158,7 @@ def test_the_cancels_of_a_repair_count(limit: int) -> None:
     runs = [run_of(job, State.RUNNING, number=n) for n in (1, 2, 3)]
     found = planned([job], runs, [bound_to(job, runs[0])])
     assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=limit))[0]
-    check_brakes(found, 0, Limits(cancels=2), None)
+    check_limits(found, 0, Limits(cancels=2), None)
 
 
 def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
@@ -177,7 +177,7 @@ def test_the_limit_that_a_refusal_names_is_enough(hours: float, told: str, raise
     message, hint = refusal(plan(), Limits(accelerator_hours=0.25), hours)
     assert message == f"the plan holds {told} acceleratorHours, and one apply may do 0.25"
     assert f"acceleratorHours: {raised}}}" in hint
-    check_brakes(plan(), hours, Limits(accelerator_hours=float(raised)), None)
+    check_limits(plan(), hours, Limits(accelerator_hours=float(raised)), None)
 
 
 def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
@@ -187,4 +187,4 @@ def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
 
 def test_an_empty_digest_is_not_taken_for_none() -> None:
     with pytest.raises(RefusedError):
-        check_brakes(plan(), 0, Limits(), "")
+        check_limits(plan(), 0, Limits(), "")

@@ -1,0 +1,111 @@
+"""Reports of one apply: claims and commit statuses afterwards, or the reason why nothing was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from reconciler.base.errors import InvalidError, ReconcilerError
+from reconciler.google.session import Session
+from reconciler.manifests.settings import Config
+from reconciler.operations.apply import Applied
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.report import post_reason, post_statuses, posts_statuses, unposted_sentences
+from reconciler.planning.outcome import Status
+from reconciler.submission.observe import Observed, observe
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """State after an apply.
+
+    Attributes:
+        observed: Claims and runs; None if the service could not be read.
+        problems: Claims and statuses that could not be updated, a sentence for each.
+        unposted: The number of commit statuses that could not be posted.
+    """
+
+    observed: Observed | None
+    problems: tuple[str, ...] = ()
+    unposted: int = 0
+
+
+def load_or_report(
+    config: Config,
+    load: Callable[[], Desired],
+    open_session: Callable[[], AbstractContextManager[Session]],
+    commit_of_files: Callable[[], str | None],
+    reported: Callable[[FollowUp], None],
+) -> Desired:
+    """Load the desired jobs; if statuses are posted, report invalid manifests to their commit.
+
+    Args:
+        open_session: Opens the environment, only for a report.
+        commit_of_files: Returns the commit that equals the files; None for none.
+        reported: Called after a report.
+
+    Raises:
+        InvalidError: The manifests, or the settings for GitHub, are invalid.
+    """
+    # Checked first, so that an invalid setting stops an apply before its first write.
+    if not posts_statuses(config):
+        return load()
+    before = commit_of_files()
+    try:
+        return load()
+    except InvalidError as error:
+        with open_session() as session:
+            # Files that could not be read completely can't be compared: the commit before and after loading
+            # reveals a switch of branches.
+            commit = before if before and commit_of_files() == before else ""
+            problems = _report_invalid(session, commit, error)
+        reported(FollowUp(None, tuple(problems), len(problems)))
+        raise
+
+
+def follow_up(session: Session, desired: Desired, applied: Applied) -> FollowUp:
+    """Update claims and commit statuses with the observed state; post the reason for a refused plan.
+
+    Errors become problems of the result, since the jobs are not affected; the next pass tries again.
+    """
+    state = _update(session, desired, applied)
+    if applied.refused is None:
+        return state
+    failed = post_reason(session, applied.origin.exact, f"refused: {applied.refused.message}")
+    problems = (*state.problems, *unposted_sentences(failed))
+    return FollowUp(state.observed, problems, state.unposted + len(failed))
+
+
+def _update(session: Session, desired: Desired, applied: Applied) -> FollowUp:
+    errors = {
+        outcome.change.desired.manifest.name: outcome.error
+        for outcome in applied.outcomes
+        if outcome.change.desired and outcome.error and outcome.status is not Status.APPLIED
+    }
+    observed = None
+    try:
+        # Observed again after the changes: a claim must not get a state from before them.
+        observed = observe(session.ports)
+        not_updated = applied.applier.upkeep(desired.jobs, observed)
+        commit, whole = applied.origin.exact, applied.plan.whole
+        failed = post_statuses(session, desired, observed, commit, whole, errors)
+    except ReconcilerError as error:
+        return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
+    return FollowUp(observed, (*not_updated, *unposted_sentences(failed)), len(failed))
+
+
+def _report_invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
+    """Update earlier commits' statuses, and post to this commit that its manifests are invalid.
+
+    Returns:
+        Statuses that could not be posted, a sentence for each.
+    """
+    files = len({problem.path for problem in error.problems})
+    count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
+    reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
+    try:
+        failed = post_statuses(session, Desired((), {}), observe(session.ports), "", whole=False)
+        return unposted_sentences([*failed, *post_reason(session, commit, reason)])
+    except ReconcilerError as other:
+        return [other.message]
