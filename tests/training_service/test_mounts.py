@@ -29,7 +29,7 @@ def works(folder: Path) -> bool:
     buckets, root = folder / "probe-buckets", folder / "probe-root"
     buckets.mkdir()
     root.mkdir()
-    return mounts.mount_problem(buckets, root, folder) == ""
+    return mounts.mount_problem(mounts.View(buckets, ()), root, folder) == ""
 
 
 @pytest.fixture
@@ -46,11 +46,13 @@ def shown(tmp_path: Path, mountable: None) -> Iterator[Callable[..., subprocess.
     root.mkdir()
     started: list[subprocess.Popen[str]] = []
 
-    def start(source: str, bundle: Path | None = None) -> subprocess.Popen[str]:
+    def start(
+        source: str, bundle: Path | None = None, visible: tuple[str, ...] = ("models",)
+    ) -> subprocess.Popen[str]:
         tie = process_tree.tie_to_parent()
 
         def first() -> None:
-            mounts.show(buckets, root, tmp_path, bundle)
+            mounts.show(mounts.View(buckets, visible, bundle), root, tmp_path)
             assert tie is not None
             tie()
 
@@ -127,6 +129,65 @@ def test_a_program_sees_its_own_file_of_authorities(
     assert Path(place).exists() == bool(before)
 
 
+LISTING = """
+import json, os, sys
+def entries(folder):
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else None
+def writes(file):
+    try:
+        open(file, "w").close()
+    except OSError:
+        return False
+    return True
+def seen(folder):
+    names = ("models/data", "models/locks", "split", "other")
+    found = [folder, *(os.path.join(folder, name) for name in names)]
+    tried = [os.path.join(folder, name) for name in ("x", "new/x", "models/locks/x", "split/claims/x")]
+    return [entries(each) for each in found], [writes(file) for file in tried]
+"""
+VISIBLE = ("absent", "models", "split", "models/locks/", "models/later/cl", "split/cl")
+
+
+def make_buckets(folder: Path) -> None:
+    for place in ("models/data", "models/locks", "other", "split"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        (folder / place / "claim").touch()
+
+
+def test_a_program_sees_its_job_s_buckets_alone_and_none_of_the_claims(
+    shown: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    buckets = tmp_path / "buckets"
+    make_buckets(buckets)
+    source = LISTING + f"print(json.dumps([seen('/gcs'), seen({str(buckets)!r})]))"
+    everywhere = told(shown(source, visible=VISIBLE))
+    expected = [[["models"], ["claim"], [], None, None], [False] * 4]
+    assert everywhere == [expected, expected]
+    assert sorted(path.name for path in buckets.iterdir()) == ["models", "other", "split"]
+    assert [path.name for path in (buckets / "models/locks").iterdir()] == ["claim"]
+
+
+def test_without_mounts_the_folder_of_buckets_holds_the_job_s_alone(trainer: Starter, tmp_path: Path) -> None:
+    job = trainers.custom_job(env={"MINE": "$(RECONCILER_GCS_DIR)/models/data"})
+    source = """
+        import os
+        folder = os.environ["RECONCILER_GCS_DIR"]
+        print(sorted(os.listdir(folder)), os.listdir(os.environ["MINE"]))
+        open(os.path.join(folder, "models/new"), "w").close()
+        """
+    run = trainer(source, job=job, buckets=("absent", "models", "split", "split/claims/"))
+    buckets = run.folder.service_home / "gcs"
+    make_buckets(buckets)
+    run.through = (sys.executable, "-c", UNABLE)
+    assert run.start().end() == ("SUCCEEDED", 0, ""), run.log()
+    assert run.printed() == ["['models'] ['claim']"]
+    assert (buckets / "models" / "new").exists()
+    assert [text for severity, text in run.log() if severity == "WARNING"] == [
+        "The bucket split holds claims as well: it is reached through gs:// alone."
+    ]
+    assert nothing_is_left_of(run)
+
+
 def test_nothing_of_it_is_seen_outside(shown: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     before = Path("/proc/self/mountinfo").read_text()
     child = shown("print(1, flush=True); input()")
@@ -194,14 +255,15 @@ def may_map():
     return os.waitpid(child, 0)[1] == 0
 
 outer, *places = [Path(place) for place in sys.argv[1:]]
-mounts.show(places[0], outer, places[2])
+mounts.show(mounts.View(places[0], ("models",)), outer, places[2])
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 libc.prctl(4, 1, 0, 0, 0)
-problem = mounts.mount_problem(*places)
+view = mounts.View(places[0], ("models",))
+problem = mounts.mount_problem(view, *places[1:])
 if not may_map():
     print("unable:", problem)
     sys.exit()
-mounts.show(*places)
+mounts.show(view, *places[1:])
 command = "echo hello > /gcs/models/x; id -u; pwd; grep CapEff /proc/self/status; touch /x 2>/dev/null"
 os.execv("/bin/sh", ["sh", "-c", command + " || echo no"])
 """
@@ -229,7 +291,7 @@ def test_an_ordinary_user_sees_them_too(mountable: None) -> None:
 
 
 def runs_with(trainer: Starter, source: str) -> Run:
-    run = trainer(source)
+    run = trainer(source, buckets=("models",))
     (run.folder.service_home / "gcs" / "models").mkdir()
     return run
 

@@ -52,7 +52,8 @@ class Commands:
         self._buckets = folder.service_home / "gcs"
         self._prepared: list[tuple[PythonTask, Prepared]] = []
         self._engine: Engine | None = None
-        self._shows_buckets = False
+        self._view: mounts.View | None = None
+        self._links: Path | None = None
         self._proxy: Proxy | None = None
 
     def prepare(self) -> None:
@@ -113,7 +114,7 @@ class Commands:
             env={
                 **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
                 **(self._proxy.variables() if self._proxy else {}),
-                **replica.env,
+                **{name: self._with_links(value) for name, value in replica.env.items()},
             },
             keep=prepared.locks,
             first=self._showing_buckets(work),
@@ -144,19 +145,26 @@ class Commands:
 
     def _find_mounts(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
-        bundle = self._proxy.bundle if self._proxy else None
-        problem = mounts.mount_problem(self._buckets, self._root(), self._folder.path, bundle)
-        self._shows_buckets = not problem
-        if problem and mounts.mentions_gcs(self._spec, self._folder.packages):
+        view = mounts.View(self._buckets, self._spec.buckets, self._proxy.bundle if self._proxy else None)
+        problem = mounts.mount_problem(view, self._root(), self._folder.path)
+        if not problem:
+            self._view = view
+            return
+        self._links = self._folder.temp() / "gcs"
+        for name in mounts.link(view, self._links):
+            self._say(WARNING, f"The bucket {name} holds claims as well: it is reached through gs:// alone.")
+        if mounts.mentions_gcs(self._spec, self._folder.packages):
             self._say(WARNING, mounts.warning(problem))
-        if problem and mounts.mentions_tensorflow_1(self._spec, self._folder.packages):
+        if mounts.mentions_tensorflow_1(self._spec, self._folder.packages):
             self._say(WARNING, mounts.tensorflow_1_warning(problem))
 
     def _showing_buckets(self, work: Path) -> Callable[[], None] | None:
-        if not self._shows_buckets:
-            return None
-        buckets, root, bundle = self._buckets, self._root(), self._proxy.bundle if self._proxy else None
-        return lambda: mounts.show(buckets, root, work, bundle)
+        view, root = self._view, self._root()
+        return None if view is None else lambda: mounts.show(view, root, work)
+
+    def _with_links(self, value: str) -> str:
+        # RECONCILER_GCS_DIR, and the user's variables that refer to it.
+        return value.replace(str(self._buckets), str(self._links)) if self._links else value
 
     def _run(self, argv: list[str]) -> tuple[int, str]:
         printed = Tail(_PRINTED)

@@ -27,7 +27,7 @@ from reconciler.training_service.processes.container_engines import (
     clients,
     last_line,
 )
-from reconciler.training_service.runner.mounts import BUNDLE
+from reconciler.training_service.runner.mounts import BUNDLE, View
 from reconciler.training_service.runner.proxy import Proxy
 from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
@@ -293,20 +293,14 @@ def _prepare_replica_folder(folder: RunFolder, replica: ReplicaSpec) -> Path:
 
 
 def _volumes(own: Path, buckets: Path, visible: Sequence[str]) -> Iterator[str]:
-    # An empty read-only folder hides a reserved part. A prefix that ends within a name hides the whole folder
-    # above it, because later files could have such names. A bucket hidden as a whole isn't mounted.
-    hidden = [place.rpartition("/")[0] for place in visible if "/" in place]
-    names = [place for place in visible if "/" not in place and place not in hidden]
-    empty = own / "nothing"
+    names, hidden = View(buckets, tuple(visible)).places()
+    empty = own / "nothing"  # hides a reserved part
     empty.mkdir(exist_ok=True)
     for name in names:
-        if (buckets / name).is_dir():
-            yield from ("--volume", f"{buckets / name}:{BUCKETS}/{name}")
+        yield from ("--volume", f"{buckets / name}:{BUCKETS}/{name}")
     for place in hidden:
-        name = place.partition("/")[0]
-        if name in names and (buckets / name).is_dir():
-            (buckets / place).mkdir(parents=True, exist_ok=True)
-            yield from ("--volume", f"{empty}:{BUCKETS}/{place}:ro")
+        (buckets / place).mkdir(parents=True, exist_ok=True)
+        yield from ("--volume", f"{empty}:{BUCKETS}/{place}:ro")
 
 
 def _env_file(own: Path, names: set[str], variables: Mapping[str, str]) -> Path:

@@ -1,10 +1,11 @@
-"""Mount of the buckets at `/gcs/BUCKET/…`, their path in the cloud.
+"""Mount of a job's buckets at `/gcs/BUCKET/…`, their path in the cloud.
 
-A trainer gets its own mount namespace. Its root folder repeats the machine's root folder and adds `gcs`. The
+A trainer gets its own mount namespace. Its root folder repeats the machine's root folder and adds `gcs`, with
+the buckets that its job may reach and without the claims; the service's folder of buckets shows the same. The
 machine's root folder doesn't change, and the mounts end with the trainer's last process. Processes, network
 and users are the machine's. An ordinary user needs a user namespace, which some systems forbid: there a
-trainer finds the buckets only below RECONCILER_GCS_DIR. In a user namespace, files of other users appear to
-belong to `nobody`, and programs can't run as another user (sudo).
+trainer finds its buckets only below RECONCILER_GCS_DIR, as links. In a user namespace, files of other users
+appear to belong to `nobody`, and programs can't run as another user (sudo).
 
 Files that root writes directly into the root folder live as long as the trainer, and so do those in the
 folder of `BUNDLE` on a system that lacks this file.
@@ -16,6 +17,7 @@ import ctypes
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from reconciler.training_service.jobs import archives
@@ -37,13 +39,57 @@ _RECURSIVE = 1 << 14
 _UNBINDABLE = 1 << 17
 _PRIVATE = 1 << 18
 _SLAVE = 1 << 19
+_READ_ONLY = 1 << 0
+_REMOUNT = 1 << 5
 _DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def mount_problem(buckets: Path, root: Path, work: Path, bundle: Path | None = None) -> str:
-    """Return the reason why this system can't mount the buckets; "" if a child process could.
+@dataclass(frozen=True, slots=True)
+class View:
+    """Buckets and the file of trusted authorities, as a trainer sees them.
+
+    Attributes:
+        buckets: The folder of the service's buckets.
+        visible: The visible ones, as in `RunSpec.buckets`.
+        bundle: The file to see as the system's file of trusted authorities, `BUNDLE`; None for the system's.
+    """
+
+    buckets: Path
+    visible: tuple[str, ...]
+    bundle: Path | None = None
+
+    def places(self) -> tuple[list[str], list[str]]:
+        """Return the buckets to show, and the folders in them to hide.
+
+        A prefix that ends within a name hides the whole folder above it, because later files could have such
+        names. A bucket hidden as a whole isn't shown.
+        """
+        hidden = [place.rpartition("/")[0] for place in self.visible if "/" in place]
+        names = [place for place in self.visible if "/" not in place and place not in hidden]
+        shown = [name for name in names if (self.buckets / name).is_dir()]
+        return shown, [place for place in hidden if place.partition("/")[0] in shown]
+
+
+def link(view: View, folder: Path) -> list[str]:
+    """Fill a folder with links to the visible buckets, for a trainer without mounts.
+
+    Returns:
+        The buckets left out, because a link can't hide a part of them.
+    """
+    names, hidden = view.places()
+    split = {place.partition("/")[0] for place in hidden}
+    folder.mkdir()
+    for name in names:
+        if name not in split:
+            (folder / name).symlink_to(view.buckets / name)
+    folder.chmod(0o555)
+    return sorted(split)
+
+
+def mount_problem(view: View, root: Path, work: Path) -> str:
+    """Return the reason why this system can't mount a view; "" if a child process could.
 
     Only for a process with a single thread, like `show`.
     """
@@ -51,7 +97,7 @@ def mount_problem(buckets: Path, root: Path, work: Path, bundle: Path | None = N
     child = os.fork()
     if child == 0:
         try:
-            show(buckets, root, work, bundle)
+            show(view, root, work)
         except BaseException as error:
             os.write(writing, f"{error}".encode()[:1000] or b"?")
         finally:
@@ -63,13 +109,12 @@ def mount_problem(buckets: Path, root: Path, work: Path, bundle: Path | None = N
     return problem
 
 
-def show(buckets: Path, root: Path, work: Path, bundle: Path | None = None) -> None:
-    """Give this process a root folder in which /gcs is the folder of the buckets.
+def show(view: View, root: Path, work: Path) -> None:
+    """Give this process a root folder in which /gcs holds the visible buckets.
 
     Args:
         root: An empty folder to mount on; it stays empty.
         work: The working folder afterwards.
-        bundle: The file to see as the system's file of trusted authorities, `BUNDLE`.
 
     Raises:
         OSError: The system doesn't allow the mounts; the process must not go on.
@@ -82,9 +127,11 @@ def show(buckets: Path, root: Path, work: Path, bundle: Path | None = None) -> N
         if entry.name != _PLACE:
             _mount_entry(entry, root / entry.name)
     (root / _PLACE).mkdir()
-    _mount(buckets, root / _PLACE, _BIND | _RECURSIVE)
-    if bundle is not None:
-        _cover(Path(BUNDLE).resolve(), bundle, root)
+    _mount_buckets(view, root / _PLACE)
+    # The service's own folder of them, too: a trainer would find all buckets there.
+    _mount(root / _PLACE, root / view.buckets.resolve().relative_to("/"), _BIND | _RECURSIVE)
+    if view.bundle is not None:
+        _cover(Path(BUNDLE).resolve(), view.bundle, root)
     _change_root(root)
     os.chdir(work)
 
@@ -147,6 +194,19 @@ def _mount_entry(entry: os.DirEntry[str], place: Path) -> None:
     else:
         place.touch()
     _mount(entry.path, place, _BIND | _RECURSIVE)
+
+
+def _mount_buckets(view: View, place: Path) -> None:
+    names, hidden = view.places()
+    _mount("reconciler", place, 0, kind="tmpfs", data="mode=0755")
+    for name in names:
+        (place / name).mkdir()
+        _mount(view.buckets / name, place / name, _BIND | _RECURSIVE)
+    for folder in hidden:
+        (view.buckets / folder).mkdir(parents=True, exist_ok=True)
+        _mount("reconciler", place / folder, _READ_ONLY, kind="tmpfs", data="mode=0555")
+    # Root could write beside the buckets otherwise, and the files would be gone with the trainer.
+    _mount("none", place, _REMOUNT | _BIND | _READ_ONLY)
 
 
 def _cover(place: Path, source: Path, root: Path) -> None:
