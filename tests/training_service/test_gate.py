@@ -68,7 +68,7 @@ def test_a_jobs_url_reaches_its_buckets_and_nothing_else(service: Service) -> No
         return service.call(method, url + path, body, token="").status
 
     assert call("POST", "/upload/storage/v1/b/out/o?uploadType=media&name=a", b"x") == 200
-    assert call("GET", "/storage/v1/b/out/o/a?alt=media") == 200
+    assert call("GET", "/storage/v1/b/out/o/a?alt=media") == call("GET", "/out/a") == 200
     assert call("GET", "/storage/v1/b/staging/o") == 200
     listed = service.call("GET", url + "/storage/v1/b?project=p", token="").json
     assert [each["name"] for each in listed["items"]] == ["out", "staging"]
@@ -84,9 +84,10 @@ def test_a_jobs_url_reaches_its_buckets_and_nothing_else(service: Service) -> No
         "/_service/health",
         "/v2/entries:list",
         "/",
-        "/jobs/x/storage/v1/b",
     ):
         assert call("GET", path) == 404
+    for path in ("/jobs/x/storage/v1/b", "/foreign/a"):  # objects in the form of the XML API
+        assert call("GET", path) == 403
     assert call("POST", "/_service/stop") == 404
     assert service.stopped == []
 

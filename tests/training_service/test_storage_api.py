@@ -7,13 +7,14 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import google_crc32c
 import pytest
-from served import Answer, Service
+import urllib3
+from served import TOKEN, Answer, Service
 
 BUCKET = "/storage/v1/b/bucket"
 UPLOAD = "/upload/storage/v1/b/bucket/o"
@@ -36,6 +37,45 @@ def path(name: str) -> str:
 def names(service: Service, query: str = "") -> list[str]:
     answer = service.get(f"{BUCKET}/o?{query}").json
     return [item["name"] for item in answer.get("items", [])] + answer.get("prefixes", [])
+
+
+def test_a_path_of_bucket_and_object_is_a_download(service: Service) -> None:
+    put(service, "a b/c", b"content")
+    assert service.get("/bucket/a%20b/c").content == service.get("/bucket/a%20b%2Fc").content == b"content"
+    part = service.call("GET", "/bucket/a%20b/c", headers={"Range": "bytes=2-3"})
+    assert (part.status, part.content) == (206, b"nt")
+    assert service.get("/bucket/none").status == service.get("/no-bucket/x").status == 404
+    assert service.call("PUT", "/bucket/x", b"").error == "NOT_FOUND: Method not found."
+
+
+def test_a_body_in_chunks_is_an_upload_of_every_kind(service: Service) -> None:
+    def pieces(content: bytes) -> Iterator[bytes]:
+        yield from (content[:5], content[5:])
+
+    content = b"0123456789" * 1000
+    simple = {"Content-Type": "text/plain"}
+    parts = b"--x\r\n\r\n{}\r\n--x\r\n\r\n" + content + b"\r\n--x--"
+    started = service.call("POST", f"{UPLOAD}?uploadType=resumable&name=resumable", b"")
+    session = started.headers["location"].removeprefix(service.url)
+    for method, place, body, headers in (
+        ("POST", f"{UPLOAD}?uploadType=media&name=media", content, simple),
+        (
+            "POST",
+            f"{UPLOAD}?uploadType=multipart&name=multipart",
+            parts,
+            {"Content-Type": "multipart/related; boundary=x"},
+        ),
+        ("PUT", session, content, simple),
+    ):
+        answer = urllib3.request(
+            method,
+            service.url + place,
+            body=pieces(body),
+            headers={"Authorization": f"Bearer {TOKEN}", **headers},
+            retries=False,
+        )
+        assert (answer.status, answer.json()["size"]) == (200, "10000")
+    assert names(service) == ["media", "multipart", "resumable"]
 
 
 def test_a_bucket_is_made_once(service: Service) -> None:
