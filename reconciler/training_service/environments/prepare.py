@@ -6,17 +6,24 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from reconciler.training_service.environments import venvs
-from reconciler.training_service.environments.venvs import Base, Candidate, NoDistributionError, Outcome
+from reconciler.training_service.environments.pip_settings import SettingError, UvSettings, uv_settings
+from reconciler.training_service.environments.venvs import (
+    Base,
+    Layer,
+    NoDistributionError,
+    Outcome,
+    Python,
+    UnreachableIndexError,
+)
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
@@ -30,6 +37,9 @@ from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
 
 _PYTHONS_TRIED = 3
+_AT_IMPORT = re.compile(
+    r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
+)
 
 Say = Callable[[str, str], None]
 
@@ -51,11 +61,13 @@ class Prepared:
         python: Its Python.
         programs: Folders to put at the front of its PATH.
         locks: Descriptors; the shared environments aren't removed while they are open.
+        conflicts: The packages of the image that the trainer's packages replaced, and the remedy; "" if none.
     """
 
     python: Path
     programs: tuple[Path, ...]
     locks: tuple[int, ...]
+    conflicts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +81,7 @@ class Choice:
     """
 
     wanted: Minor
-    fitting: tuple[Candidate, ...]
+    fitting: tuple[Python, ...]
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
 
@@ -86,24 +98,31 @@ def prepare(
     Raises:
         HomeError: `check_home` rejected the home.
         PreparationError: A package is missing, or this machine has no suitable Python.
-        InstallError: pip failed.
+        InstallError: uv failed.
         Interrupted: The run was to end.
     """
-    shell = _Shell(folder, programs, say, check_home)
+    try:
+        shell = _Shell(folder, programs, say, check_home, uv_settings(os.environ))
+    except SettingError as error:
+        raise PreparationError(Code.FAILED_PRECONDITION, str(error)) from error
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
     shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
-    choice = choose(task, needs_of(packages), venvs.candidates(os.environ))
-    base = _base(choice, task, shared, shell)
-    for archive in packages:
-        say(INFO, f"Installing {archive.name}")
-    layer = venvs.package_layer(shared, base, packages, shell)
+    choice = choose(task, needs_of(packages), venvs.pythons({**os.environ, **shell.env}))
+    try:
+        base = _base(choice, task, shared, shell)
+        for archive in packages:
+            say(INFO, f"Installing {archive.name}")
+        layer = venvs.package_layer(shared, base, packages, shell)
+    except UnreachableIndexError as error:
+        raise PreparationError(Code.UNAVAILABLE, str(error)) from error
     python = venvs.run_environment(folder.environment / name, layer)
+    os.close(layer.lock)  # the run has a copy of it
     main.write_launchers(folder.environment / "gs")
     folders = (folder.environment / "gs", python.parent, base.path / "bin")
-    return Prepared(python, folders, (base.lock, layer.lock))
+    return Prepared(python, folders, (base.lock,), _conflicts(task, choice, layer, say))
 
 
 def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
@@ -123,7 +142,7 @@ def needs_of(packages: Sequence[Path]) -> Needs:
     return found
 
 
-def choose(task: PythonTask, needs: Needs, held: Sequence[Candidate]) -> Choice:
+def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     """Choose among the Pythons of this machine for a trainer with these needs.
 
     Raises:
@@ -149,8 +168,37 @@ def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     return archive
 
 
-def hint_of_missing_module(task: PythonTask, errors: str) -> str:
-    """Return advice if a trainer failed for a module that its image has in the cloud, else ""."""
+def hint_of(task: PythonTask, prepared: Prepared, errors: str) -> str:
+    """Return advice if a trainer failed at an import, for a package that is missing or replaced, else ""."""
+    return _hint_of_missing_module(task, errors) or (prepared.conflicts if _AT_IMPORT.search(errors) else "")
+
+
+def _conflicts(task: PythonTask, choice: Choice, layer: Layer, say: Say) -> str:
+    """Log the packages of the image that the trainer's packages replaced; return them with the remedy."""
+    lines = [
+        f"The image has {each.name} {each.old}, and the trainer's packages require another: they got"
+        f" {each.new}."
+        + "".join(f" {name} of the image requires {required}." for name, required in each.broken)
+        for each in layer.replaced
+    ]
+    for line, each in zip(lines, layer.replaced, strict=True):
+        say(WARNING if each.broken else INFO, line)
+    if not lines:
+        return ""
+    news = {each.name: f"{each.name}=={each.new}" for each in layer.replaced}
+    free = {name for each in layer.replaced for name, _ in each.broken}
+    kept = [
+        line if name not in free else name
+        for line in choice.requirements
+        if (name := _name(line)) not in news
+    ]
+    entry = images.override_entry(task.image, _text(layer.base.python.minor), [*kept, *news.values()])
+    return "\n".join(
+        [*lines, f"To install the image's packages for those versions, say in reconciler.yaml: {entry}"]
+    )
+
+
+def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
     missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", errors)
     image = images.find_image(task.image) if task.override is None else None
     package = image.package_with(missing[1]) if image and missing else None
@@ -177,7 +225,7 @@ def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
             yield file
 
 
-def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Candidate]) -> Choice:
+def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Python]) -> Choice:
     matching = _specifier(override.python)
     fitting = [candidate for candidate in held if matching.contains(_text(candidate.minor))]
     nearest = venvs.by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
@@ -187,7 +235,7 @@ def _by_override(name: str, override: Override, image: Image | None, held: Seque
     return Choice(nearest[0].minor, nearest, override.requirements)
 
 
-def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Candidate]) -> Choice:
+def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Python]) -> Choice:
     packages = image.needed(needs)
     oldest, newest = images.pythons_with_wheels(packages)
     nearest = venvs.by_distance(held, wanted, oldest, newest)
@@ -218,7 +266,7 @@ def _minor_of(version: str) -> Minor | None:
     return (int(parts[0]), int(parts[1])) if is_minor else None
 
 
-def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> PreparationError:
+def _no_python(wanted: str, held: Sequence[Python], remedy: str = "") -> PreparationError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
     return PreparationError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
 
@@ -226,8 +274,8 @@ def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> Prep
 def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base:
     """Return the base environment on the nearest Python with distributions of all requirements."""
     problem = ""
-    # Each attempt may cost minutes of pip, so only the nearest Pythons are tried.
-    for python in islice(venvs.working_pythons(choice.fitting), _PYTHONS_TRIED):
+    # Each attempt may take minutes, so only the nearest Pythons are tried.
+    for python in choice.fitting[:_PYTHONS_TRIED]:
         try:
             base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, shell)
         except NoDistributionError as error:
@@ -237,11 +285,11 @@ def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base
             wanted = f"{task.image} has Python {_text(choice.wanted)}"
             shell.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
-    tried = ", ".join(dict.fromkeys(_text(candidate.minor) for candidate in choice.fitting))
-    raise PreparationError(
-        Code.FAILED_PRECONDITION,
-        problem or f"{task.image} could run on Python {tried}, but none of these here makes environments.",
-    )
+    raise PreparationError(Code.FAILED_PRECONDITION, problem)
+
+
+def _name(requirement: str) -> str:
+    return images.Package(requirement).distribution
 
 
 def _text(minor: Minor) -> str:
@@ -249,36 +297,54 @@ def _text(minor: Minor) -> str:
 
 
 class _Shell:
-    """Runner of installers as programs of the run; logs the output of those that fail."""
+    """Runner of uv as a program of the run.
+
+    Attributes:
+        settings: The user's settings for uv.
+        say: Writes a text to the run's log, with a severity.
+        env: Environment variables of uv.
+    """
 
     def __init__(
-        self, folder: RunFolder, programs: Programs, say: Say, check_home: Callable[[], None]
+        self,
+        folder: RunFolder,
+        programs: Programs,
+        say: Say,
+        check_home: Callable[[], None],
+        settings: UvSettings,
     ) -> None:
+        self.settings = settings
+        self.say = say
         self._check_home = check_home
         self._programs = programs
-        self._folder = folder
         self._temp = folder.temp()
-        self.say = say
+        wanted = {**environment_variables.for_installer(os.environ, self._temp), **settings.variables}
+        self.env = {name: value for name, value in wanted.items() if value is not None}
 
-    def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-        done = self._run_once(argv, keep)
+    def run(
+        self, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str] | None = None
+    ) -> Outcome:
+        done = self._run_once(arguments, keep, variables or {})
         # A signal comes from the kernel, for lack of memory, or from a person; the packages aren't at fault.
-        return self._run_once(argv, keep) if done.code < 0 else done
+        return self._run_once(arguments, keep, variables or {}) if done.code < 0 else done
 
-    def _run_once(self, argv: Sequence[str], keep: Sequence[int]) -> Outcome:
+    def _run_once(
+        self, arguments: Sequence[str], keep: Sequence[int], variables: Mapping[str, str]
+    ) -> Outcome:
         # Python would run a .pth file that a checkout has put into the environment since the last check.
         self._check_home()
         printed: list[str] = []
-        env = environment_variables.for_installer(os.environ, self._temp)
         code = self._programs.run(
-            argv, env=env, cwd=self._temp, out=printed.extend, err=printed.extend, keep=keep
+            [venvs.uv_command(), *arguments],
+            env={**self.env, **variables},
+            cwd=self._temp,
+            out=printed.extend,
+            err=printed.extend,
+            keep=keep,
         )
         if code < 0:
             printed.append(f"The installer was killed by signal {-code}.")
-        output = "\n".join(printed)
-        if code != 0:
-            self.say(INFO, output)
-        return Outcome(code, output)
+        return Outcome(code, "\n".join(printed))
 
     def pause(self) -> None:
         self._programs.pause()

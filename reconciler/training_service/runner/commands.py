@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from reconciler.training_service.environments.prepare import Prepared, Say, hint_of_missing_module, prepare
+from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes.programs import Consumer, Program, Programs, Tail
 from reconciler.training_service.runner import mounts
@@ -59,7 +59,7 @@ class Commands:
 
         Raises:
             PreparationError: A package is missing, or no installed Python fits.
-            InstallError: pip failed.
+            InstallError: uv failed.
             ContainerError: No container engine works, or an image is missing.
             HomeError: The home must not be used.
             Interrupted: The run is to end.
@@ -104,7 +104,7 @@ class Commands:
             assert self._engine is not None
             argv, env = self._engine.command(replica, self._folder, self._buckets, self._spec.buckets)
             return start(argv, env=env)
-        prepared = next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
+        prepared = self._prepared_for(task)
         return start(
             [str(prepared.python), "-m", task.module, *task.args],
             env={
@@ -130,7 +130,10 @@ class Commands:
         """Return advice about a failure; "" if there is none."""
         if isinstance(replica.task, ContainerTask):
             return ""
-        return hint_of_missing_module(replica.task, errors)
+        return hint_of(replica.task, self._prepared_for(replica.task), errors)
+
+    def _prepared_for(self, task: PythonTask) -> Prepared:
+        return next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
 
     def _found_engine(self) -> Engine:
         engine = find_engine(os.environ)
