@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from reconciler.training_service.environments.venvs import (
     NoDistributionError,
     Outcome,
     Python,
+    Replacement,
+    UnreachableIndexError,
     base_environment,
     package_layer,
     pythons,
@@ -41,13 +44,13 @@ class Shell:
         self._temp = temp
 
     def run(
-        self, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str] | None = None
+        self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
     ) -> Outcome:
         self.ran.append([*arguments])
         env = {
             **environment_variables.for_installer(os.environ, self._temp),
             **self.settings.variables,
-            **(variables or {}),
+            **variables,
         }
         done = subprocess.run(
             [uv_command(), *arguments],
@@ -113,8 +116,9 @@ def test_a_base_environment_holds_what_is_required_within_the_constraints(
     found = says(made.path / "bin" / "python", "import urllib3, setuptools, wheel; print(urllib3.__file__)")
     assert found.startswith(str(made.path))
     assert says(made.path / "bin" / "python", "import pip; print(pip.__file__)").startswith(str(made.path))
-    first, last = shell.said
+    first, second, last = shell.said
     assert first == f"Installing setuptools, urllib3, wheel for Python {python.version}"
+    assert re.fullmatch(r"Installing packaging==\S+, setuptools==\S+, urllib3==\S+, wheel==\S+", second)
     assert re.fullmatch(r"Installed in \d+\.\d s", last)
     assert (made.path / "constraints.txt").read_text() == "numpy<99\nurllib3<99\n"
 
@@ -178,11 +182,11 @@ def test_what_an_installer_left_that_was_killed_is_not_trusted(
 
     class KilledShell(Shell):
         def run(
-            self, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str] | None = None
+            self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
         ) -> Outcome:
             if "install" in arguments:
                 raise Killed
-            return super().run(arguments, keep=keep, variables=variables)
+            return super().run(task, arguments, keep=keep, variables=variables)
 
     with pytest.raises(Killed):
         base_environment(tmp_path / "e", python, [], [], KilledShell(tmp_path))
@@ -343,6 +347,94 @@ def test_other_packages_are_another_layer(tmp_path: Path, base: Base, shell: She
         venvs._key_of_packages(base, [one.rename(one.with_name("x-0.1-py3-none-any.whl"))]),
     }
     assert len(keys) == 7
+
+
+@pytest.fixture
+def framework(tmp_path: Path, python: Python, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Base:
+    """A base environment with a framework that works with an old version of another package only."""
+    links = tmp_path / "links"
+    trainers.library(links, "framework", "1.0", ["dep<2"])
+    for version in ("1.0", "2.0"):
+        trainers.library(links, "dep", version)
+    trainers.library(links, "other", "1.0", ["dep"])
+    trainers.library(links, "other", "2.0", ["dep>=2"])
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{os.environ['PIP_FIND_LINKS']} {links}")
+    shell.settings = uv_settings(os.environ)
+    made = base_environment(tmp_path / "kept", python, ["framework"], ["dep<3"], shell)
+    shell.ran.clear()
+    return made
+
+
+DEP = "import dep; print(dep.VERSION)"
+
+
+def test_package_of_image_stays_where_it_satisfies_the_requirements(
+    tmp_path: Path, framework: Base, shell: Shell
+) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["other"])
+    layer = layer_of(tmp_path, framework, shell, archive)
+    python = layer.path / "bin" / "python"
+    assert layer.replaced == ()
+    assert says(python, "import other; print(other.VERSION)") == "1.0"
+    assert says(python, "import dep; print(dep.__file__)").startswith(str(framework.path))
+
+
+def test_package_that_the_trainer_demands_otherwise_is_put_over_the_image_s(
+    tmp_path: Path, framework: Base, shell: Shell
+) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["dep>=2"])
+    layer = layer_of(tmp_path, framework, shell, archive)
+    assert layer.replaced == (Replacement("dep", "1.0", "2.0", (("framework", "dep<2"),)),)
+    assert layer_of(tmp_path, framework, shell, archive) == layer
+    assert says(run_environment(tmp_path / "run", layer), DEP) == "2.0"
+    assert says(framework.path / "bin" / "python", DEP) == "1.0"
+
+
+def test_satisfied_requirements_ask_no_index(
+    tmp_path: Path, framework: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    shell.settings = uv_settings(os.environ)
+    archive = trainers.wheel(
+        tmp_path / "trainer-0.1-py3-none-any.whl", "", ["framework", "dep>=1", "x; extra=='y'"]
+    )
+    assert layer_of(tmp_path, framework, shell, archive).replaced == ()
+
+
+def test_archive_that_another_requires_is_looked_for_in_no_index(
+    tmp_path: Path, base: Base, shell: Shell
+) -> None:
+    private = trainers.library(tmp_path / "1", "private", "1.0")
+    archive = trainers.wheel(tmp_path / "2" / "trainer-0.1-py3-none-any.whl", "", ["private"])
+    layer = layer_of(tmp_path, base, shell, archive, private)
+    assert says(layer.path / "bin" / "python", "import private; print(private.VERSION)") == "1.0"
+
+
+@pytest.mark.parametrize("answer", ["refuses", "is silent"])
+def test_unreachable_index_is_named_after_one_try(
+    answer: str, tmp_path: Path, base: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setitem(venvs._IMPATIENT, "UV_HTTP_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if answer == "refuses":
+            server.close()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://user:secret@127.0.0.1:{port}/simple")
+        shell.settings = uv_settings(os.environ)
+        archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["nothing-like-it"])
+        with pytest.raises(UnreachableIndexError) as failure:
+            layer_of(tmp_path, base, shell, archive)
+    assert f"cannot reach the package index at http://127.0.0.1:{port}/simple: " in str(failure.value)
+    assert "secret" not in str(failure.value)
+    assert shell.commands() == ["resolve"]
+
+
+def test_unreachable_index_is_given_up_within_15_seconds() -> None:
+    limits = {name: float(value) for name, value in venvs._IMPATIENT.items()}
+    tries = 1 + limits["UV_HTTP_RETRIES"]
+    assert tries * max(limits["UV_HTTP_TIMEOUT"], limits["UV_HTTP_CONNECT_TIMEOUT"]) < 13
 
 
 def test_a_run_changes_its_own_copy_only(tmp_path: Path, base: Base, shell: Shell) -> None:

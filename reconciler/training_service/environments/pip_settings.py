@@ -22,6 +22,7 @@ _UNTRANSLATABLE = frozenset(
         *("python-version", "require-hashes", "requirement", "root", "target", "upgrade", "use-deprecated"),
     }
 )
+_MACHINE_FILE = Path("/etc/pip.conf")
 _OFF = {"n", "no", "f", "false", "off", "0"}
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -106,7 +107,7 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
     else:
         shared = environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
     yield from (Path(folder, "pip", "pip.conf") for folder in shared)
-    yield Path("/etc/pip.conf")
+    yield _MACHINE_FILE
     if named is None or not Path(named).exists():
         library = home / "Library" / "Application Support" / "pip"
         config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
 
 _PYTHONS_TRIED = 3
+_REPORT_EVERY = 15.0
 _AT_IMPORT = re.compile(
     r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
 )
@@ -322,26 +324,33 @@ class _Shell:
         self.env = {name: value for name, value in wanted.items() if value is not None}
 
     def run(
-        self, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str] | None = None
+        self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
     ) -> Outcome:
-        done = self._run_once(arguments, keep, variables or {})
+        env = {**self.env, **variables}
+        done = self._run_once(task, arguments, keep, env)
         # A signal comes from the kernel, for lack of memory, or from a person; the packages aren't at fault.
-        return self._run_once(arguments, keep, variables or {}) if done.code < 0 else done
+        return self._run_once(task, arguments, keep, env) if done.code < 0 else done
 
     def _run_once(
-        self, arguments: Sequence[str], keep: Sequence[int], variables: Mapping[str, str]
+        self, task: str, arguments: Sequence[str], keep: Sequence[int], env: Mapping[str, str]
     ) -> Outcome:
         # Python would run a .pth file that a checkout has put into the environment since the last check.
         self._check_home()
+        self._programs.pause(0)
         printed: list[str] = []
-        code = self._programs.run(
-            [venvs.uv_command(), *arguments],
-            env={**self.env, **variables},
-            cwd=self._temp,
-            out=printed.extend,
-            err=printed.extend,
-            keep=keep,
-        )
+        out = printed.extend
+        command = [venvs.uv_command(), *arguments]
+        program = self._programs.start(command, env=env, cwd=self._temp, out=out, err=out, keep=keep)
+        reported = start = time.monotonic()
+        while not self._programs.turn():
+            self._programs.end_if_interrupted()
+            if time.monotonic() > reported + _REPORT_EVERY:
+                reported = time.monotonic()
+                last = f": {printed[-1].strip()}" if printed else ""
+                self.say(INFO, f"Still {task} after {reported - start:.0f} s{last}")
+        self._programs.finish(program)
+        code = program.code
+        assert code is not None
         if code < 0:
             printed.append(f"The installer was killed by signal {-code}.")
         return Outcome(code, "\n".join(printed))

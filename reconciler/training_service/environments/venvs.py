@@ -44,6 +44,7 @@ _NEVER_BUILT = (
     *("scikit-learn", "scipy", "tables", "tensorflow", "torch", "torchaudio", "torchvision", "xgboost"),
 )
 # Only the answers of an index are short: a download may stand still for longer.
+_PATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "60"}
 _IMPATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "6", "UV_HTTP_RETRIES": "1"}
 _NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
@@ -95,11 +96,12 @@ class Shell(Protocol):
         """Return the user's settings for uv."""
 
     def run(
-        self, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str] | None = None
+        self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
     ) -> Outcome:
         """Run a command of uv to its end.
 
         Args:
+            task: Describes the command in reports of its progress, as "building trainer.tar.gz".
             arguments: The command's arguments, without the program.
             keep: Descriptors that it inherits.
             variables: Further environment variables.
@@ -231,6 +233,7 @@ def base_environment(
         binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
         added, _ = uv.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
         (path / _PINS).write_text("".join(f"{line}\n" for line in added), "utf-8")
+        shell.say(INFO, f"Installing {', '.join(added)}")
         uv.install(added, "hardlink", *binary)
         uv.install_pip(python)
 
@@ -280,6 +283,8 @@ def _build_layer(path: Path, base: Base, packages: Sequence[Path], shell: Shell,
     built = [uv.wheel(archive, base) for archive in packages]
     wheels = {archives.distribution_of(wheel): wheel for wheel in built}
     added, replaced = uv.resolve_on(base, wheels)
+    if added:
+        shell.say(INFO, f"Installing {', '.join(added)}")
     uv.make_environment(base.python)
     # Copies: a file that a trainer changes must not be one of the cache, nor of another job.
     compiling = ["--compile-bytecode"] if shell.settings.compiles else []
@@ -317,7 +322,8 @@ class _Uv:
 
     def make_environment(self, python: Python) -> None:
         """Make the environment, with no packages; its scripts run in a copy of it, too."""
-        self._run("venv", "--quiet", "--relocatable", "--python", str(python.path), str(self.environment))
+        where = ["--relocatable", "--python", str(python.path), str(self.environment)]
+        self._run("making an environment", ["venv", "--quiet", *where])
 
     def wheel(self, archive: Path, base: Base) -> Path:
         """Return the archive's wheel, built with the base environment's Python if it is a source archive."""
@@ -327,15 +333,16 @@ class _Uv:
         remove(builds)
         isolation = ["--no-build-isolation"] if archives.builds_with_setuptools(archive) else []
         python = str(base.path / "bin" / "python")
-        options = [*self.shell.settings.options, *isolation, "--out-dir", str(builds)]
-        self._run("build", "--wheel", "--python", python, *options, "--", str(archive))
+        options = ["--python", python, *self.shell.settings.options, *isolation, "--out-dir", str(builds)]
+        self._run(f"building {archive.name}", ["build", "--wheel", *options, "--", str(archive)])
         return next(builds.glob("*.whl"))
 
     def resolve(
         self, requirements: Sequence[str], environment: Path, *options: str
     ) -> tuple[list[str], list[str]]:
         """Return the pinned packages that uv would add to an environment, and those it would remove."""
-        done = self._pip(environment, ["--dry-run", *options], requirements, _IMPATIENT)
+        task = "resolving requirements"
+        done = self._pip(task, environment, ["--dry-run", *options], requirements, _IMPATIENT)
         lines = done.output.splitlines()
         added, removed = ([line[3:] for line in lines if line.startswith(mark)] for mark in (" + ", " - "))
         return added, removed
@@ -356,7 +363,8 @@ class _Uv:
     def install(self, pins: Sequence[str], link_mode: str, *options: str) -> None:
         """Install pinned packages and wheels."""
         if pins:
-            self._pip(self.environment, ["--no-deps", "--link-mode", link_mode, *options], pins)
+            options = ("--no-deps", "--link-mode", link_mode, *options)
+            self._pip("downloading and installing", self.environment, options, pins)
 
     def install_pip(self, python: Python) -> None:
         """Install pip, for trainers: from the Python itself if it has one, as indexes needn't have it."""
@@ -364,24 +372,26 @@ class _Uv:
         bundle = library / "ensurepip" / "_bundled"
         if bundle.is_dir():
             into = str(self.environment / "bin" / "python")
-            self._run("pip", "install", "--python", into, "--no-index", "--find-links", str(bundle), "pip")
+            place = ["--python", into, "--no-index", "--find-links", str(bundle)]
+            self._run("installing pip", ["pip", "install", *place, "pip"])
         else:
             self.install(["pip"], "hardlink")
 
     def _pip(
         self,
+        task: str,
         environment: Path,
         options: Sequence[str],
         requirements: Sequence[str],
-        variables: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] = _PATIENT,
     ) -> Outcome:
         settings = self.shell.settings
         python = ["--python", str(environment / "bin" / "python")]
         always = [*python, *settings.options, *settings.install_options]
-        return self._run("pip", "install", *always, *options, "--", *requirements, variables=variables)
+        return self._run(task, ["pip", "install", *always, *options, "--", *requirements], variables)
 
-    def _run(self, *arguments: str, variables: Mapping[str, str] | None = None) -> Outcome:
-        done = self.shell.run(arguments, keep=(self.lock,), variables=variables)
+    def _run(self, task: str, arguments: Sequence[str], variables: Mapping[str, str] = _PATIENT) -> Outcome:
+        done = self.shell.run(task, arguments, keep=(self.lock,), variables=variables)
         if done.code == 0:
             return done
         unreachable = _UNREACHABLE.search(done.output)
