@@ -55,7 +55,7 @@ def write(path: Path, *lines: str) -> None:
         ("NO_BUILD_ISOLATION", "off", {"UV_NO_BUILD_ISOLATION": "1"}),
         ("INDEX_URL", "", {}),
         *((name, "1", {}) for name in ("DISABLE_PIP_VERSION_CHECK", "NO_COLOR", "NO_CACHE_DIR", "USER")),
-        *((name, "180", {}) for name in ("TIMEOUT", "DEFAULT_TIMEOUT", "RETRIES")),
+        *((name, "180", {}) for name in ("TIMEOUT", "DEFAULT_TIMEOUT", "RETRIES", "COMPILE")),
     ],
 )
 def test_variable_is_translated(name: str, value: str, variables: dict[str, str], places: Any) -> None:
@@ -97,12 +97,6 @@ def test_choices_are_options_of_installing(places: Any) -> None:
         *("--no-binary=one", "--no-binary=two", "--only-binary=:all:"),
     )
     assert "UV_INDEX" not in found.variables
-
-
-@pytest.mark.parametrize(("name", "value"), [("PIP_COMPILE", "0"), ("PIP_NO_COMPILE", "0")])
-def test_nothing_is_compiled_if_pip_would_not(name: str, value: str, places: Any) -> None:
-    assert uv_settings(places).compiles
-    assert not uv_settings({**places, name: value}).compiles
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,11 @@ class UvSettings:
             because other users of the machine can read a command's arguments, passwords in URLs included.
         options: Options of every command that may ask an index.
         install_options: Further options of `uv pip install`.
-        compiles: True if installed modules are to be compiled.
     """
 
     variables: Mapping[str, str | None]
     options: tuple[str, ...]
     install_options: tuple[str, ...]
-    compiles: bool
 
 
 def uv_settings(environ: Mapping[str, str]) -> UvSettings:
@@ -72,7 +70,6 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
         variables,
         options=("--no-index",) if _is_on(found, "no-index") else (),
         install_options=tuple(_install_options(found)),
-        compiles=_is_on(found, "compile", default=True) and _is_on(found, "no-compile", default=True),
     )
 
 

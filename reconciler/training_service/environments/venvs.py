@@ -18,11 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 from uv import find_uv_bin
@@ -263,10 +264,7 @@ def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: She
             _build_layer(path, base, packages, shell, lock)  # each step is tried twice in the cloud, too
 
     found = _get_or_build(path, build, shell, _MOST_LAYERS, lambda name: _LAYER in name)
-    changes = json.loads((path / _CHANGES).read_text("utf-8"))
-    replaced = tuple(
-        Replacement(**{**change, "broken": tuple(map(tuple, change["broken"]))}) for change in changes
-    )
+    replaced = msgspec.json.decode((path / _CHANGES).read_bytes(), type=tuple[Replacement, ...])
     return Layer(path, base, replaced, found.lock)
 
 
@@ -287,13 +285,14 @@ def _build_layer(path: Path, base: Base, packages: Sequence[Path], shell: Shell,
         shell.say(INFO, f"Installing {', '.join(added)}")
     uv.make_environment(base.python)
     # Copies: a file that a trainer changes must not be one of the cache, nor of another job.
-    compiling = ["--compile-bytecode"] if shell.settings.compiles else []
+    # Many modules are compiled once here, not in each run; few aren't worth it, and uv can't with Python 3.6.
+    compiling = ["--compile-bytecode"] if added and base.python.minor > (3, 6) else []
     uv.install([*map(str, wheels.values()), *added], "copy", *compiling)
     site, below = (_site_packages(environment, base.python) for environment in (path, base.path))
     # A plain path would be enough for its modules, but Python would ignore its own .pth files.
     (site / "reconciler-base.pth").write_text(f"import site; site.addsitedir({str(below)!r})\n", "utf-8")
     _copy_programs(base.path / "bin", path / "bin")
-    (path / _CHANGES).write_text(json.dumps([asdict(change) for change in replaced]), "utf-8")
+    (path / _CHANGES).write_bytes(msgspec.json.encode(replaced))
 
 
 def _copy_programs(source: Path, target: Path) -> None:
@@ -344,8 +343,8 @@ class _Uv:
         task = "resolving requirements"
         done = self._pip(task, environment, ["--dry-run", *options], requirements, _IMPATIENT)
         lines = done.output.splitlines()
-        added, removed = ([line[3:] for line in lines if line.startswith(mark)] for mark in (" + ", " - "))
-        return added, removed
+        added = [line[3:] for line in lines if line.startswith((" + ", " ~ "))]
+        return added, [line[3:] for line in lines if line.startswith(" - ")]
 
     def resolve_on(self, base: Base, wheels: Mapping[str, Path]) -> tuple[list[str], list[Replacement]]:
         """Return the pinned requirements of wheels to add to a base environment, and what they replace."""
