@@ -12,62 +12,59 @@ from pathlib import Path
 
 import pytest
 import trainers
+from uv import find_uv_bin
 
 from reconciler.training_service.environments import venvs
 from reconciler.training_service.environments.pip_settings import uv_settings
+from reconciler.training_service.environments.prepare import pythons
 from reconciler.training_service.environments.shared_caches import get_or_build
 from reconciler.training_service.environments.venvs import (
     Base,
+    CommandError,
     InstallError,
     Layer,
     NoDistributionError,
-    Outcome,
     Python,
     Replacement,
     UnreachableIndexError,
+    Uv,
     base_environment,
     package_layer,
-    pythons,
     run_environment,
-    uv_command,
 )
 from reconciler.training_service.jobs import environment_variables
 
 
-class Shell:
+class Shell(Uv):
     """Runs uv as a plain process, and remembers its commands."""
 
     def __init__(self, temp: Path) -> None:
         self.ran: list[list[str]] = []
         self.said: list[str] = []
-        self.settings = uv_settings(os.environ)
-        self._temp = temp
+        super().__init__(uv_settings({}), {}, temp, Pauses(), self.note, lambda: None)
+        self.read_settings()
 
-    def run(
-        self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
-    ) -> Outcome:
+    def read_settings(self) -> None:
+        self.settings = uv_settings(os.environ)
+        self.env = self.settings.applied_to(environment_variables.for_installer(os.environ, self.temp))
+
+    def note(self, _severity: str, text: str) -> None:
+        self.said.append(text)
+
+    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
         self.ran.append([*arguments])
-        env = {
-            **environment_variables.for_installer(os.environ, self._temp),
-            **self.settings.variables,
-            **variables,
-        }
         done = subprocess.run(
-            [uv_command(), *arguments],
-            env={name: value for name, value in env.items() if value is not None},
-            cwd=self._temp,
-            pass_fds=tuple(keep),
+            [find_uv_bin(), *arguments],
+            env={**self.env, **variables},
+            cwd=self.temp,
+            pass_fds=(lock,),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        return Outcome(done.returncode, done.stdout)
-
-    def pause(self) -> None:
-        threading.Event().wait(0.01)
-
-    def say(self, severity: str, text: str) -> None:
-        self.said.append(text)
+        if done.returncode != 0:
+            raise CommandError(done.stdout)
+        return done.stdout
 
     def commands(self) -> list[str]:
         """The commands of uv, a dry run as "resolve"."""
@@ -75,6 +72,13 @@ class Shell:
             "resolve" if "--dry-run" in argv else argv[1] if argv[0] == "pip" else argv[0]
             for argv in self.ran
         ]
+
+
+class Pauses:
+    """What waits for another that makes the same."""
+
+    def pause(self) -> None:
+        threading.Event().wait(0.01)
 
 
 @pytest.fixture
@@ -134,7 +138,7 @@ def test_other_content_is_another_environment(tmp_path: Path, python: Python, wh
         pass
 
     class Stopped(Shell):
-        def say(self, severity: str, text: str) -> None:
+        def note(self, _severity: str, text: str) -> None:
             raise Stop
 
     def name(python: Python, requirements: list[str], constraints: list[str]) -> str:
@@ -181,12 +185,10 @@ def test_what_an_installer_left_that_was_killed_is_not_trusted(
         pass
 
     class KilledShell(Shell):
-        def run(
-            self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
-        ) -> Outcome:
+        def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
             if "install" in arguments:
                 raise Killed
-            return super().run(task, arguments, keep=keep, variables=variables)
+            return super().run(task, arguments, lock, variables)
 
     with pytest.raises(Killed):
         base_environment(tmp_path / "e", python, [], [], KilledShell(tmp_path))
@@ -359,7 +361,7 @@ def framework(tmp_path: Path, python: Python, shell: Shell, monkeypatch: pytest.
     trainers.library(links, "other", "1.0", ["dep"])
     trainers.library(links, "other", "2.0", ["dep>=2"])
     monkeypatch.setenv("PIP_FIND_LINKS", f"{os.environ['PIP_FIND_LINKS']} {links}")
-    shell.settings = uv_settings(os.environ)
+    shell.read_settings()
     made = base_environment(tmp_path / "kept", python, ["framework"], ["dep<3"], shell)
     shell.ran.clear()
     return made
@@ -395,7 +397,7 @@ def test_satisfied_requirements_ask_no_index(
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    shell.settings = uv_settings(os.environ)
+    shell.read_settings()
     archive = trainers.wheel(
         tmp_path / "trainer-0.1-py3-none-any.whl", "", ["framework", "dep>=1", "x; extra=='y'"]
     )
@@ -422,7 +424,7 @@ def test_unreachable_index_is_named_after_one_try(
         if answer == "refuses":
             server.close()
         monkeypatch.setenv("PIP_INDEX_URL", f"http://user:secret@127.0.0.1:{port}/simple")
-        shell.settings = uv_settings(os.environ)
+        shell.read_settings()
         archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["nothing-like-it"])
         with pytest.raises(UnreachableIndexError) as failure:
             layer_of(tmp_path, base, shell, archive)

@@ -19,7 +19,8 @@ from test_environments import Shell
 
 from reconciler.training_service.environments import pip_settings
 from reconciler.training_service.environments.pip_settings import SettingError, uv_settings
-from reconciler.training_service.environments.venvs import InstallError, Python, base_environment, pythons
+from reconciler.training_service.environments.prepare import pythons
+from reconciler.training_service.environments.venvs import InstallError, Python, base_environment
 
 
 @pytest.fixture

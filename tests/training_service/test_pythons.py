@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.training_service.environments.venvs import Python, by_distance, pythons
+from reconciler.training_service.environments.prepare import by_distance, pythons
+from reconciler.training_service.environments.venvs import Python
 
 OWN = (3, sys.version_info[1])
 

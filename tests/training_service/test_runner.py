@@ -16,7 +16,8 @@ from runs import DEADLINE, Run, Starter, lives, nothing_is_left_of, until
 
 from reconciler.base.state_dir import Home
 from reconciler.base.state_dir_trust import accept
-from reconciler.training_service.environments import prepare
+from reconciler.training_service.environments import prepare, venvs
+from reconciler.training_service.environments.pip_settings import uv_settings
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.run_folder import PythonTask, RunSpec, locked, write_json
@@ -568,8 +569,8 @@ def test_long_installation_reports_its_progress(
         f"#!/bin/sh\necho ' Downloading much (1 GiB)'\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.01; done\n"
     )
     uv.chmod(0o755)
-    monkeypatch.setattr(prepare.venvs, "uv_command", lambda: str(uv))
-    monkeypatch.setattr(prepare, "_REPORT_EVERY", 0.2)
+    monkeypatch.setattr(venvs, "find_uv_bin", lambda: str(uv))
+    monkeypatch.setattr(venvs, "_REPORT_EVERY", 0.2)
     said: list[str] = []
 
     def say(_severity: str, text: str) -> None:
@@ -578,7 +579,6 @@ def test_long_installation_reports_its_progress(
 
     run = trainer("")
     programs = Programs(run.folder.run_id, run.folder.sessions, 0, lambda: None)
-    settings = prepare.uv_settings(os.environ)
-    shell = prepare._Shell(run.folder, programs, say, lambda: None, settings)
-    assert shell.run("resolving requirements", ["x"], keep=(), variables={}).code == 0
+    installer = venvs.Uv(uv_settings(os.environ), os.environ, tmp_path, programs, say, lambda: None)
+    installer.run("resolving requirements", ["x"], 0, {})
     assert said[0] == "Still resolving requirements after 0 s: Downloading much (1 GiB)"

@@ -46,6 +46,11 @@ class UvSettings:
     options: tuple[str, ...]
     install_options: tuple[str, ...]
 
+    def applied_to(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return environment variables with those of the settings."""
+        wanted = {**environ, **self.variables}
+        return {name: value for name, value in wanted.items() if value is not None}
+
 
 def uv_settings(environ: Mapping[str, str]) -> UvSettings:
     """Translate pip's settings.

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from uv import find_uv_bin
 
 from reconciler.training_service.environments import venvs
-from reconciler.training_service.environments.pip_settings import SettingError, UvSettings, uv_settings
+from reconciler.training_service.environments.pip_settings import SettingError, uv_settings
 from reconciler.training_service.environments.venvs import (
     Base,
     Layer,
     NoDistributionError,
-    Outcome,
     Python,
     UnreachableIndexError,
+    Uv,
 )
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
@@ -38,7 +41,7 @@ from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
 
 _PYTHONS_TRIED = 3
-_REPORT_EVERY = 15.0
+_LISTING_LIMIT = 30.0
 _AT_IMPORT = re.compile(
     r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
 )
@@ -104,20 +107,22 @@ def prepare(
         Interrupted: The run was to end.
     """
     try:
-        shell = _Shell(folder, programs, say, check_home, uv_settings(os.environ))
+        settings = uv_settings(os.environ)
     except SettingError as error:
         raise PreparationError(Code.FAILED_PRECONDITION, str(error)) from error
+    env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
+    uv = Uv(settings, env, folder.temp(), programs, say, check_home)
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
     shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
-    choice = choose(task, needs_of(packages), venvs.pythons({**os.environ, **shell.env}))
+    choice = choose(task, needs_of(packages), pythons({**os.environ, **env}))
     try:
-        base = _base(choice, task, shared, shell)
+        base = _base(choice, task, shared, uv)
         for archive in packages:
             say(INFO, f"Installing {archive.name}")
-        layer = venvs.package_layer(shared, base, packages, shell)
+        layer = venvs.package_layer(shared, base, packages, uv)
     except UnreachableIndexError as error:
         raise PreparationError(Code.UNAVAILABLE, str(error)) from error
     python = venvs.run_environment(folder.environment / name, layer)
@@ -142,6 +147,54 @@ def needs_of(packages: Sequence[Path]) -> Needs:
     for archive in packages:
         found |= archives.needs(archive)
     return found
+
+
+def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
+    """List the Pythons of this machine, one of each minor version: uv's, pyenv's, and those on PATH.
+
+    Raises:
+        OSError: uv can't list them.
+    """
+    # The base interpreter: the service's virtual environment may be deleted before environments made from it.
+    own = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    search = os.pathsep.join([str(own.parent), *_folders_of_pythons(environ)])
+    command = [find_uv_bin(), "python", "list", "--only-installed", "--output-format", "json"]
+    env = {**environ, "UV_PYTHON_SEARCH_PATH": search}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            timeout=_LISTING_LIMIT,
+            stdin=subprocess.DEVNULL,
+            env=env,
+            cwd="/",
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(f"uv can't list the Pythons of this machine: {error}") from error
+    found: dict[Minor, Python] = {}
+    for entry in json.loads(done.stdout):
+        version, path = entry["version_parts"], Path(entry["path"])
+        minor = (int(version["major"]), int(version["minor"]))
+        usable = (entry["implementation"], entry["variant"]) == ("cpython", "default")
+        if usable and (minor not in found or path.resolve() == own.resolve()):
+            found[minor] = Python(path, minor, entry["version"])
+    return tuple(found.values())
+
+
+def by_distance(held: Iterable[Python], wanted: Minor, oldest: Minor, newest: Minor) -> tuple[Python, ...]:
+    """Return the Pythons from `oldest` to `newest`, the nearest to `wanted` first; on a tie, the newer."""
+    fitting = (python for python in held if oldest <= python.minor <= newest)
+    return tuple(sorted(fitting, key=lambda python: (abs(python.minor[1] - wanted[1]), -python.minor[1])))
+
+
+def _folders_of_pythons(environ: Mapping[str, str]) -> list[str]:
+    home = Path(environ.get("HOME") or Path.home())
+    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
+    # Most of pyenv's shims run no Python, and uv would try each of them, in each run.
+    listed = environ.get("PATH", "").split(os.pathsep)
+    versions = sorted(pyenv.glob("versions/*/bin"), reverse=True)
+    return [*map(str, versions), *(folder for folder in listed if folder != str(pyenv / "shims"))]
 
 
 def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
@@ -230,7 +283,7 @@ def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
 def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Python]) -> Choice:
     matching = _specifier(override.python)
     fitting = [candidate for candidate in held if matching.contains(_text(candidate.minor))]
-    nearest = venvs.by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
+    nearest = by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
     if not nearest:
         raise _no_python(f"{name} is to run on Python {override.python}", held)
     # The user chose a Python that differs from the cloud's, so this causes no warning.
@@ -240,7 +293,7 @@ def _by_override(name: str, override: Override, image: Image | None, held: Seque
 def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Python]) -> Choice:
     packages = image.needed(needs)
     oldest, newest = images.pythons_with_wheels(packages)
-    nearest = venvs.by_distance(held, wanted, oldest, newest)
+    nearest = by_distance(held, wanted, oldest, newest)
     if not nearest:
         limited = ", ".join(package.requirement for package in packages if package.newest < NEWEST)
         raise _no_python(
@@ -273,19 +326,19 @@ def _no_python(wanted: str, held: Sequence[Python], remedy: str = "") -> Prepara
     return PreparationError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
 
 
-def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base:
+def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
     """Return the base environment on the nearest Python with distributions of all requirements."""
     problem = ""
     # Each attempt may take minutes, so only the nearest Pythons are tried.
     for python in choice.fitting[:_PYTHONS_TRIED]:
         try:
-            base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, shell)
+            base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, uv)
         except NoDistributionError as error:
             problem = problem or str(error)
             continue
         if python.minor != choice.wanted:
             wanted = f"{task.image} has Python {_text(choice.wanted)}"
-            shell.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
+            uv.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
     raise PreparationError(Code.FAILED_PRECONDITION, problem)
 
@@ -296,64 +349,3 @@ def _name(requirement: str) -> str:
 
 def _text(minor: Minor) -> str:
     return f"{minor[0]}.{minor[1]}"
-
-
-class _Shell:
-    """Runner of uv as a program of the run.
-
-    Attributes:
-        settings: The user's settings for uv.
-        say: Writes a text to the run's log, with a severity.
-        env: Environment variables of uv.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        programs: Programs,
-        say: Say,
-        check_home: Callable[[], None],
-        settings: UvSettings,
-    ) -> None:
-        self.settings = settings
-        self.say = say
-        self._check_home = check_home
-        self._programs = programs
-        self._temp = folder.temp()
-        wanted = {**environment_variables.for_installer(os.environ, self._temp), **settings.variables}
-        self.env = {name: value for name, value in wanted.items() if value is not None}
-
-    def run(
-        self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
-    ) -> Outcome:
-        env = {**self.env, **variables}
-        done = self._run_once(task, arguments, keep, env)
-        # A signal comes from the kernel, for lack of memory, or from a person; the packages aren't at fault.
-        return self._run_once(task, arguments, keep, env) if done.code < 0 else done
-
-    def _run_once(
-        self, task: str, arguments: Sequence[str], keep: Sequence[int], env: Mapping[str, str]
-    ) -> Outcome:
-        # Python would run a .pth file that a checkout has put into the environment since the last check.
-        self._check_home()
-        self._programs.pause(0)
-        printed: list[str] = []
-        out = printed.extend
-        command = [venvs.uv_command(), *arguments]
-        program = self._programs.start(command, env=env, cwd=self._temp, out=out, err=out, keep=keep)
-        reported = start = time.monotonic()
-        while not self._programs.turn():
-            self._programs.end_if_interrupted()
-            if time.monotonic() > reported + _REPORT_EVERY:
-                reported = time.monotonic()
-                last = f": {printed[-1].strip()}" if printed else ""
-                self.say(INFO, f"Still {task} after {reported - start:.0f} s{last}")
-        self._programs.finish(program)
-        code = program.code
-        assert code is not None
-        if code < 0:
-            printed.append(f"The installer was killed by signal {-code}.")
-        return Outcome(code, "\n".join(printed))
-
-    def pause(self) -> None:
-        self._programs.pause()

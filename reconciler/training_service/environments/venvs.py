@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -34,10 +30,11 @@ from reconciler.training_service.environments.shared_caches import CachedFolder
 from reconciler.training_service.jobs import archives
 from reconciler.training_service.jobs.archives import normalised
 from reconciler.training_service.jobs.images import Minor
+from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.run_folder import remove
 from reconciler.training_service.state.run_log import INFO
 
-_LISTING_LIMIT = 30.0
+_REPORT_EVERY = 15.0
 _BUILD_TOOLS = ("setuptools", "wheel")
 # Building these needs compilers and many minutes: a version without a wheel counts as unavailable.
 _NEVER_BUILT = (
@@ -58,6 +55,10 @@ _CHANGES = "changes.json"
 _BUILT = "built"
 _LAYER = "-"  # separates the base's key from the layer's own in a layer's name
 _MAKER = "uv"  # part of each key: environments that an earlier version made with pip aren't relocatable
+
+
+class CommandError(Exception):
+    """A command of uv failed; the message is its output."""
 
 
 class InstallError(Exception):
@@ -81,38 +82,61 @@ class Python:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Exit code of a command and all its output."""
+@dataclass(eq=False, slots=True)
+class Uv:
+    """Runner of uv as a program of a run.
 
-    code: int
-    output: str
+    Attributes:
+        settings: The user's settings for uv.
+        env: The environment variables, those settings included.
+        temp: The working folder.
+        say: Writes a text to the run's log, with a severity.
+        check_home: Raises an exception if the service's home must not be used.
+    """
 
+    settings: UvSettings
+    env: Mapping[str, str]
+    temp: Path
+    programs: Programs
+    say: Callable[[str, str], None]
+    check_home: Callable[[], None]
 
-class Shell(Protocol):
-    """Runner of uv; each method may raise an exception that ends the run."""
-
-    @property
-    def settings(self) -> UvSettings:
-        """Return the user's settings for uv."""
-
-    def run(
-        self, task: str, arguments: Sequence[str], *, keep: Sequence[int], variables: Mapping[str, str]
-    ) -> Outcome:
-        """Run a command of uv to its end.
+    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+        """Run a command of uv to its end; return its output.
 
         Args:
             task: Describes the command in reports of its progress, as "building trainer.tar.gz".
-            arguments: The command's arguments, without the program.
-            keep: Descriptors that it inherits.
+            lock: A descriptor that every started process inherits.
             variables: Further environment variables.
+
+        Raises:
+            CommandError: The command failed.
+            Interrupted: The run is to end.
         """
-
-    def pause(self) -> None:
-        """Wait for a moment."""
-
-    def say(self, severity: str, text: str) -> None:
-        """Write into the run's log."""
+        # Python would run a .pth file that a checkout has put into the environment since the last check.
+        self.check_home()
+        self.programs.pause(0)
+        printed: list[str] = []
+        program = self.programs.start(
+            [find_uv_bin(), *arguments],
+            env={**self.env, **variables},
+            cwd=self.temp,
+            out=printed.extend,
+            err=printed.extend,
+            keep=(lock,),
+        )
+        reported = start = time.monotonic()
+        while not self.programs.turn():
+            self.programs.end_if_interrupted()
+            if time.monotonic() > reported + _REPORT_EVERY:
+                reported = time.monotonic()
+                last = f": {printed[-1].strip()}" if printed else ""
+                self.say(INFO, f"Still {task} after {reported - start:.0f} s{last}")
+        self.programs.finish(program)
+        if program.code:
+            killed = [f"The installer was killed by signal {-program.code}."] if program.code < 0 else []
+            raise CommandError("\n".join([*printed, *killed]))
+        return "\n".join(printed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,61 +180,8 @@ class Layer:
     lock: int = field(default=-1, compare=False)
 
 
-def uv_command() -> str:
-    """Return the path of uv's program."""
-    return str(find_uv_bin())
-
-
-def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
-    """List the Pythons of this machine, one of each minor version: uv's, pyenv's, and those on PATH.
-
-    Raises:
-        OSError: uv can't list them.
-    """
-    # The base interpreter: the service's virtual environment may be deleted before environments made from it.
-    own = Path(getattr(sys, "_base_executable", None) or sys.executable)
-    search = os.pathsep.join([str(own.parent), *_folders_of_pythons(environ)])
-    command = [uv_command(), "python", "list", "--only-installed", "--output-format", "json"]
-    env = {**environ, "UV_PYTHON_SEARCH_PATH": search}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            timeout=_LISTING_LIMIT,
-            stdin=subprocess.DEVNULL,
-            env=env,
-            cwd="/",
-        )
-    except subprocess.SubprocessError as error:
-        raise OSError(f"uv can't list the Pythons of this machine: {error}") from error
-    found: dict[Minor, Python] = {}
-    for entry in json.loads(done.stdout):
-        version, path = entry["version_parts"], Path(entry["path"])
-        minor = (int(version["major"]), int(version["minor"]))
-        usable = (entry["implementation"], entry["variant"]) == ("cpython", "default")
-        if usable and (minor not in found or path.resolve() == own.resolve()):
-            found[minor] = Python(path, minor, entry["version"])
-    return tuple(found.values())
-
-
-def by_distance(held: Iterable[Python], wanted: Minor, oldest: Minor, newest: Minor) -> tuple[Python, ...]:
-    """Return the Pythons from `oldest` to `newest`, the nearest to `wanted` first; on a tie, the newer."""
-    fitting = (python for python in held if oldest <= python.minor <= newest)
-    return tuple(sorted(fitting, key=lambda python: (abs(python.minor[1] - wanted[1]), -python.minor[1])))
-
-
-def _folders_of_pythons(environ: Mapping[str, str]) -> list[str]:
-    home = Path(environ.get("HOME") or Path.home())
-    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
-    # Most of pyenv's shims run no Python, and uv would try each of them, in each run.
-    listed = environ.get("PATH", "").split(os.pathsep)
-    versions = sorted(pyenv.glob("versions/*/bin"), reverse=True)
-    return [*map(str, versions), *(folder for folder in listed if folder != str(pyenv / "shims"))]
-
-
 def base_environment(
-    folder: Path, python: Python, requirements: Sequence[str], constraints: Sequence[str], shell: Shell
+    folder: Path, python: Python, requirements: Sequence[str], constraints: Sequence[str], uv: Uv
 ) -> Base:
     """Return the base environment with these requirements, and build it if it is missing.
 
@@ -227,22 +198,22 @@ def base_environment(
 
     def build(lock: int) -> None:
         names = ", ".join(required)
-        shell.say(INFO, f"Installing {names} for Python {python.version}")
-        uv = _Uv(path, shell, lock, f"{names} could not be installed")
-        uv.make_environment(python)
+        uv.say(INFO, f"Installing {names} for Python {python.version}")
+        made = _Environment(path, uv, lock, f"{names} could not be installed")
+        made.make(python)
         (path / _LIMITS).write_text("".join(f"{line}\n" for line in limits), "utf-8")
         binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
-        added, _ = uv.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
+        added, _ = made.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
         (path / _PINS).write_text("".join(f"{line}\n" for line in added), "utf-8")
-        shell.say(INFO, f"Installing {', '.join(added)}")
-        uv.install(added, "hardlink", *binary)
-        uv.install_pip(python)
+        uv.say(INFO, f"Installing {', '.join(added)}")
+        made.install(added, "hardlink", *binary)
+        made.install_pip(python)
 
-    found = _get_or_build(path, build, shell, _MOST_BASES, lambda name: _LAYER not in name)
+    found = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _LAYER not in name)
     return Base(path, python, found.made, found.lock)
 
 
-def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: Shell) -> Layer:
+def package_layer(folder: Path, base: Base, packages: Sequence[Path], uv: Uv) -> Layer:
     """Return the layer of these packages on a base environment, and build it if it is missing.
 
     Args:
@@ -255,15 +226,9 @@ def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: She
     path = folder / f"{base.path.name}{_LAYER}{_key_of_packages(base, packages)}"
 
     def build(lock: int) -> None:
-        try:
-            _build_layer(path, base, packages, shell, lock)
-        except UnreachableIndexError:
-            raise
-        except InstallError:
-            remove(path)
-            _build_layer(path, base, packages, shell, lock)  # each step is tried twice in the cloud, too
+        _build_layer(path, base, packages, uv, lock)
 
-    found = _get_or_build(path, build, shell, _MOST_LAYERS, lambda name: _LAYER in name)
+    found = _get_or_build(path, build, uv, _MOST_LAYERS, lambda name: _LAYER in name)
     replaced = msgspec.json.decode((path / _CHANGES).read_bytes(), type=tuple[Replacement, ...])
     return Layer(path, base, replaced, found.lock)
 
@@ -274,20 +239,20 @@ def run_environment(path: Path, layer: Layer) -> Path:
     return path / "bin" / "python"
 
 
-def _build_layer(path: Path, base: Base, packages: Sequence[Path], shell: Shell, lock: int) -> None:
+def _build_layer(path: Path, base: Base, packages: Sequence[Path], uv: Uv, lock: int) -> None:
     names = ", ".join(archive.name for archive in packages)
     plural = "s" if len(packages) > 1 else ""
-    uv = _Uv(path, shell, lock, f"The package{plural} {names} could not be installed")
-    built = [uv.wheel(archive, base) for archive in packages]
+    made = _Environment(path, uv, lock, f"The package{plural} {names} could not be installed")
+    built = [made.wheel(archive, base) for archive in packages]
     wheels = {archives.distribution_of(wheel): wheel for wheel in built}
-    added, replaced = uv.resolve_on(base, wheels)
+    added, replaced = made.resolve_on(base, wheels)
     if added:
-        shell.say(INFO, f"Installing {', '.join(added)}")
-    uv.make_environment(base.python)
+        uv.say(INFO, f"Installing {', '.join(added)}")
+    made.make(base.python)
     # Copies: a file that a trainer changes must not be one of the cache, nor of another job.
     # Many modules are compiled once here, not in each run; few aren't worth it, and uv can't with Python 3.6.
     compiling = ["--compile-bytecode"] if added and base.python.minor > (3, 6) else []
-    uv.install([*map(str, wheels.values()), *added], "copy", *compiling)
+    made.install([*map(str, wheels.values()), *added], "copy", *compiling)
     site, below = (_site_packages(environment, base.python) for environment in (path, base.path))
     # A plain path would be enough for its modules, but Python would ignore its own .pth files.
     (site / "reconciler-base.pth").write_text(f"import site; site.addsitedir({str(below)!r})\n", "utf-8")
@@ -306,22 +271,17 @@ def _copy_programs(source: Path, target: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Uv:
-    """Uses of uv to fill one environment.
+class _Environment:
+    """An environment being made; `failure` begins the message if a command fails."""
 
-    Attributes:
-        lock: The descriptor that every started process inherits.
-        failure: The beginning of the message if a command fails.
-    """
-
-    environment: Path
-    shell: Shell
+    path: Path
+    uv: Uv
     lock: int
     failure: str
 
-    def make_environment(self, python: Python) -> None:
+    def make(self, python: Python) -> None:
         """Make the environment, with no packages; its scripts run in a copy of it, too."""
-        where = ["--relocatable", "--python", str(python.path), str(self.environment)]
+        where = ["--relocatable", "--python", str(python.path), str(self.path)]
         self._run("making an environment", ["venv", "--quiet", *where])
 
     def wheel(self, archive: Path, base: Base) -> Path:
@@ -332,7 +292,7 @@ class _Uv:
         remove(builds)
         isolation = ["--no-build-isolation"] if archives.builds_with_setuptools(archive) else []
         python = str(base.path / "bin" / "python")
-        options = ["--python", python, *self.shell.settings.options, *isolation, "--out-dir", str(builds)]
+        options = ["--python", python, *self.uv.settings.options, *isolation, "--out-dir", str(builds)]
         self._run(f"building {archive.name}", ["build", "--wheel", *options, "--", str(archive)])
         return next(builds.glob("*.whl"))
 
@@ -341,8 +301,7 @@ class _Uv:
     ) -> tuple[list[str], list[str]]:
         """Return the pinned packages that uv would add to an environment, and those it would remove."""
         task = "resolving requirements"
-        done = self._pip(task, environment, ["--dry-run", *options], requirements, _IMPATIENT)
-        lines = done.output.splitlines()
+        lines = self._pip(task, environment, ["--dry-run", *options], requirements, _IMPATIENT).splitlines()
         added = [line[3:] for line in lines if line.startswith((" + ", " ~ "))]
         return added, [line[3:] for line in lines if line.startswith(" - ")]
 
@@ -363,14 +322,14 @@ class _Uv:
         """Install pinned packages and wheels."""
         if pins:
             options = ("--no-deps", "--link-mode", link_mode, *options)
-            self._pip("downloading and installing", self.environment, options, pins)
+            self._pip("downloading and installing", self.path, options, pins)
 
     def install_pip(self, python: Python) -> None:
         """Install pip, for trainers: from the Python itself if it has one, as indexes needn't have it."""
         library = python.path.resolve().parents[1] / "lib" / f"python3.{python.minor[1]}"
         bundle = library / "ensurepip" / "_bundled"
         if bundle.is_dir():
-            into = str(self.environment / "bin" / "python")
+            into = str(self.path / "bin" / "python")
             place = ["--python", into, "--no-index", "--find-links", str(bundle)]
             self._run("installing pip", ["pip", "install", *place, "pip"])
         else:
@@ -383,25 +342,28 @@ class _Uv:
         options: Sequence[str],
         requirements: Sequence[str],
         variables: Mapping[str, str] = _PATIENT,
-    ) -> Outcome:
-        settings = self.shell.settings
+    ) -> str:
+        settings = self.uv.settings
         python = ["--python", str(environment / "bin" / "python")]
         always = [*python, *settings.options, *settings.install_options]
         return self._run(task, ["pip", "install", *always, *options, "--", *requirements], variables)
 
-    def _run(self, task: str, arguments: Sequence[str], variables: Mapping[str, str] = _PATIENT) -> Outcome:
-        done = self.shell.run(task, arguments, keep=(self.lock,), variables=variables)
-        if done.code == 0:
-            return done
-        unreachable = _UNREACHABLE.search(done.output)
+    def _run(self, task: str, arguments: Sequence[str], variables: Mapping[str, str] = _PATIENT) -> str:
+        try:
+            return self.uv.run(task, arguments, self.lock, variables)
+        except CommandError as error:
+            output = str(error)
+        unreachable = _UNREACHABLE.search(output)
         if unreachable:
-            index = unreachable[1].rstrip("/").rpartition("/")[0]
-            cause = done.output.strip().rpartition("cause: ")[2]
+            index, cause = (
+                unreachable[1].rstrip("/").rpartition("/")[0],
+                output.strip().rpartition("cause: ")[2],
+            )
             raise UnreachableIndexError(f"{self.failure}: cannot reach the package index at {index}: {cause}")
-        error = NoDistributionError if _NO_SOLUTION in done.output else InstallError
-        if error is InstallError:
-            self.shell.say(INFO, done.output)  # the error has its end alone
-        raise error(f"{self.failure}: {_tail(done.output)}")
+        if _NO_SOLUTION in output:
+            raise NoDistributionError(f"{self.failure}: {_tail(output)}")
+        self.uv.say(INFO, output)  # the error has its end alone
+        raise InstallError(f"{self.failure}: {_tail(output)}")
 
 
 def _wanted(wheels: Mapping[str, Path]) -> list[str]:
@@ -441,18 +403,25 @@ def _broken_by(base: Base, name: str, news: Mapping[str, str]) -> Iterator[tuple
 
 
 def _get_or_build(
-    path: Path, build: Callable[[int], None], shell: Shell, most: int, belongs: Callable[[str], bool]
+    path: Path, build: Callable[[int], None], uv: Uv, most: int, belongs: Callable[[str], bool]
 ) -> CachedFolder:
     built = False
 
-    def build_timed(lock: int) -> None:
+    def build_twice(lock: int) -> None:
         nonlocal built
         start = time.monotonic()
-        build(lock)
-        shell.say(INFO, f"Installed in {time.monotonic() - start:.1f} s")
+        try:
+            build(lock)
+        except (NoDistributionError, UnreachableIndexError):
+            raise
+        except InstallError:
+            # As in the cloud; the installer may also have been killed, for lack of memory or by a person.
+            remove(path)
+            build(lock)
+        uv.say(INFO, f"Installed in {time.monotonic() - start:.1f} s")
         built = True
 
-    found = shared_caches.get_or_build(path, build_timed, shell.pause)
+    found = shared_caches.get_or_build(path, build_twice, uv.programs.pause)
     # Only a new environment can exceed the limit.
     if built:
         shared_caches.remove_unused(path.parent, most, belongs)
