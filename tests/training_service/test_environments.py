@@ -413,6 +413,18 @@ def test_archive_that_another_requires_is_looked_for_in_no_index(
     assert says(layer.path / "bin" / "python", "import private; print(private.VERSION)") == "1.0"
 
 
+def test_archive_that_a_requirement_requires_is_looked_for_in_no_index(
+    tmp_path: Path, base: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers.library(tmp_path / "links", "public", "1.0", ["private"])
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    shell.read_settings()
+    private = trainers.library(tmp_path / "1", "private", "1.0")
+    archive = trainers.wheel(tmp_path / "2" / "trainer-0.1-py3-none-any.whl", "", ["public"])
+    layer = layer_of(tmp_path, base, shell, archive, private)
+    assert says(layer.path / "bin" / "python", "import private, public; print(private.VERSION)") == "1.0"
+
+
 @pytest.mark.parametrize("answer", ["refuses", "is silent"])
 def test_unreachable_index_is_named_after_one_try(
     answer: str, tmp_path: Path, base: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
