@@ -368,7 +368,7 @@ def test_copies_and_moves(service: Service) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["..", ".", "../../state.db", "a/../b", "a//b", "/a", "a/", "x" * 256, "a\0", "a\nb", "a/" * 513 + "a"],
+    ["..", ".", "../../state.db", "a/../b", "a//b", "/a", "/", "x" * 256, "a\0", "a\nb", "a/" * 513 + "a"],
 )
 def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> None:
     assert put(service, name).status == 400
@@ -377,12 +377,30 @@ def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> N
         assert service.call("DELETE", path(name)).status == 400
 
 
-def test_a_name_cannot_be_file_and_folder(service: Service) -> None:
-    put(service, "a/b")
-    put(service, "c")
-    assert put(service, "a").error.endswith("is file and folder at once.")
-    assert put(service, "c/d").status == 400
-    assert names(service) == ["a/b", "c"]
+def test_object_beside_a_folder_of_its_name_is_listed_as_in_the_cloud(service: Service) -> None:
+    for name in ("a", "a/b", "c/", "d/e/", "f"):
+        assert put(service, name).status == 200
+    assert names(service) == ["a", "a/b", "c/", "d/e/", "f"]
+    assert names(service, "delimiter=/") == ["a", "f", "a/", "c/", "d/"]
+    assert names(service, "delimiter=/&prefix=c/") == ["c/"]
+    assert names(service, "delimiter=/&prefix=d/") == ["d/e/"]
+    trailing = service.get(f"{BUCKET}/o?delimiter=/&includeTrailingDelimiter=true").json
+    assert [each["name"] for each in trailing["items"]] == ["a", "c/", "f"]
+    assert trailing["prefixes"] == ["a/", "c/", "d/"]
+    put(service, "c/x")
+    items, prefixes, token = [], [], ""
+    while token or not items:
+        query = f"delimiter=/&includeTrailingDelimiter=true&maxResults=1&pageToken={token}"
+        page = service.get(f"{BUCKET}/o?{query}").json
+        items += [item["name"] for item in page.get("items", [])]
+        prefixes += page.get("prefixes", [])
+        token = page.get("nextPageToken", "")
+    assert (items, prefixes) == (["a", "c/", "f"], ["a/", "c/", "d/"])
+    assert service.get(path("a")).json["name"] == "a"
+    assert service.get(path("c/") + "?alt=media").content == b"data"
+    assert service.post(f"{path('c/')}/rewriteTo/b/bucket/o/g%2F").json["resource"]["name"] == "g/"
+    assert service.call("DELETE", path("c/")).status == 204
+    assert service.get(path("c/")).error == "NOT_FOUND: No such object: bucket/c/"
 
 
 def test_what_isnt_served_says_so(service: Service) -> None:

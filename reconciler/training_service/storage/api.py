@@ -118,11 +118,13 @@ class StorageApi:
         start = str(self._pages.position(token, query.asked)) if token else ""
         size = _page_size(call)
         page = list(islice(self._listed(call, bucket, query, max(start, query.start)), size + 1))
-        found, prefixes = page[:size], [each.name for each in page[:size] if each.status is None]
+        found = page[:size]
+        prefixes = [each.name for each in found if query.is_prefix(each)]
         following = ""
         if len(page) > size:
             last = page[size - 1]
-            following = self._pages.token(last.name + ("\0" if last.status else _AFTER_ALL), query.asked)
+            after = last.name + (_AFTER_ALL if query.is_prefix(last) else "\0")
+            following = self._pages.token(after, query.asked)
         others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
         objects = self._objects.described(bucket, found)
         items = [object_resource(each, call.request.base) for each in objects]
@@ -185,25 +187,39 @@ class StorageApi:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Parameters of a list call; page tokens are bound to `asked`."""
+    """Parameters of a list call; page tokens are bound to `asked`.
+
+    Attributes:
+        trailing: Whether an object whose name ends with its only delimiter is also listed as an object.
+    """
 
     prefix: str
     delimiter: str
     start: str
     end: str
+    trailing: bool
     asked: tuple[str, ...]
 
     @classmethod
     def of(cls, call: Call) -> _Listing:
         prefix, delimiter = call.text("prefix"), call.text("delimiter")
         start, end = call.text("startOffset"), call.text("endOffset")
-        asked = (call.method.id, call.path["bucket"], prefix, delimiter, start, end)
-        return cls(prefix, delimiter, start, end, asked)
+        trailing = bool(call.parameters.get("includeTrailingDelimiter"))
+        asked = (call.method.id, call.path["bucket"], prefix, delimiter, start, end, str(trailing))
+        return cls(prefix, delimiter, start, end, trailing, asked)
 
     def folded(self, found: Found) -> Found:
         """Return the file, or the common prefix up to the delimiter of all names that continue after it."""
+        prefix = self._prefix_of(found)
+        return found if not prefix or (self.trailing and prefix == found.name) else Found(prefix, None)
+
+    def is_prefix(self, folded: Found) -> bool:
+        """Return whether an entry is listed as a prefix; it may be listed as an object too."""
+        return folded.status is None or self._prefix_of(folded) == folded.name
+
+    def _prefix_of(self, found: Found) -> str:
         place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
-        return found if place < 0 else Found(found.name[: place + len(self.delimiter)], None)
+        return "" if place < 0 else found.name[: place + len(self.delimiter)]
 
 
 def _bucket(call: Call) -> str:

@@ -1,6 +1,8 @@
 """Buckets and objects: files below the home's `gcs` folder with rows in the database, and their JSON.
 
 Trainers write files there directly: a file that differs from its row (size, time, inode) has changed.
+The files of folder objects ("a/") are in the home's `folders`, which trainers don't see. Such an object
+lives as long as its folder: a trainer that removes the folder removes the object, as with Cloud Storage FUSE.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -54,6 +58,7 @@ class Objects:
 
     def __init__(self, home: Path, database: Database, clock: Callable[[], datetime]) -> None:
         self._root = home / "gcs"
+        self._folders = home / "folders"
         self._database = database
         self._clock = clock
 
@@ -106,8 +111,8 @@ class Objects:
         Raises:
             ApiError: NOT_FOUND.
         """
-        with self._folder(bucket) as folder:
-            status = files.status(folder, files.parts_of(name))
+        with self._tree(bucket, name) as tree:
+            status = files.status(tree, files.parts_of(name))
         recorded = self._row(bucket, name)
         if status is not None and recorded is not None and recorded.is_of(status):
             return recorded
@@ -122,8 +127,8 @@ class Objects:
             ApiError: NOT_FOUND.
         """
         for _ in range(_TRIES):
-            with self._folder(bucket) as folder:
-                descriptor = files.open_file(folder, files.parts_of(name))
+            with self._tree(bucket, name) as tree:
+                descriptor = files.open_file(tree, files.parts_of(name))
             if descriptor is None:
                 raise _no_object(bucket, name)
             file = os.fdopen(descriptor, "rb")
@@ -147,10 +152,14 @@ class Objects:
             index.announce(connection, bucket, name, status.st_ino, staged.checksums.md5, body)
         with (
             self._withdraw_if_refused(bucket, name, status.st_ino),
-            self._transaction(bucket, name, conditions) as (connection, folder, _),
+            self._transaction(bucket, name, conditions) as (connection, tree, _),
+            self._folder(bucket) as folder,
         ):
+            parts = files.parts_of(name)
+            if name.endswith("/"):
+                files.make_folder(folder, parts)
             # The file first: after a crash in between, the next access creates the row from the announcement.
-            files.place(folder, files.parts_of(name), staged.path)
+            files.place(tree, parts, staged.path, self._keeps(bucket))
             return index.note_new(connection, bucket, name, status, staged.checksums, body, self._clock())
 
     def patch(
@@ -181,11 +190,18 @@ class Objects:
         Raises:
             ApiError: NOT_FOUND, FAILED_PRECONDITION.
         """
-        with self._transaction(bucket, name, conditions) as (connection, folder, current):
+        parts = files.parts_of(name)
+        with (
+            self._transaction(bucket, name, conditions) as (connection, tree, current),
+            self._folder(bucket) as folder,
+        ):
             if current is None or generation not in (None, current.generation):
                 raise _no_object(bucket, name)
-            files.remove(folder, files.parts_of(name))
+            files.remove(tree, parts)
             index.forget(connection, bucket, name)
+            if name.endswith("/"):
+                files.remove_folder(folder, parts)
+            files.free_names(folder, parts, self._keeps(bucket))
 
     def walk(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
         """Yield the bucket's selected names, in order.
@@ -194,7 +210,9 @@ class Objects:
             ApiError: NOT_FOUND: No such bucket.
         """
         with self._folder(bucket) as folder:
-            yield from files.walk(folder, wanted)
+            yield from merge(
+                self._folder_objects(bucket, wanted), files.walk(folder, wanted), key=attrgetter("name")
+            )
 
     def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
         """Yield the objects of found files, except files deleted since."""
@@ -222,6 +240,42 @@ class Objects:
                 raise
             yield folder
 
+    @contextmanager
+    def _tree(self, bucket: str, name: str, *, make: bool = False) -> Iterator[int]:
+        """Open the tree that contains the object's file; `make` creates a missing tree of folder objects."""
+        parts = files.parts_of(name)
+        with ExitStack() as stack:
+            folder = stack.enter_context(self._folder(bucket))
+            if not parts[-1]:
+                exists = files.has_folder(folder, parts)
+                if make:
+                    (self._folders / bucket).mkdir(parents=True, exist_ok=True)
+                try:
+                    folder = stack.enter_context(files.opened(self._folders / bucket))
+                except FileNotFoundError:
+                    raise _no_object(bucket, name) from None
+                if not (exists or make):
+                    raise _no_object(bucket, name)
+                if not exists:
+                    with suppress(FileNotFoundError):
+                        files.remove(folder, parts)
+            yield folder
+
+    def _folder_objects(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
+        """Yield the selected folder objects, none of them folded."""
+        wanted = Wanted(wanted.prefix, wanted.start, folders=True)
+        with (
+            suppress(FileNotFoundError),
+            files.opened(self._folders / bucket) as tree,
+            self._folder(bucket) as folder,
+        ):
+            for found in files.walk(tree, wanted):
+                if files.has_folder(folder, files.parts_of(found.name)):
+                    yield found
+
+    def _keeps(self, bucket: str) -> files.Keeps:
+        return lambda path: any(self._folder_objects(bucket, Wanted(path)))
+
     def _row(self, bucket: str, name: str) -> StoredObject | None:
         with self._database.reading() as connection:
             return index.find(connection, bucket, name)
@@ -243,13 +297,13 @@ class Objects:
         parts = files.parts_of(name)
         with suppress(ApiError):
             self.get(bucket, name)  # gives a file that another program wrote a generation
-        with self._folder(bucket) as folder, self._database.writing() as connection:
-            status = files.status(folder, parts)
+        with self._tree(bucket, name, make=True) as tree, self._database.writing() as connection:
+            status = files.status(tree, parts)
             current = index.find(connection, bucket, name) if status else None
             if status and (current is None or not current.may_be_of(status)):
                 current = _changed_just_now(bucket, name, status)
             conditions.check(current)
-            yield connection, folder, current
+            yield connection, tree, current
 
     def _recorded(self, bucket: str, name: str, file: BinaryIO) -> StoredObject | None:
         """Return the object of an open file; None if the file was truncated or replaced while it was read."""
@@ -261,8 +315,8 @@ class Objects:
         file.seek(0)
         if checksums is None:
             return None
-        with self._folder(bucket) as folder, self._database.writing() as connection:
-            now = files.status(folder, files.parts_of(name))
+        with self._tree(bucket, name) as tree, self._database.writing() as connection:
+            now = files.status(tree, files.parts_of(name))
             if now is None or now.st_ino != status.st_ino:
                 return None
             recorded = index.find(connection, bucket, name)
