@@ -24,8 +24,16 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch")},
     "storage.v1": {
-        "buckets": ("get", "insert", "list"),
-        "objects": ("get", "insert", "list", "delete", "patch", "copy", "rewrite", "move"),
+        "buckets": (
+            "get",
+            "insert",
+            "list",
+            "delete",
+            "getIamPolicy",
+            "setIamPolicy",
+            "testIamPermissions",
+        ),
+        "objects": ("get", "insert", "list", "delete", "patch", "copy", "rewrite", "move", "compose"),
     },
     "logging.v2": {"entries": ("list",)},
     "iamcredentials.v1": {"projects.serviceAccounts": ("generateAccessToken",)},

@@ -55,7 +55,18 @@ def walk_through(service: Service) -> dict[str, Answer]:
     answers["storage.objects.copy"] = service.post(f"{OBJECT}/a/copyTo/b/bucket/o/b")
     answers["storage.objects.rewrite"] = service.post(f"{OBJECT}/a/rewriteTo/b/bucket/o/c")
     answers["storage.objects.move"] = service.post(f"{OBJECT}/a/moveTo/o/d")
+    answers["storage.objects.compose"] = service.post(
+        f"{OBJECT}/e/compose", {"sourceObjects": [{"name": "b"}]}
+    )
     answers["storage.objects.delete"] = service.call("DELETE", f"{OBJECT}/d")
+    answers["storage.buckets.getIamPolicy"] = service.get("/storage/v1/b/bucket/iam")
+    policy = {"bindings": [{"role": "roles/viewer", "members": ["allUsers"]}]}
+    answers["storage.buckets.setIamPolicy"] = service.call("PUT", "/storage/v1/b/bucket/iam", policy)
+    answers["storage.buckets.testIamPermissions"] = service.get(
+        "/storage/v1/b/bucket/iam/testPermissions?permissions=storage.objects.get"
+    )
+    service.post("/storage/v1/b?project=p", {"name": "emptied"})
+    answers["storage.buckets.delete"] = service.call("DELETE", "/storage/v1/b/emptied")
     answers["iamcredentials.projects.serviceAccounts.generateAccessToken"] = service.post(
         "/v1/projects/-/serviceAccounts/me@example.com:generateAccessToken", {"scope": ["s"]}
     )

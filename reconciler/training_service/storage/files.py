@@ -249,7 +249,7 @@ def _rename(staged: Path, parts: tuple[str, ...], folder: int, keeps: Keeps) -> 
     try:
         os.rename(staged, name, dst_dir_fd=folder)
     except IsADirectoryError:
-        if keeps("/".join(parts) + "/") or not _emptied(name, folder):
+        if keeps("/".join(parts) + "/") or not emptied(name, folder):
             os.rename(staged, name + _BESIDE, dst_dir_fd=folder)
             return
         os.rename(staged, name, dst_dir_fd=folder)
@@ -257,8 +257,8 @@ def _rename(staged: Path, parts: tuple[str, ...], folder: int, keeps: Keeps) -> 
         os.unlink(name + _BESIDE, dir_fd=folder)
 
 
-def _emptied(name: str, folder: int) -> bool:
-    """Remove a folder if it contains no file; return whether it was removed."""
+def emptied(name: str, folder: int) -> bool:
+    """Remove the folder `name` of an open folder if it contains no file; return whether it was removed."""
     try:
         _remove_empty(folder, name)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Buckets and objects: files below the home's `gcs` folder with rows in the database, and their JSON.
+"""Buckets and objects: files below the home's `gcs` folder with rows in the database.
 
 Trainers write files there directly: a file that differs from its row (size, time, inode) has changed.
 The files of folder objects ("a/") are in the home's `folders`, which trainers don't see. Such an object
@@ -7,29 +7,29 @@ lives as long as its folder: a trainer that removes the folder removes the objec
 
 from __future__ import annotations
 
-import base64
+import dataclasses
 import json
 import os
+import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import merge
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.state.database import Database
-from reconciler.training_service.state.records import Json, JsonObject
+from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.state.store import rfc3339
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Found, Wanted
-from reconciler.training_service.storage.incoming import Checksums, Staged, checksums_of
+from reconciler.training_service.storage.incoming import Staged, checksums_of
 from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
 
 _TRIES = 100
@@ -37,12 +37,14 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket; `body` is its creator's metadata."""
+    """A bucket; `body` is its creator's metadata, `policy` the IAM policy that was set."""
 
     name: str
     generation: int
     created: str
     body: JsonObject
+    metageneration: int = 1
+    policy: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,9 @@ class Objects:
             row = connection.execute("SELECT * FROM buckets WHERE name = ?", (name,)).fetchone()
         if row is None:
             return Bucket(name, 1, rfc3339(made), {})
-        return Bucket(name, row["generation"], row["created"], json.loads(row["body"]))
+        body = json.loads(row["body"])
+        metageneration, policy = body.pop("metageneration", 1), body.pop("policy", {})
+        return Bucket(name, row["generation"], row["created"], body, metageneration, policy)
 
     def create_bucket(self, name: str, body: JsonObject) -> Bucket:
         """Create a bucket.
@@ -101,9 +105,38 @@ class Objects:
                 os.fsync(root)  # the folder must survive a power failure, as its row does
             now = self._clock()
             bucket = Bucket(name, index.next_generation(connection, now), rfc3339(now), body)
-            row = (name, bucket.generation, bucket.created, json.dumps(body))
-            connection.execute("REPLACE INTO buckets VALUES (?, ?, ?, ?)", row)
+            _note_bucket(connection, bucket)
         return bucket
+
+    def set_policy(self, name: str, policy_of: Callable[[Bucket], JsonObject]) -> Bucket:
+        """Set a bucket's IAM policy to `policy_of`'s result, and return the bucket.
+
+        Raises:
+            ApiError: NOT_FOUND.
+        """
+        with self._database.writing() as connection:
+            found = self.bucket(name)
+            metageneration = found.metageneration + 1
+            changed = dataclasses.replace(found, metageneration=metageneration, policy=policy_of(found))
+            _note_bucket(connection, changed)
+        return changed
+
+    def delete_bucket(self, name: str, check: Callable[[Bucket], None]) -> None:
+        """Delete an empty bucket that `check` accepts.
+
+        Raises:
+            ApiError: NOT_FOUND; ABORTED: The bucket is not empty.
+        """
+        with self._database.writing() as connection:
+            check(self.bucket(name))
+            with files.opened(self._root) as root:
+                if any(self.walk(name, Wanted())) or not files.emptied(name, root):
+                    text = "The bucket you tried to delete is not empty."
+                    raise ApiError("ABORTED", text, reason="conflict")
+                os.fsync(root)
+            shutil.rmtree(self._folders / name, ignore_errors=True)
+            connection.execute("DELETE FROM buckets WHERE name = ?", (name,))
+            index.forget_all(connection, name)
 
     def get(self, bucket: str, name: str) -> StoredObject:
         """Return an object without its content.
@@ -325,6 +358,12 @@ class Objects:
             return index.note_outside(connection, bucket, name, status, checksums, self._clock())
 
 
+def _note_bucket(connection: sqlite3.Connection, bucket: Bucket) -> None:
+    more = {"metageneration": bucket.metageneration, "policy": bucket.policy} if bucket.policy else {}
+    row = (bucket.name, bucket.generation, bucket.created, json.dumps(bucket.body | more))
+    connection.execute("REPLACE INTO buckets VALUES (?, ?, ?, ?)", row)
+
+
 def _changed_just_now(bucket: str, name: str, status: os.stat_result) -> StoredObject:
     # Another program is writing the file: it exists, but with no generation that a client can know.
     return StoredObject(bucket, name, -1, -1, "", "", status.st_size, "", "", status.st_ino, -1, {})
@@ -340,129 +379,3 @@ def _no_bucket() -> ApiError:
 
 def _no_object(bucket: str, name: str) -> ApiError:
     return not_found(f"No such object: {bucket}/{name}")
-
-
-DEFAULT_TYPE = "application/octet-stream"
-
-_OBJECT_FIELDS = (
-    "cacheControl",
-    "contentDisposition",
-    "contentEncoding",
-    "contentLanguage",
-    "contentType",
-    "customTime",
-    "eventBasedHold",
-    "metadata",
-    "storageClass",
-    "temporaryHold",
-)
-_MAX_CUSTOM = 8 * 1024  # https://cloud.google.com/storage/quotas#objects
-BUCKET_FIELDS = ("iamConfiguration", "labels", "location", "storageClass")
-"""Fields of a bucket that are stored and returned, without effect here."""
-
-
-def object_body(given: Mapping[str, Json]) -> JsonObject:
-    """Return the stored part of a client's Object.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
-    """
-    return _checked({name: given[name] for name in _OBJECT_FIELDS if name in given})
-
-
-def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
-    """Return the metadata after a patch: null removes a field; entries of `metadata` are patched singly.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
-    """
-    merged = {**body, **given}
-    if isinstance(given.get("metadata"), dict):
-        entries = {**body.get("metadata", {}), **given["metadata"]}
-        merged["metadata"] = {key: value for key, value in entries.items() if value is not None}
-    return _checked({name: merged[name] for name in _OBJECT_FIELDS if merged.get(name) is not None})
-
-
-def object_resource(stored: StoredObject, base: str) -> JsonObject:
-    """Return the object in the API's form; `base` begins its links."""
-    # quote returns a part without special characters at once, but encodes a text with "/" byte by byte.
-    path = f"b/{stored.bucket}/o/{'%2F'.join(map(quote, stored.name.split('/')))}"
-    media = f"{base}/download/storage/v1/{path}?generation={stored.generation}&alt=media"
-    return {
-        "kind": "storage#object",
-        "id": f"{stored.bucket}/{stored.name}/{stored.generation}",
-        "selfLink": f"{base}/storage/v1/{path}",
-        "mediaLink": media,
-        "name": stored.name,
-        "bucket": stored.bucket,
-        "generation": str(stored.generation),
-        "metageneration": str(stored.metageneration),
-        "contentType": DEFAULT_TYPE,
-        "storageClass": "STANDARD",
-        **stored.body,
-        "size": str(stored.size),
-        "md5Hash": stored.md5,
-        "crc32c": stored.crc32c,
-        "etag": etag_of(stored),
-        "timeCreated": stored.created,
-        "updated": stored.updated,
-        "timeStorageClassUpdated": stored.created,
-        "timeFinalized": stored.created,
-    }
-
-
-def bucket_resource(bucket: Bucket, base: str) -> JsonObject:
-    """Return the bucket in the API's form."""
-    return {
-        "kind": "storage#bucket",
-        "id": bucket.name,
-        "selfLink": f"{base}/storage/v1/b/{bucket.name}",
-        "name": bucket.name,
-        "generation": str(bucket.generation),
-        "metageneration": "1",
-        "location": "LOCAL",
-        "storageClass": "STANDARD",
-        **bucket.body,
-        "etag": _base64(f"{bucket.generation}/1"),
-        "timeCreated": bucket.created,
-        "updated": bucket.created,
-    }
-
-
-def etag_of(stored: StoredObject) -> str:
-    """Return the etag, which changes with the generation and the metageneration."""
-    return _base64(f"{stored.generation}/{stored.metageneration}")
-
-
-def check_sums(given: Mapping[str, Json], found: Checksums) -> None:
-    """Compare content with the checksums that its sender may give: md5Hash and crc32c.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: A checksum differs.
-    """
-    for name, expected, calculated in (
-        ("CRC32C", given.get("crc32c"), found.crc32c),
-        ("MD5 hash", given.get("md5Hash"), found.md5),
-    ):
-        if expected and expected != calculated:
-            text = f'Provided {name} "{expected}" doesn\'t match calculated {name} "{calculated}".'
-            raise ApiError("INVALID_ARGUMENT", text)
-
-
-def sums_of_header(header: str) -> JsonObject:
-    """Return the checksums of an X-Goog-Hash header: "crc32c=…,md5=…"."""
-    pairs = [part.strip().partition("=") for part in header.split(",")]
-    names = {"crc32c": "crc32c", "md5": "md5Hash"}
-    return {names[name]: value for name, _, value in pairs if name in names}
-
-
-def _checked(body: JsonObject) -> JsonObject:
-    size = sum(len(part.encode()) for entry in body.get("metadata", {}).items() for part in entry)
-    if size > _MAX_CUSTOM:
-        text = f"The custom metadata has {size} bytes, keys and values; at most {_MAX_CUSTOM} are allowed."
-        raise ApiError("INVALID_ARGUMENT", text)
-    return body
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
