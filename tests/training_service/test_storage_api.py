@@ -74,6 +74,8 @@ def test_no_bucket_has_such_a_name(service: Service, body: dict[str, Any]) -> No
 def test_what_a_bucket_cannot_do_here_is_refused(service: Service) -> None:
     answer = service.post("/storage/v1/b?project=demo", {"name": "other", "versioning": {"enabled": True}})
     assert answer.error == "INVALID_ARGUMENT: This service keeps no versioning of a bucket."
+    body = {"name": "other", "defaultEventBasedHold": False}
+    assert service.post("/storage/v1/b?project=demo", body).status == 200
 
 
 def test_an_object_has_its_checksums(service: Service) -> None:

@@ -75,7 +75,8 @@ class StorageApi:
 
     def _insert_bucket(self, call: Call) -> JsonObject:
         name = call.body.get("name", "")
-        unknown = sorted(call.body.keys() - {"name", "kind", *BUCKET_FIELDS})
+        given = {key for key, value in call.body.items() if value}  # Google's C++ client sends defaults too
+        unknown = sorted(given - {"name", "kind", *BUCKET_FIELDS})
         if unknown:
             raise invalid(f"This service keeps no {', '.join(unknown)} of a bucket.")
         call.access.check_bucket(name)
