@@ -18,7 +18,8 @@ import yaml
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
-from reconciler.training_service.runner.containers import ContainerError, Engine, find_engine
+from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.state.run_folder import RunError
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / "jobs" / "iris-container.yaml"
@@ -98,7 +99,7 @@ def main() -> int:
     """The demo's exit code."""
     try:
         return demo()
-    except (ContainerError, DemoError, ReconcilerError) as error:
+    except (DemoError, ReconcilerError, RunError) as error:
         print(f"make demo-container: {error}", file=sys.stderr)
         return 1
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from reconciler import __version__
-from reconciler.training_service.apis import vertex_ai
 from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import CredentialsApi
 from reconciler.training_service.apis.logging import LoggingApi
-from reconciler.training_service.apis.training import Training
+from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
 from reconciler.training_service.http.call import Call, Handler, Pages
@@ -80,13 +79,13 @@ class Application:
         self, store: Store, home: Path, *, wake: Callable[[], None] = lambda: None, read_only: bool = False
     ) -> None:
         pages = Pages(store)
-        training = Training(store, home, pages, wake)
         objects = Objects(home, store.database, store.clock)
         self._clock = store.clock
         self._read_only = read_only
         self._handlers: dict[str, Handler] = {
-            **vertex_ai.handlers(training),
-            **MlJobs(training).handlers(),
+            **CustomJobs(store, home, pages, wake).handlers(),
+            **TuningJobs(store, home, pages, wake).handlers(),
+            **MlJobs(store, home, pages, wake).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages).handlers(),
             **CredentialsApi(Tokens(store)).handlers(),
@@ -96,7 +95,7 @@ class Application:
         """Return the response to a request, dated by the service's clock; errors become responses too."""
         # The time before reading: the answer's content is never older than its date.
         began = self._clock()
-        return _dated(answered(request, lambda: self._answer(request, access)), began)
+        return _with_date(reply_to(request, lambda: self._answer(request, access)), began)
 
     def _answer(self, request: Request, access: Access) -> Response:
         found = discovery.match(request.method, request.path)
@@ -108,10 +107,10 @@ class Application:
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
         answer = handler(_call(request, found, access))
-        return answer if isinstance(answer, Response) else _written(request, answer)
+        return answer if isinstance(answer, Response) else _json_answer(request, answer)
 
 
-def answered(request: Request, answer: Callable[[], T]) -> T | Response:
+def reply_to(request: Request, answer: Callable[[], T]) -> T | Response:
     """Return the result of `answer`, or the response for what it raises; log unexpected errors."""
     try:
         return answer()
@@ -127,7 +126,7 @@ def answered(request: Request, answer: Callable[[], T]) -> T | Response:
         return error_response(request, ApiError("INTERNAL", "Internal error encountered."))
 
 
-def _dated(response: Response, at: datetime) -> Response:
+def _with_date(response: Response, at: datetime) -> Response:
     dated = (*response.headers, ("Date", _date(int(at.timestamp()))))
     return Response(response.status, dated, response.content, response.file, response.length)
 
@@ -164,9 +163,9 @@ def _message(request: Request, found: Match) -> JsonObject:
     )
 
 
-def _written(request: Request, message: JsonObject) -> Response:
+def _json_answer(request: Request, message: JsonObject) -> Response:
     mask = request.parameter("fields")
-    value = fields.select(message, fields.parsed(mask)) if mask else message
+    value = fields.select(message, fields.parse_cached(mask)) if mask else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 
@@ -260,15 +259,15 @@ class Gate:
 
     def admit(self, head: Request) -> Response | Responder:
         """Check a request's head; return the function that answers the request, or its refusal."""
-        inner, secret = _addressed(head)
-        return answered(inner, lambda: self._of_job(head, secret) if secret else self._with_token(head))
+        inner, secret = _split_job_url(head)
+        return reply_to(inner, lambda: self._of_job(head, secret) if secret else self._with_token(head))
 
     def _with_token(self, head: Request) -> Responder:
         _check_sender(head)
         token = _bearer_token(head)
         own = same(token, self._token)
         if head.path.startswith(_ADMIN) and own:
-            return lambda request: answered(request, lambda: self._admin.handle(request))
+            return lambda request: reply_to(request, lambda: self._admin.handle(request))
         access = EVERYTHING if own else self._access_until(head, token)
         return lambda request: self._application.handle(request, access)
 
@@ -278,8 +277,8 @@ class Gate:
         return self._answer_job
 
     def _answer_job(self, request: Request) -> Response:
-        inner, secret = _addressed(request)
-        return answered(inner, lambda: self._answer_inner(inner, secret))
+        inner, secret = _split_job_url(request)
+        return reply_to(inner, lambda: self._answer_inner(inner, secret))
 
     def _answer_inner(self, inner: Request, secret: str) -> Response:
         job = self._job(secret)  # again: the job may have ended while the body arrived
@@ -313,7 +312,7 @@ class Gate:
         return Access(until=expiry)
 
 
-def _addressed(request: Request) -> tuple[Request, str]:
+def _split_job_url(request: Request) -> tuple[Request, str]:
     """Return the request relative to a job's URL, and the URL's secret; "" for any other URL."""
     job_url = _JOB_URL.fullmatch(request.path)
     if job_url is None:

@@ -12,7 +12,8 @@ import runs
 import trainers
 from served import Service, serving
 
-from reconciler.training_service.runner.containers import ContainerError, Engine, find_engine
+from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.state.run_folder import RunError
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def engine() -> Engine:
     """The container engine of this machine."""
     try:
         return find_engine(os.environ)
-    except ContainerError as error:
+    except RunError as error:
         pytest.skip(error.message)
 
 

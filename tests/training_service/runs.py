@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import trainers
 
-from reconciler.training_service.jobs.launch import Here, launch, ports_wanted
+from reconciler.training_service.jobs.launch import Host, launch, ports_wanted
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.state.run_folder import (
@@ -127,7 +127,7 @@ def starter(folder: Path, environments: Path) -> Iterator[Starter]:
         trainers.wheel(home / "gcs" / "code" / Path(trainers.URI).name, source, requires)
         job = job or trainers.custom_job(env={"OUT": str(out)})
         ports = tuple(range(4711, 4711 + ports_wanted(job)))
-        launched = launch(job, Here("http://127.0.0.1:9/jobs/x", home / "gcs", MACHINE, ports))
+        launched = launch(job, Host("http://127.0.0.1:9/jobs/x", home / "gcs", MACHINE, ports))
         assert isinstance(launched, RunSpec), launched
         if plain:
             launched = _plain(launched, source, folder / f"plain-{len(runs)}")

@@ -13,7 +13,7 @@ from reconciler.training_service.jobs import machines as hardware
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.scheduler import jobs as scheduler_jobs
 from reconciler.training_service.scheduler.jobs import Reservation, Reservations
-from reconciler.training_service.scheduler.supervisor import Waiting, admitted
+from reconciler.training_service.scheduler.supervisor import QueuedJob, jobs_to_begin
 
 WHOLE = Machine(cpus=8, memory=100, gpus=2)
 DEMANDS = st.builds(Machine, st.integers(0, 8), st.integers(0, 100), st.integers(0, 2))
@@ -34,12 +34,12 @@ def total(machines: list[Machine]) -> Machine:
 def test_all_have_their_turn_in_order_and_never_more_than_there_is(
     waiting: list[tuple[int, Machine]], data: st.DataObject
 ) -> None:
-    queue = {id: Waiting(id, priority, demand) for id, (priority, demand) in enumerate(waiting, 1)}
+    queue = {id: QueuedJob(id, priority, demand) for id, (priority, demand) in enumerate(waiting, 1)}
     in_order = sorted(queue.values(), key=lambda job: (-job.priority, job.id))
     running: dict[int, Machine] = {}
     begun = []
     while queue:
-        new = admitted(WHOLE, running.values(), data.draw(st.permutations([*queue.values()])))
+        new = jobs_to_begin(WHOLE, running.values(), data.draw(st.permutations([*queue.values()])))
         running |= {id: queue.pop(id).demand for id in new}
         begun += new
         held = total([*running.values()])
@@ -54,16 +54,16 @@ def test_all_have_their_turn_in_order_and_never_more_than_there_is(
 
 def test_a_job_that_doesn_t_fit_holds_back_those_behind_it() -> None:
     large, small = Machine(cpus=8, memory=1), Machine(cpus=1, memory=1)
-    waiting = [Waiting(1, 0, small), Waiting(2, 0, large), Waiting(3, 0, small)]
-    assert admitted(WHOLE, [], waiting) == [1]
-    assert admitted(WHOLE, [small], waiting[1:]) == []
-    assert admitted(WHOLE, [], waiting[1:]) == [2]
-    assert admitted(WHOLE, [], [*waiting, Waiting(4, 9, large)]) == [4]
+    waiting = [QueuedJob(1, 0, small), QueuedJob(2, 0, large), QueuedJob(3, 0, small)]
+    assert jobs_to_begin(WHOLE, [], waiting) == [1]
+    assert jobs_to_begin(WHOLE, [small], waiting[1:]) == []
+    assert jobs_to_begin(WHOLE, [], waiting[1:]) == [2]
+    assert jobs_to_begin(WHOLE, [], [*waiting, QueuedJob(4, 9, large)]) == [4]
 
 
 def test_more_held_than_there_is_lets_nothing_begin() -> None:
     """A machine that has become smaller while jobs were running."""
-    assert admitted(WHOLE, [Machine(cpus=16, memory=1)], [Waiting(1, 0, Machine(0, 0))]) == []
+    assert jobs_to_begin(WHOLE, [Machine(cpus=16, memory=1)], [QueuedJob(1, 0, Machine(0, 0))]) == []
 
 
 def test_ports_belong_to_one_run_until_it_is_over() -> None:

@@ -19,7 +19,6 @@ from runs import until
 
 from reconciler.training_service.jobs import machines
 from reconciler.training_service.runner.containers import (
-    ContainerError,
     Engine,
     end_containers,
     find_engine,
@@ -29,6 +28,7 @@ from reconciler.training_service.state.run_folder import (
     ContainerTask,
     ReplicaSpec,
     Role,
+    RunError,
     RunFolder,
     run_folder,
 )
@@ -87,7 +87,7 @@ exit 0"""
 
 
 def test_without_an_engine_the_error_names_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ContainerError) as caught:
+    with pytest.raises(RunError) as caught:
         find_engine({"PATH": str(tmp_path)})
     assert caught.value.code == 9
     assert caught.value.message == (
@@ -100,7 +100,7 @@ def test_without_an_engine_the_error_names_what_is_missing(tmp_path: Path) -> No
 )
 def test_a_command_without_its_engine_is_told_of(tmp_path: Path, script: str) -> None:
     docker = a_program(tmp_path / "bin" / "docker", script)
-    with pytest.raises(ContainerError) as caught:
+    with pytest.raises(RunError) as caught:
         find_engine({"PATH": str(docker.parent)})
     assert caught.value.message.endswith(
         f"; {docker} is here, but says: Cannot connect to the Docker daemon. Is it running?"
@@ -181,7 +181,7 @@ def test_an_image_that_is_here_is_taken(engine: Engine, image: str) -> None:
 
 
 def test_an_image_that_was_to_be_built_here(engine: Engine) -> None:
-    with pytest.raises(ContainerError) as caught:
+    with pytest.raises(RunError) as caught:
         engine.make_ready(ContainerTask("localhost/never-built:1"), asking(engine))
     assert (caught.value.code, caught.value.message) == (
         5,
@@ -190,7 +190,7 @@ def test_an_image_that_was_to_be_built_here(engine: Engine) -> None:
 
 
 def test_an_image_whose_registry_does_not_answer(engine: Engine) -> None:
-    with pytest.raises(ContainerError) as caught:
+    with pytest.raises(RunError) as caught:
         engine.make_ready(ContainerTask("127.0.0.1:9/team/image:1"), asking(engine))
     assert caught.value.code == 5
     assert caught.value.message.startswith("The image 127.0.0.1:9/team/image:1 can't be pulled by ")

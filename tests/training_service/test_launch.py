@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reconciler.training_service.jobs import metadata_server
 from reconciler.training_service.jobs.launch import (
     MOST_REPLICAS,
-    Here,
+    Host,
     Refusal,
     demand,
     launch,
@@ -32,11 +32,11 @@ SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
 PORT = 4711
 
 
-def here(job: JobRecord, cpus: int = 8, gpus: tuple[str, ...] = ()) -> Here:
+def here(job: JobRecord, cpus: int = 8, gpus: tuple[str, ...] = ()) -> Host:
     machine = Machine(cpus, 32 * GIB, len(gpus))
     ports = tuple(range(PORT, PORT + ports_wanted(job)))
     buckets = Path("/home/me/.reconciler/gcs")
-    return Here("http://127.0.0.1:8080/jobs/s3cret", buckets, machine, ports, gpus)
+    return Host("http://127.0.0.1:8080/jobs/s3cret", buckets, machine, ports, gpus)
 
 
 def launched(

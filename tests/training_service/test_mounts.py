@@ -45,7 +45,7 @@ def shown(tmp_path: Path, mountable: None) -> Iterator[Callable[..., subprocess.
     started: list[subprocess.Popen[str]] = []
 
     def start(source: str) -> subprocess.Popen[str]:
-        tie = process_tree.dying_with_parent()
+        tie = process_tree.tie_to_parent()
 
         def first() -> None:
             mounts.show(buckets, root, tmp_path)

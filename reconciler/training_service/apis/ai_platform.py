@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
-    Mistake,
     label_mistakes,
     ml_job_mistakes,
-    page_size,
     place_of,
+    times_of,
 )
 from reconciler.training_service.http import fields, filters
 from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.training_service.state.store import AlreadyExistsError
+from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import training_output
 from reconciler.training_service.tuning.study import is_tuning
-
-DEFAULT_PAGE = 20
-LARGEST_PAGE = 100
 
 # Output-only fields that the discovery document doesn't mark as such.
 _OUTPUTS = ("trainingOutput", "predictionOutput", "etag")
@@ -34,6 +30,8 @@ class MlJobs(JobHandlers):
     collection = ML_JOBS
     cancel_message = "The job was cancelled by the user."
     not_found_message = "Field: name Error: The specified job was not found: {}"
+    default_page = 20
+    largest_page = 100
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
@@ -49,17 +47,14 @@ class MlJobs(JobHandlers):
         _refuse([*ml_job_mistakes(call.body), *self._resume_mistakes(call)])
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
-            job = self._training.create(ML_JOBS, *place_of(call), body["jobId"], body, call.access.until)
-            return self.resource(job, ())
+            return self._add(call, body["jobId"], body)
         except AlreadyExistsError as error:
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
             raise ApiError("ALREADY_EXISTS", text) from error
 
-    def _list(self, call: Call) -> JsonObject:
-        whole = self._with_trials if _selects_output(call) else self._without_trials
-        place = (ML_JOBS, *place_of(call))
-        size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
-        return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
+    def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
+        """Return the function that makes an item of a list, without trials if `fields` excludes them."""
+        return self._with_trials if _selects_output(call) else self._without_trials
 
     def _patch(self, call: Call) -> JsonObject:
         job = self._named(call)
@@ -70,14 +65,12 @@ class MlJobs(JobHandlers):
             )
         _refuse(list(label_mistakes(call.body)))
         etag = str(call.body.get("etag", "")) if "etag" in paths else ""
-        store = self._training.store
-        changed = store.set_labels(job.id, call.body.get("labels", {}), only_etag=etag, at=store.now())
+        changed = self._store.set_labels(
+            job.id, call.body.get("labels", {}), only_etag=etag, at=self._store.now()
+        )
         if changed is None:
             raise ApiError("ABORTED", "The etag is not the job's: somebody else has changed it meanwhile.")
         return self._with_trials(changed)
-
-    def _without_trials(self, job: JobRecord) -> JsonObject:
-        return self.resource(job, ())
 
     def _resume_mistakes(self, call: Call) -> Iterator[Mistake]:
         # A tuning job may continue with the trials of an earlier one, which must still exist.
@@ -85,7 +78,7 @@ class MlJobs(JobHandlers):
         previous = spec.get("resumePreviousJobId")
         if not previous:
             return
-        found = self._training.store.find(ML_JOBS, *place_of(call), previous)
+        found = self._store.find(ML_JOBS, *place_of(call), previous)
         if found is None or not is_tuning(found):
             yield (
                 "training_input.hyperparameters.resume_previous_job_id",
@@ -94,23 +87,35 @@ class MlJobs(JobHandlers):
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
-        times = {"startTime": job.start_time, "endTime": job.end_time}
         output = training_output(job, trials) if is_tuning(job) else {}
         return {
             **job.body,
             "createTime": job.create_time,
-            **{name: time for name, time in times.items() if time},
+            **times_of(job),
             "state": str(job.state),
             **({"errorMessage": job.error_message} if job.error_message else {}),
             "trainingOutput": output,
             "etag": job.etag,
         }
 
+    def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+        """Return the field for a path in filters; None if there is none."""
+        match path:
+            case ("jobId" | "job_id",):
+                return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
+            case ("state",):
+                return filters.choice_field(lambda job: str(job.state), tuple(JobState), "=", "!=", ":")
+            case ("createTime" | "create_time",):
+                return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+            case ("labels", *key) if key:
+                return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+        return None
+
 
 def _selects_output(call: Call) -> bool:
     # Trials are most of a tuning job's size: a list whose `fields` exclude the output saves reading them.
     text = call.request.parameter("fields")
-    mask = fields.parsed(text) if text else {}
+    mask = fields.parse_cached(text) if text else {}
     for name in ("jobs", "trainingOutput"):
         if not mask:
             return True
@@ -124,21 +129,3 @@ def _selects_output(call: Call) -> bool:
 def _refuse(mistakes: list[Mistake]) -> None:
     if mistakes:
         raise violations(mistakes, "\n".join(f"Field: {path} Error: {text}" for path, text in mistakes))
-
-
-@lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobRecord]:
-    return filters.compiled(filters.parse(text), _field)
-
-
-def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
-    match path:
-        case ("jobId" | "job_id",):
-            return filters.text_field(lambda job: job.job_id, "=", "!=", ":")
-        case ("state",):
-            return filters.choice_field(lambda job: str(job.state), tuple(JobState), "=", "!=", ":")
-        case ("createTime" | "create_time",):
-            return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
-        case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
-    return None

@@ -8,18 +8,18 @@ that the Cloud SDK's `stream-logs` reads, and published entries.
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import BinaryIO
 
 from reconciler.training_service.http import filters
-from reconciler.training_service.http.call import Call, Handler, Pages
+from reconciler.training_service.http.call import Call, Handler, Pages, page_size
 from reconciler.training_service.http.filters import Filter
 from reconciler.training_service.http.message import invalid
 from reconciler.training_service.state.records import JobRecord, JsonObject
@@ -93,8 +93,7 @@ def forwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> 
     A file that the position doesn't name is read from `since` on. Lines of equal time follow the order of
     their runs.
     """
-    firsts = ((_first(file, place.get(file.run), since), file) for file in files)
-    return _merged(((line, _from(file, line.end)) for line, file in firsts if line), 1)
+    return heapq.merge(*(_after(file, place.get(file.run), since) for file in files), key=_by_time)
 
 
 def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
@@ -102,50 +101,42 @@ def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) ->
 
     A file that the position doesn't name has no lines before it.
     """
-    named = ((file, place[file.run]) for file in files if file.run in place)
-    lasts = ((next(_before(file, end, since), None), file) for file, end in named)
-    return _merged(((line, _before(file, line.start, since)) for line, file in lasts if line), -1)
+    sources = (_before(file, place[file.run], since) for file in files if file.run in place)
+    return heapq.merge(*sources, key=_by_time, reverse=True)
 
 
-def _merged(sources: Iterable[tuple[Line, Iterator[Line]]], direction: int) -> Iterator[Line]:
-    """Merge sources, each its first line and the following ones, by time; in reverse with direction -1.
-
-    A source is advanced only after its first line was taken, so a job of many trials only has those files
-    open at once whose runs overlapped in time.
-    """
-    heads = [
-        (direction * line.order, direction * line.file.run, line, following) for line, following in sources
-    ]
-    heapify(heads)
-    while heads:
-        _, run, line, following = heads[0]
-        yield line
-        after = next(following, None)
-        if after is None:
-            heappop(heads)
-        else:
-            heapreplace(heads, (direction * after.order, run, after, following))
+def _by_time(line: Line) -> tuple[int, int]:
+    return line.order, line.file.run
 
 
-def _first(file: LogFile, offset: int | None, since: datetime | None) -> Line | None:
-    """Return the first line from the offset on; without an offset, the first not older than `since`."""
+def _after(file: LogFile, offset: int | None, since: datetime | None) -> Iterator[Line]:
+    """Yield the lines from the offset on; without an offset, from the first not older than `since`."""
     if not file.path.is_file():
-        return None
+        return
     oldest = None if since is None or offset is not None else _line_order(since)
     with file.path.open("rb") as opened:
         opened.seek(offset or (0 if oldest is None else _offset_before(opened, file, oldest)))
         lines = _lines(opened, file)
-        return next((line for line in lines if oldest is None or line.order >= oldest), None)
-
-
-def _from(file: LogFile, offset: int) -> Iterator[Line]:
+        first = next((line for line in lines if oldest is None or line.order >= oldest), None)
+    if first is None:
+        return
+    # The file is closed until its first line is taken: a merge reads the first line of each file at once, and
+    # a job of many trials has many files.
+    yield first
     with file.path.open("rb") as opened:
-        opened.seek(offset)
+        opened.seek(first.end)
         yield from _lines(opened, file)
 
 
 def _before(file: LogFile, end: int, since: datetime | None) -> Iterator[Line]:
     """Yield the lines before an offset, last first, down to the first that is older than `since`."""
+    last = next(_open_before(file, end, since), None)
+    if last is not None:
+        yield last  # with the file closed, as above
+        yield from _open_before(file, last.start, since)
+
+
+def _open_before(file: LogFile, end: int, since: datetime | None) -> Iterator[Line]:
     if not file.path.is_file():
         return
     oldest = None if since is None else _line_order(since)
@@ -287,7 +278,7 @@ class LoggingApi:
 
     def _list(self, call: Call) -> JsonObject:
         found = filters.parse(call.body.get("filter", ""))
-        selects = filters.compiled(found, _field)
+        selects = filters.compile_filter(found, _field)
         newest_first = _newest_first(call.body.get("orderBy", ""))
         job = self._job(call.body.get("resourceNames", []), found)
         if job is None:
@@ -303,7 +294,8 @@ class LoggingApi:
             place = place or {}
             lines = forwards(files, place, _since(found))
         entries = (_Entry(job, line) for line in lines)
-        page, following = _page(entries, selects, _size(call), place, newest_first)
+        size = page_size(call.body.get("pageSize"), "pageSize", DEFAULT_PAGE, LARGEST_PAGE)
+        page, following = _page(entries, selects, size, place, newest_first)
         answer: JsonObject = {"entries": [_resource(entry) for entry in page]} if page else {}
         if following is not None:
             answer["nextPageToken"] = self._pages.token([*following.items()], query)
@@ -411,10 +403,3 @@ def _newest_first(text: str) -> bool:
     if text not in _ORDERS:
         raise invalid('orderBy may be "timestamp asc" or "timestamp desc".')
     return _ORDERS[text]
-
-
-def _size(call: Call) -> int:
-    size = int(call.body.get("pageSize", 0))
-    if size < 0:
-        raise invalid("pageSize must not be negative.")
-    return min(size or DEFAULT_PAGE, LARGEST_PAGE)

@@ -5,140 +5,24 @@ from __future__ import annotations
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
+from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.call import Call, Pages
-from reconciler.training_service.http.filters import Predicate
+from reconciler.training_service.http.call import Call, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.jobs.launch import seconds
-from reconciler.training_service.state.records import Code, JobRecord, JobState, Json, JsonObject, TrialRecord
+from reconciler.training_service.state.records import Code, JobRecord, JobState, JsonObject, TrialRecord
 from reconciler.training_service.state.run_folder import remove, run_folder
 from reconciler.training_service.state.store import Store, TooLateError, new_etag
 from reconciler.training_service.tuning import checks
+from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 from reconciler.training_service.tuning.study import is_tuning
 
 _PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
-
-
-class Training:
-    """Operations on the jobs behind both APIs.
-
-    Attributes:
-        wake: Called after a change that may let the supervisor start or stop processes.
-    """
-
-    def __init__(self, store: Store, home: Path, pages: Pages, wake: Callable[[], None]) -> None:
-        self._home = home
-        self.store = store
-        self.pages = pages
-        self.wake = wake
-
-    def create(
-        self,
-        collection: str,
-        project: str,
-        location: str,
-        job_id: str,
-        body: JsonObject,
-        until: datetime | None,
-    ) -> JobRecord:
-        """Add a new job, QUEUED, unless the caller's token has expired (`until`).
-
-        Raises:
-            AlreadyExistsError: The job id is already used.
-            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted.
-        """
-        now = self.store.now()
-        job = JobRecord(
-            collection=collection,
-            project=project,
-            location=location,
-            job_id=job_id,
-            body=body,
-            gcs_secret=secrets.token_urlsafe(24),
-            create_time=now,
-            update_time=now,
-            # A copy: later changes of the image table must not affect this job.
-            images=self.store.setting("images") or {},
-            etag=new_etag(),
-        )
-        try:
-            added = self.store.add_job(job, until)
-        except TooLateError:
-            assert until is not None, "the store compares with `until` only"
-            raise expired(until) from None
-        self.wake()
-        return added
-
-    def delete(self, job: JobRecord) -> None:
-        """Delete a job that has ended, with the folders and logs of its runs."""
-        # The rows go first: after a crash in between, leftover folders belong to no job and do no harm.
-        runs = self.store.runs(job.id)
-        self.store.delete(job.id)
-        for run in runs:
-            remove(run_folder(self._home, run.run_id).path)
-
-    def listed(
-        self,
-        call: Call,
-        place: tuple[str, str, str],
-        selects: Predicate[JobRecord],
-        size: int,
-        resource: Callable[[JobRecord], JsonObject],
-    ) -> JsonObject:
-        """Return one page of a list, newest first.
-
-        Args:
-            place: The collection, the project and the location.
-            selects: The filter.
-            resource: Returns a job in the API's form.
-        """
-        query = [call.method.id, dict(call.path), call.text("filter")]
-        token = call.text("pageToken")
-        before = int(self.pages.position(token, query)) if token else 2**62
-        # One lock for all steps: no job changes between the filter and the answer.
-        with self.store.database.reading():
-            found = self.store.select(place, selects, size + 1, before=before)
-            page = found[:size]
-            items = [resource(job) for job in page]
-        following = self.pages.token(page[-1].id, query) if len(found) > size else ""
-        answer: JsonObject = {place[0]: items, "nextPageToken": following}
-        return {name: value for name, value in answer.items() if value}
-
-    def cancel(self, job: JobRecord, message: str) -> None:
-        """Cancel the job: at once if QUEUED, otherwise by ending its processes first.
-
-        Raises:
-            ApiError: FAILED_PRECONDITION: The job has ended.
-        """
-        # The supervisor may change the state between reading it and changing it: read it again then.
-        while not self._cancelled(job, message):
-            found = self.store.job(job.id)
-            if found is None:
-                return
-            job = found
-        self.wake()
-
-    def _cancelled(self, job: JobRecord, message: str) -> bool:
-        if job.state.ended:
-            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {job.state}.")
-        if job.state is JobState.CANCELLING:
-            return True
-        queued = job.state is JobState.QUEUED
-        # A queued job has no processes to end, so it is CANCELLED at once.
-        moved = self.store.move(
-            job.id,
-            JobState.CANCELLED if queued else JobState.CANCELLING,
-            only_from={job.state},
-            at=self.store.now(),
-            error_code=Code.CANCELLED if queued else Code.OK,
-            error_message=message,
-        )
-        return moved is not None
 
 
 class JobHandlers(ABC):
@@ -148,37 +32,130 @@ class JobHandlers(ABC):
         collection: The collection's name in paths and in the store.
         cancel_message: The error message of a cancelled job.
         not_found_message: The error for a missing job; "{}" stands for its name.
+        default_page, largest_page: Sizes of a list's pages.
+        wake: Called after a change that may let the supervisor start or stop processes.
     """
 
     collection: str
     cancel_message: str
     not_found_message: str
+    default_page: int
+    largest_page: int
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
+    def __init__(self, store: Store, home: Path, pages: Pages, wake: Callable[[], None]) -> None:
+        self._home = home
+        self._store = store
+        self._pages = pages
+        self._wake = wake
+        self._filter = lru_cache(maxsize=100)(
+            lambda text: filters.compile_filter(filters.parse(text), self.filter_field)
+        )
 
     @abstractmethod
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
 
+    @abstractmethod
+    def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+        """Return the field for a path in filters; None if there is none."""
+
+    @abstractmethod
+    def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
+        """Return the function that makes an item of a list."""
+
     def _get(self, call: Call) -> JsonObject:
         return self._with_trials(self._named(call))
 
+    def _add(self, call: Call, job_id: str, body: JsonObject) -> JsonObject:
+        """Add a new job, QUEUED, unless the caller's token has expired.
+
+        Raises:
+            AlreadyExistsError: The job id is already used.
+            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted.
+        """
+        project, location = place_of(call)
+        now, until = self._store.now(), call.access.until
+        job = JobRecord(
+            collection=self.collection,
+            project=project,
+            location=location,
+            job_id=job_id,
+            body=body,
+            gcs_secret=secrets.token_urlsafe(24),
+            create_time=now,
+            update_time=now,
+            # A copy: later changes of the image table must not affect this job.
+            images=self._store.setting("images") or {},
+            etag=new_etag(),
+        )
+        try:
+            added = self._store.add_job(job, until)
+        except TooLateError:
+            assert until is not None, "the store compares with `until` only"
+            raise expired(until) from None
+        self._wake()
+        return self.resource(added, ())
+
+    def _list(self, call: Call) -> JsonObject:
+        """Return one page of a list, newest first."""
+        resource = self.listed_resource(call)
+        place = (self.collection, *place_of(call))
+        size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)
+        selects = self._filter(call.text("filter"))
+        query = [call.method.id, dict(call.path), call.text("filter")]
+        token = call.text("pageToken")
+        before = int(self._pages.position(token, query)) if token else 2**62
+        # One lock for all steps: no job changes between the filter and the answer.
+        with self._store.database.reading():
+            found = self._store.select(place, selects, size + 1, before=before)
+            page = found[:size]
+            items = [resource(job) for job in page]
+        following = self._pages.token(page[-1].id, query) if len(found) > size else ""
+        answer: JsonObject = {self.collection: items, "nextPageToken": following}
+        return {name: value for name, value in answer.items() if value}
+
     def _cancel(self, call: Call) -> JsonObject:
-        self._training.cancel(self._named(call), self.cancel_message)
+        """Cancel the job: at once if QUEUED, otherwise by ending its processes first."""
+        job = self._named(call)
+        # A queued job has no processes to end. The supervisor may start it at this moment: then it is one of
+        # the second kind, and no state leads back to QUEUED.
+        move = partial(self._store.move, job.id, at=self._store.now(), error_message=self.cancel_message)
+        changed = move(JobState.CANCELLED, only_from={JobState.QUEUED}, error_code=Code.CANCELLED)
+        changed = changed or move(JobState.CANCELLING, only_from={JobState.PREPARING, JobState.RUNNING})
+        found = changed or self._store.job(job.id)
+        if not changed and found and found.state.ended:
+            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {found.state}.")
+        self._wake()
         return {}
+
+    def _remove(self, job: JobRecord) -> None:
+        """Delete a job that has ended, with the folders and logs of its runs."""
+        # The rows go first: after a crash in between, leftover folders belong to no job and do no harm.
+        runs = self._store.runs(job.id)
+        self._store.delete(job.id)
+        for run in runs:
+            remove(run_folder(self._home, run.run_id).path)
 
     def _named(self, call: Call) -> JobRecord:
         project, location = place_of(call)
         job_id = call.path[f"{self.collection}Id"]
-        job = self._training.store.find(self.collection, project, location, job_id)
+        job = self._store.find(self.collection, project, location, job_id)
         if job is None:
             name = f"{_parent(project, location)}/{self.collection}/{job_id}"
             raise not_found(self.not_found_message.format(name))
         return job
 
     def _with_trials(self, job: JobRecord) -> JsonObject:
-        return self.resource(job, self._training.store.trials(job.id) if is_tuning(job) else ())
+        return self.resource(job, self._store.trials(job.id) if is_tuning(job) else ())
+
+    def _without_trials(self, job: JobRecord) -> JsonObject:
+        return self.resource(job, ())
+
+
+def times_of(job: JobRecord) -> JsonObject:
+    """Return the job's start and end in the form of both APIs, as far as it has reached them."""
+    times = {"startTime": job.start_time, "endTime": job.end_time}
+    return {name: time for name, time in times.items() if time}
 
 
 def place_of(call: Call) -> tuple[str, str]:
@@ -197,20 +174,6 @@ def _parent(project: str, location: str) -> str:
     return f"projects/{project}/locations/{location}" if location else f"projects/{project}"
 
 
-def page_size(call: Call, default: int, largest: int) -> int:
-    """Return the requested page size, at most `largest`."""
-    # Google's APIs cut a too large size down instead of refusing it.
-    size = call.number("pageSize") or 0
-    if size < 0:
-        raise invalid("The page size must not be negative.")
-    return min(size or default, largest)
-
-
-Mistake = tuple[str, str]
-"""The path of a field, and the description of the mistake."""
-Message = Mapping[str, Json]
-
-_NOT_SET = "Required field is not set."
 _LABEL = re.compile(r"[\w-]{0,64}")
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _MAX_PACKAGES = 100
@@ -249,7 +212,7 @@ def ml_job_mistakes(job: Message) -> Iterator[Mistake]:
     if "trainingInput" in job:
         yield from _training_input(job["trainingInput"])
     else:
-        yield "training_input", _NOT_SET
+        yield "training_input", NOT_SET
 
 
 def _resource(job: Message) -> Iterator[Mistake]:
@@ -387,4 +350,4 @@ def _durations(spec: Message, path: str, *names: str) -> Iterator[Mistake]:
 
 
 def _unset(message: Message, path: str, *names: str) -> Iterator[Mistake]:
-    yield from ((path + snake(name), _NOT_SET) for name in names if not message.get(name))
+    yield from ((path + snake(name), NOT_SET) for name in names if not message.get(name))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
-    Mistake,
-    Training,
     custom_job_mistakes,
-    page_size,
-    place_of,
+    times_of,
     tuning_job_mistakes,
 )
 from reconciler.training_service.http import fields, filters
@@ -27,10 +23,8 @@ from reconciler.training_service.state.records import (
     TrialRecord,
     number_of,
 )
+from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import vertex_trials
-
-DEFAULT_PAGE = 100
-LARGEST_PAGE = 1000
 
 STATES: Mapping[JobState, str] = {
     state: "JOB_STATE_PENDING" if state is JobState.PREPARING else f"JOB_STATE_{state}" for state in JobState
@@ -38,26 +32,14 @@ STATES: Mapping[JobState, str] = {
 _STATE_NAMES = (*STATES.values(), "JOB_STATE_PAUSED", "JOB_STATE_EXPIRED", "JOB_STATE_UPDATING")
 
 
-def handlers(training: Training) -> dict[str, Handler]:
-    """Return the handlers of both collections by method id."""
-    return {
-        **VertexJobs(training, CUSTOM_JOBS, custom_job_mistakes).handlers(),
-        **VertexJobs(training, TUNING_JOBS, tuning_job_mistakes).handlers(),
-    }
-
-
 class VertexJobs(JobHandlers):
     """Handlers of one collection; `mistakes` validates a new resource."""
 
     cancel_message = "CANCELED"
     not_found_message = "The resource {} is not found."
-
-    def __init__(
-        self, training: Training, collection: str, mistakes: Callable[[JsonObject], Iterator[Mistake]]
-    ) -> None:
-        super().__init__(training)
-        self.collection = collection
-        self._mistakes = mistakes
+    default_page = 100
+    largest_page = 1000
+    mistakes: Callable[[JsonObject], Iterator[Mistake]]
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
@@ -71,30 +53,22 @@ class VertexJobs(JobHandlers):
         }
 
     def _create(self, call: Call) -> JsonObject:
-        mistakes = list(self._mistakes(call.body))
+        mistakes = list(self.mistakes(call.body))
         if mistakes:
             errors = "".join(
                 f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
             )
             raise violations(mistakes, f"List of found errors:\t{errors}")
-        project, location = place_of(call)
         job_id = str(secrets.randbelow(8 * 10**18) + 10**18)  # 19 digits, as Vertex AI's
-        job = self._training.create(self.collection, project, location, job_id, call.body, call.access.until)
-        return self.resource(job, ())
+        return self._add(call, job_id, call.body)
 
-    def _list(self, call: Call) -> JsonObject:
-        place = (self.collection, *place_of(call))
+    def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
+        """Return the function that makes an item of a list, with the fields of the read mask."""
         mask = fields.parse_paths(call.text("readMask")) if call.text("readMask") else {}
         # Trials are most of a tuning job's size: a mask without them saves reading them.
-        trials = not mask or "trials" in mask or "*" in mask
-
-        def whole(job: JobRecord) -> JsonObject:
-            shown = self._with_trials(job) if trials else self.resource(job, ())
-            selected: JsonObject = fields.select(shown, mask)
-            return selected
-
-        size = page_size(call, DEFAULT_PAGE, LARGEST_PAGE)
-        return self._training.listed(call, place, _filter(call.text("filter")), size, whole)
+        whole = not mask or "trials" in mask or "*" in mask
+        resource = self._with_trials if whole else self._without_trials
+        return lambda job: fields.select(resource(job), mask)
 
     def _delete(self, call: Call) -> JsonObject:
         job = self._named(call)
@@ -103,13 +77,12 @@ class VertexJobs(JobHandlers):
                 "FAILED_PRECONDITION",
                 f"The job is in state {STATES[job.state]}: only a job that has ended can be deleted.",
             )
-        self._training.delete(job)
-        return _deletion(job, self._training.store.now())
+        self._remove(job)
+        return _deletion(job, self._store.now())
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
         shown = vertex_trials(job, trials) if trials else []
-        times = {"startTime": job.start_time, "endTime": job.end_time}
         error = {"code": job.error_code, "message": job.error_message}
         return {
             "name": _name(job),
@@ -117,10 +90,37 @@ class VertexJobs(JobHandlers):
             **({"trials": shown} if shown else {}),
             "state": STATES[job.state],
             "createTime": job.create_time,
-            **{name: time for name, time in times.items() if time},
+            **times_of(job),
             "updateTime": job.update_time,
             **({"error": error} if job.error_code else {}),
         }
+
+    def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
+        """Return the field for a path in filters; None if there is none."""
+        match path:
+            case ("display_name",):
+                return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
+            case ("state",):
+                return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
+            case ("create_time",):
+                return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+            case ("labels", *key) if key:
+                return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
+        return None
+
+
+class CustomJobs(VertexJobs):
+    """Handlers of projects.locations.customJobs."""
+
+    collection = CUSTOM_JOBS
+    mistakes = staticmethod(custom_job_mistakes)
+
+
+class TuningJobs(VertexJobs):
+    """Handlers of projects.locations.hyperparameterTuningJobs."""
+
+    collection = TUNING_JOBS
+    mistakes = staticmethod(tuning_job_mistakes)
 
 
 def _name(job: JobRecord) -> str:
@@ -137,21 +137,3 @@ def _deletion(job: JobRecord, at: str) -> JsonObject:
         "done": True,
         "response": {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},
     }
-
-
-@lru_cache(maxsize=100)
-def _filter(text: str) -> filters.Predicate[JobRecord]:
-    return filters.compiled(filters.parse(text), _field)
-
-
-def _field(path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
-    match path:
-        case ("display_name",):
-            return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
-        case ("state",):
-            return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
-        case ("create_time",):
-            return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
-        case ("labels", *key) if key:
-            return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
-    return None

@@ -24,7 +24,7 @@ from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor
 from reconciler.training_service.jobs.launch import bucket_of
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.records import Code
-from reconciler.training_service.state.run_folder import PythonTask, RunFolder
+from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder
 from reconciler.training_service.state.run_log import INFO, WARNING
 from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
@@ -32,15 +32,6 @@ from reconciler.training_service.storage.gsutil import main
 _PYTHONS_TRIED = 3
 
 Say = Callable[[str, str], None]
-
-
-class PreparationError(Exception):
-    """The trainer can't run on this machine; `code` is the google.rpc.Code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ def prepare(
 
     Raises:
         HomeError: `check_home` rejected the home.
-        PreparationError: A package is missing, or this machine has no suitable Python.
+        RunError: A package is missing, or this machine has no suitable Python.
         InstallError: pip failed.
         Interrupted: The run was to end.
     """
@@ -110,7 +101,7 @@ def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
     """Copy package objects out of their buckets, each into its own folder because file names may repeat.
 
     Raises:
-        PreparationError: An object is missing.
+        RunError: An object is missing.
     """
     return [_fetch(uri, buckets, folder / str(number)) for number, uri in enumerate(uris)]
 
@@ -127,21 +118,21 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Candidate]) -> Choice:
     """Choose among the Pythons of this machine for a trainer with these needs.
 
     Raises:
-        PreparationError: No Python is suitable; the message names the required and the available versions.
+        RunError: No Python is suitable; the message names the required and the available versions.
     """
     image = images.find_image(task.image)
     if task.override is not None:
         override = Override(task.override["python"], tuple(task.override["requirements"]))
         return _by_override(task.image, override, image, held)
     if image is None:
-        raise PreparationError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
+        raise RunError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
     return _by_image(image, _minor_of(task.python) or image.python, needs, held)
 
 
 def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     with _open_object(uri, buckets) as source:
         if source is None:
-            raise PreparationError(Code.NOT_FOUND, f"The package {uri} isn't there.")
+            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.")
         folder.mkdir(parents=True)
         archive = folder / PurePosixPath(uri).name
         with archive.open("wb") as copy:
@@ -209,7 +200,7 @@ def _specifier(python: str) -> SpecifierSet:
         return SpecifierSet(f"=={'.'.join(python.split('.')[:2])}.*" if is_version else python)
     except InvalidSpecifier as error:
         message = f"The images setting names Python {python!r}, which is no version and no range of versions."
-        raise PreparationError(Code.FAILED_PRECONDITION, message) from error
+        raise RunError(Code.FAILED_PRECONDITION, message) from error
 
 
 def _minor_of(version: str) -> Minor | None:
@@ -218,9 +209,9 @@ def _minor_of(version: str) -> Minor | None:
     return (int(parts[0]), int(parts[1])) if is_minor else None
 
 
-def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> PreparationError:
+def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> RunError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
-    return PreparationError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
+    return RunError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
 
 
 def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base:
@@ -238,7 +229,7 @@ def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base
             shell.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
     tried = ", ".join(dict.fromkeys(_text(candidate.minor) for candidate in choice.fitting))
-    raise PreparationError(
+    raise RunError(
         Code.FAILED_PRECONDITION,
         problem or f"{task.image} could run on Python {tried}, but none of these here makes environments.",
     )

@@ -51,6 +51,15 @@ Handler = Callable[[Call], Response | JsonObject]
 """Function that answers calls of one method, with a message to send as JSON or a whole response."""
 
 
+def page_size(asked: Json, name: str, default: int, largest: int) -> int:
+    """Return the size of a list's pages; `name` names the field `asked` in errors."""
+    size = int(asked or 0)
+    if size < 0:
+        raise invalid(f"{name} must not be negative.")
+    # Google's APIs cut a too large size down instead of refusing it.
+    return min(size or default, largest)
+
+
 _PAGE_KEY = "page_key"
 _MAC_BYTES = 16
 

@@ -36,9 +36,11 @@ class Api:
     parameters: Mapping[str, JsonObject]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """A method of an API; `request` and `response` are names of schemas, "" for none.
+
+    Equal to itself only, and so hashable although its documents aren't.
 
     Attributes:
         id: Such as "aiplatform.projects.locations.customJobs.create".
@@ -168,51 +170,31 @@ def _pattern(template: str) -> re.Pattern[str]:
 _V1 = "GoogleCloudAiplatformV1"
 
 
-def _numbered(*names: str) -> dict[int, str]:
-    return dict(enumerate(names))
+def _numbered(names: str) -> dict[int, str]:
+    return dict(enumerate(names.split()))
 
 
 NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
-    (_V1 + "MachineSpec", "acceleratorType"): {
-        0: "ACCELERATOR_TYPE_UNSPECIFIED",
-        1: "NVIDIA_TESLA_K80",
-        2: "NVIDIA_TESLA_P100",
-        3: "NVIDIA_TESLA_V100",
-        4: "NVIDIA_TESLA_P4",
-        5: "NVIDIA_TESLA_T4",
-        6: "TPU_V2",
-        7: "TPU_V3",
-        8: "NVIDIA_TESLA_A100",
-        9: "NVIDIA_A100_80GB",
-        10: "TPU_V4_POD",
-        11: "NVIDIA_L4",
-        12: "TPU_V5_LITEPOD",
-        13: "NVIDIA_H100_80GB",
-        14: "NVIDIA_H100_MEGA_80GB",
-        15: "NVIDIA_H200_141GB",
-        16: "NVIDIA_B200",
-        17: "NVIDIA_GB200",
-        18: "NVIDIA_RTX_PRO_6000",
-    },
-    (_V1 + "ReservationAffinity", "reservationAffinityType"): _numbered(
-        "TYPE_UNSPECIFIED", "NO_RESERVATION", "ANY_RESERVATION", "SPECIFIC_RESERVATION"
+    (_V1 + "MachineSpec", "acceleratorType"): _numbered(
+        "ACCELERATOR_TYPE_UNSPECIFIED NVIDIA_TESLA_K80 NVIDIA_TESLA_P100 NVIDIA_TESLA_V100 NVIDIA_TESLA_P4"
+        " NVIDIA_TESLA_T4 TPU_V2 TPU_V3 NVIDIA_TESLA_A100 NVIDIA_A100_80GB TPU_V4_POD NVIDIA_L4"
+        " TPU_V5_LITEPOD NVIDIA_H100_80GB NVIDIA_H100_MEGA_80GB NVIDIA_H200_141GB NVIDIA_B200 NVIDIA_GB200"
+        " NVIDIA_RTX_PRO_6000"
     ),
-    (_V1 + "Scheduling", "strategy"): {
-        0: "STRATEGY_UNSPECIFIED",
-        1: "ON_DEMAND",
-        2: "LOW_COST",
-        3: "STANDARD",
-        4: "SPOT",
-        6: "FLEX_START",
-    },
+    (_V1 + "ReservationAffinity", "reservationAffinityType"): _numbered(
+        "TYPE_UNSPECIFIED NO_RESERVATION ANY_RESERVATION SPECIFIC_RESERVATION"
+    ),
+    # Number 5 has no name.
+    (_V1 + "Scheduling", "strategy"): _numbered("STRATEGY_UNSPECIFIED ON_DEMAND LOW_COST STANDARD SPOT")
+    | {6: "FLEX_START"},
     (_V1 + "StudySpec", "algorithm"): {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"},
     (_V1 + "StudySpec", "measurementSelectionType"): _numbered(
-        "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED", "LAST_MEASUREMENT", "BEST_MEASUREMENT"
+        "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED LAST_MEASUREMENT BEST_MEASUREMENT"
     ),
-    (_V1 + "StudySpec", "observationNoise"): _numbered("OBSERVATION_NOISE_UNSPECIFIED", "LOW", "HIGH"),
-    (_V1 + "StudySpecMetricSpec", "goal"): _numbered("GOAL_TYPE_UNSPECIFIED", "MAXIMIZE", "MINIMIZE"),
+    (_V1 + "StudySpec", "observationNoise"): _numbered("OBSERVATION_NOISE_UNSPECIFIED LOW HIGH"),
+    (_V1 + "StudySpecMetricSpec", "goal"): _numbered("GOAL_TYPE_UNSPECIFIED MAXIMIZE MINIMIZE"),
     (_V1 + "StudySpecParameterSpec", "scaleType"): _numbered(
-        "SCALE_TYPE_UNSPECIFIED", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"
+        "SCALE_TYPE_UNSPECIFIED UNIT_LINEAR_SCALE UNIT_LOG_SCALE UNIT_REVERSE_LOG_SCALE"
     ),
 }
 """Enum names by number, by schema and property: clients may send enum values as numbers."""

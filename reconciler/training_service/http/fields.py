@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from functools import lru_cache
 
 from reconciler.training_service.http.message import ApiError, invalid
@@ -21,16 +22,16 @@ def parse(text: str) -> Mask:
     Raises:
         ApiError: INVALID_ARGUMENT: The text is not a field mask.
     """
-    tokens = _TOKEN.findall(text)
+    tokens = deque(_TOKEN.findall(text))
     if "".join(tokens) != "".join(text.split()):
         raise _unreadable(text)
-    mask, end = _selection(text, tokens, 0, 0)
-    if end != len(tokens):
+    mask = _selection(text, tokens, 0)
+    if tokens:
         raise _unreadable(text)
     return mask
 
 
-parsed = lru_cache(maxsize=100)(parse)
+parse_cached = lru_cache(maxsize=100)(parse)
 """Cached `parse`; the result is shared and must not be changed."""
 
 
@@ -64,31 +65,30 @@ def _select_fields(value: JsonObject, mask: Mask) -> JsonObject:
     return found
 
 
-def _selection(text: str, tokens: list[str], at: int, depth: int) -> tuple[Mask, int]:
-    """Parse comma-separated fields from token `at` on; return their mask and the next position."""
+def _selection(text: str, tokens: deque[str], depth: int) -> Mask:
+    """Take comma-separated fields from the tokens; return their mask."""
     mask: Mask = {}
-    while True:
-        at = _field(text, tokens, at, depth, mask)
-        if at == len(tokens) or tokens[at] != ",":
-            return mask, at
-        at += 1
+    _take_field(text, tokens, depth, mask)
+    while tokens and tokens[0] == ",":
+        tokens.popleft()
+        _take_field(text, tokens, depth, mask)
+    return mask
 
 
-def _field(text: str, tokens: list[str], at: int, depth: int, mask: Mask) -> int:
-    """Parse one field with its sub-fields into `mask`; return the next position."""
-    if depth > _MAX_DEPTH or at == len(tokens) or tokens[at] in "(),/":
+def _take_field(text: str, tokens: deque[str], depth: int, mask: Mask) -> None:
+    """Take one field with its sub-fields from the tokens, and add it to the mask."""
+    # The limit keeps a request from exhausting the interpreter's stack.
+    if depth > _MAX_DEPTH or not tokens or tokens[0] in "(),/":
         raise _unreadable(text)
-    below = mask.setdefault(tokens[at], {})
-    following = tokens[at + 1] if at + 1 < len(tokens) else ""
-    if following == "/":
-        return _field(text, tokens, at + 2, depth + 1, below)
-    if following != "(":
-        return at + 1
-    inner, end = _selection(text, tokens, at + 2, depth + 1)
-    if end == len(tokens) or tokens[end] != ")":
-        raise _unreadable(text)
-    below.update(inner)
-    return end + 1
+    below = mask.setdefault(tokens.popleft(), {})
+    if tokens and tokens[0] == "/":
+        tokens.popleft()
+        _take_field(text, tokens, depth + 1, below)
+    elif tokens and tokens[0] == "(":
+        tokens.popleft()
+        below.update(_selection(text, tokens, depth + 1))
+        if not tokens or tokens.popleft() != ")":
+            raise _unreadable(text)
 
 
 def _unreadable(text: str) -> ApiError:

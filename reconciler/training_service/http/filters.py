@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from reconciler.training_service.http.message import ApiError, invalid
 
@@ -31,6 +31,7 @@ _TOKEN = re.compile(
 )
 _PART_OF_FIELD = re.compile(rf'({_QUOTED})|([^."]+)', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_KEYWORDS = ("AND", "OR", "NOT")
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", ":")
 
 
@@ -83,7 +84,7 @@ def parse(text: str) -> Filter:
     return _Parser(text).whole()
 
 
-def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
+def compile_filter(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
     """Return the filter as a predicate; `field` returns the filterable field of a path, or None.
 
     Raises:
@@ -96,12 +97,12 @@ def compiled(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | Non
                 raise invalid(f"Invalid filter: there is no field {'.'.join(found.field)} to filter on.")
             return filterable(found)
         case Not(term):
-            inner = compiled(term, field)
+            inner = compile_filter(term, field)
             return lambda item: not inner(item)
         case And(terms):
-            return _every([compiled(term, field) for term in terms])
+            return _every([compile_filter(term, field) for term in terms])
         case Or(terms):
-            some = [compiled(term, field) for term in terms]
+            some = [compile_filter(term, field) for term in terms]
             return lambda item: any(test(item) for test in some)
 
 
@@ -186,14 +187,7 @@ def moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "=": eq,
-    "!=": ne,
-    "<": lt,
-    "<=": le,
-    ">": gt,
-    ">=": ge,
-}
+_OPERATORS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def _allow(restriction: Restriction, comparisons: tuple[str, ...]) -> None:
@@ -206,8 +200,9 @@ def _wildcard(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(part) for part in text.split("*")), re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
+    """Part of a filter; `kind` is "word", "quoted", "end", or the text of a mark or a keyword."""
+
     kind: str
     text: str
     place: int
@@ -219,7 +214,9 @@ def _tokens(text: str) -> Iterator[_Token]:
         found = _TOKEN.match(text, place)
         if found is None or found.lastgroup is None:
             raise _unreadable(text, place)
-        yield _Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+        group, part = found.lastgroup, found[found.lastgroup]
+        fixed = group == "mark" or (group == "word" and part in _KEYWORDS)
+        yield _Token(part if fixed else group, part, found.start(group))
         place = found.end()
     yield _Token("end", "", len(text))
 
@@ -245,45 +242,42 @@ class _Parser:
 
     def expression(self) -> Filter:
         terms = [self.alternatives()]
-        while self.next.kind != "end" and self.next.text != ")":
-            if self.next == _Token("word", "AND", self.next.place):
+        while self.next.kind not in ("end", ")"):
+            if self.next.kind == "AND":
                 self.take()
             terms.append(self.alternatives())
         return terms[0] if len(terms) == 1 else And(tuple(terms))
 
     def alternatives(self) -> Filter:
         terms = [self.term()]
-        while self.next == _Token("word", "OR", self.next.place):
+        while self.next.kind == "OR":
             self.take()
             terms.append(self.term())
         return terms[0] if len(terms) == 1 else Or(tuple(terms))
 
     def term(self) -> Filter:
         self.depth += 1
+        # The limit keeps a request from exhausting the interpreter's stack.
         if self.depth > _MAX_DEPTH:
             raise invalid(f"Invalid filter: nested deeper than {_MAX_DEPTH}.")
         token = self.take()
-        negates = (token.kind, token.text) in (("mark", "-"), ("word", "NOT"))
-        found = Not(self.term()) if negates else self.simple(token)
+        found = Not(self.term()) if token.kind in ("-", "NOT") else self.simple(token)
         self.depth -= 1
         return found
 
     def simple(self, token: _Token) -> Filter:
-        if (token.kind, token.text) == ("mark", "("):
+        if token.kind == "(":
             found = self.expression()
-            if (self.next.kind, self.next.text) != ("mark", ")"):
+            if self.next.kind != ")":
                 raise self.unreadable()
             self.take()
             return found
-        if token.kind != "word" or token.text in ("AND", "OR"):
+        if token.kind != "word":
             raise _unreadable(self.text, token.place)
-        return self.restriction(token)
-
-    def restriction(self, token: _Token) -> Filter:
-        if self.next.kind != "mark" or self.next.text not in _COMPARISONS:
+        if self.next.kind not in _COMPARISONS:
             raise self.unreadable()
         comparison = self.take().text
-        if self.next.kind not in ("word", "quoted"):
+        if self.next.kind not in ("word", "quoted", *_KEYWORDS):  # a value may be called AND
             raise self.unreadable()
         value = self.take()
         text = _unquoted(value.text) if value.kind == "quoted" else value.text

@@ -7,13 +7,13 @@ strings, no nulls, no output-only fields. See https://protobuf.dev/programming-g
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NoReturn
 
 from reconciler.training_service.http.discovery import NUMBERS, Api, Method
@@ -33,9 +33,6 @@ _RANGES = {
     "int64": (-(2**63), 2**63 - 1, "TYPE_INT64"),
     "uint64": (0, 2**64 - 1, "TYPE_UINT64"),
 }
-
-
-_PARAMETERS: dict[int, tuple[Method, Mapping[str, JsonObject], Mapping[str, str]]] = {}
 
 
 class _WrongValueError(Exception):
@@ -94,16 +91,12 @@ def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonO
     return found
 
 
+@cache
 def _parameters_of(method: Method) -> tuple[Mapping[str, JsonObject], Mapping[str, str]]:
     """Return a method's parameters by name, and their names by each accepted spelling."""
-    # Keyed by identity: methods are created once, from documents that don't change, and
-    # aren't hashable.
-    cached = _PARAMETERS.get(id(method))
-    if cached is None or cached[0] is not method:
-        shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
-        parameters = {**shared, **method.parameters}
-        cached = _PARAMETERS[id(method)] = (method, parameters, _names(parameters))
-    return cached[1], cached[2]
+    shared = {name.removeprefix("$"): value for name, value in method.api.parameters.items()}
+    parameters = {**shared, **method.parameters}
+    return parameters, _names(parameters)
 
 
 @lru_cache(maxsize=10_000)
@@ -184,7 +177,8 @@ class _Reader:
         try:
             if "enum" in schema:
                 return _enum(owner, schema["enum"], given)
-            return _scalar(schema)(given)
+            scalar = _FORMATS.get(schema.get("format", "")) or _TYPES[schema["type"]]
+            return scalar(given)
         except _WrongValueError as error:
             self._refuse(path, str(error), given)
             return None
@@ -227,11 +221,6 @@ def _enum(owner: tuple[str, str], names: list[str], given: Json) -> str:
     return str(name)
 
 
-def _scalar(schema: JsonObject) -> Callable[[Json], Json]:
-    by_format = _FORMATS.get(schema.get("format", ""))
-    return by_format or _TYPES[schema["type"]]
-
-
 def _integer(form: str, given: Json) -> int:
     low, high, type_name = _RANGES[form]
     if isinstance(given, float) and given.is_integer():
@@ -256,50 +245,43 @@ def _double(given: Json) -> Json:
     return given
 
 
-def _string(given: Json) -> str:
-    if not isinstance(given, str) or not _encodable(given):
-        raise _WrongValueError("TYPE_STRING")
-    return given
+def _checked(type_name: str, fits: Callable[[Json], bool]) -> Callable[[Json], Json]:
+    """Return a reader that refuses values that don't fit, and leaves others as they are."""
+
+    def read(given: Json) -> Json:
+        if not fits(given):
+            raise _WrongValueError(type_name)
+        return given
+
+    return read
 
 
-def _encodable(text: str) -> bool:
+def _is_string(given: Json) -> bool:
     # JSON's escapes can produce an unpaired surrogate, which UTF-8 can't encode.
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+    return isinstance(given, str) and (
+        given.isascii() or not any("\ud800" <= char <= "\udfff" for char in given)
+    )
 
 
-def _boolean(given: Json) -> bool:
-    if not isinstance(given, bool):
-        raise _WrongValueError("TYPE_BOOL")
-    return given
+def _is_time(given: Json) -> bool:
+    if not isinstance(given, str) or not _TIME.fullmatch(given):
+        return False
+    with suppress(ValueError):  # the pattern allows a 30th of February
+        return bool(datetime.fromisoformat(given))
+    return False
 
 
-def _duration(given: Json) -> str:
-    if not isinstance(given, str) or not _DURATION.fullmatch(given):
-        raise _WrongValueError("type.googleapis.com/google.protobuf.Duration")
-    return given
+def _is_base64(given: Json) -> bool:
+    if not isinstance(given, str):
+        return False
+    padded = given + "=" * (-len(given) % 4)
+    with suppress(ValueError):
+        base64.b64decode(padded.replace("-", "+").replace("_", "/"), validate=True)
+        return True
+    return False
 
 
-def _time(given: Json) -> str:
-    try:
-        if isinstance(given, str) and _TIME.fullmatch(given):
-            datetime.fromisoformat(given)
-            return given
-    except ValueError:
-        pass
-    raise _WrongValueError("type.googleapis.com/google.protobuf.Timestamp")
-
-
-def _bytes(given: Json) -> str:
-    try:
-        if isinstance(given, str):
-            base64.b64decode(
-                given.replace("-", "+").replace("_", "/") + "=" * (-len(given) % 4), validate=True
-            )
-            return given
-    except (binascii.Error, ValueError):
-        pass
-    raise _WrongValueError("TYPE_BYTES")
-
+_read_time = _checked("type.googleapis.com/google.protobuf.Timestamp", _is_time)
 
 _FORMATS: Mapping[str, Callable[[Json], Json]] = {
     "int32": lambda given: _integer("int32", given),
@@ -308,14 +290,17 @@ _FORMATS: Mapping[str, Callable[[Json], Json]] = {
     "uint64": lambda given: str(_integer("uint64", given)),
     "double": _double,
     "float": _double,
-    "google-duration": _duration,
-    "google-datetime": _time,
-    "date-time": _time,
-    "byte": _bytes,
+    "google-duration": _checked(
+        "type.googleapis.com/google.protobuf.Duration",
+        lambda given: isinstance(given, str) and _DURATION.fullmatch(given) is not None,
+    ),
+    "google-datetime": _read_time,
+    "date-time": _read_time,
+    "byte": _checked("TYPE_BYTES", _is_base64),
 }
 _TYPES: Mapping[str, Callable[[Json], Json]] = {
-    "string": _string,
-    "boolean": _boolean,
+    "string": _checked("TYPE_STRING", _is_string),
+    "boolean": _checked("TYPE_BOOL", lambda given: isinstance(given, bool)),
     "number": _double,
     "integer": lambda given: _integer("int32", given),
     "any": lambda given: given,

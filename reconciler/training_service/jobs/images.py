@@ -185,58 +185,25 @@ _MODULES = {
     "protobuf": ("google.protobuf",),
 }
 
-# The oldest and the newest Python with wheels, for packages with such limits.
-_WHEELS = {
-    "numpy<1.20": "3.6 3.9",
-    "numpy<1.24": "3.7 3.11",
-    "numpy<2": "3.8 3.12",
-    "pandas<1.3": "3.6 3.9",
-    "pandas<2": "3.7 3.11",
-    "scipy<1.6": "3.6 3.9",
-    "scipy<1.11": "3.7 3.11",
-    "scikit-learn==0.20.*": "3.6 3.7",
-    "scikit-learn==0.22.*": "3.6 3.8",
-    "scikit-learn==0.23.*": "3.6 3.8",
-    "scikit-learn==0.24.*": "3.6 3.9",
-    "scikit-learn==1.0.*": "3.7 3.10",
-    "scikit-learn==1.2.*": "3.8 3.11",
-    "scikit-learn==1.3.*": "3.8 3.12",
-    "scikit-learn==1.5.*": "3.9 3.13",
-    "scikit-learn==1.6.*": "3.9 3.13",
-    "tensorflow==1.15.*": "3.6 3.7",
-    "tensorflow==2.1.*": "3.6 3.7",
-    "tensorflow==2.2.*": "3.6 3.8",
-    "tensorflow==2.3.*": "3.6 3.8",
-    "tensorflow==2.4.*": "3.6 3.8",
-    "tensorflow==2.5.*": "3.6 3.9",
-    "tensorflow==2.6.*": "3.6 3.9",
-    "tensorflow==2.7.*": "3.7 3.9",
-    "tensorflow==2.8.*": "3.7 3.10",
-    "tensorflow==2.9.*": "3.7 3.10",
-    "tensorflow==2.10.*": "3.7 3.10",
-    "tensorflow==2.11.*": "3.7 3.10",
-    "tensorflow==2.12.*": "3.8 3.11",
-    "tensorflow==2.13.*": "3.8 3.11",
-    "tensorflow==2.14.*": "3.9 3.11",
-    "tensorflow==2.15.*": "3.9 3.11",
-    "tensorflow==2.16.*": "3.9 3.12",
-    "tensorflow==2.17.*": "3.9 3.12",
-    "torch==1.4.*": "3.6 3.8",
-    "torch==1.6.*": "3.6 3.8",
-    "torch==1.7.*": "3.6 3.9",
-    "torch==1.9.*": "3.6 3.9",
-    "torch==1.10.*": "3.6 3.9",
-    "torch==1.11.*": "3.7 3.10",
-    "torch==1.12.*": "3.7 3.10",
-    "torch==1.13.*": "3.7 3.11",
-    "torch==2.0.*": "3.8 3.11",
-    "torch==2.1.*": "3.8 3.11",
-    "torch==2.2.*": "3.8 3.12",
-    "torch==2.3.*": "3.8 3.12",
-    "torch==2.4.*": "3.8 3.12",
-    "xgboost==1.7.*": "3.8 3.99",
-    "xgboost==2.1.*": "3.8 3.99",
+# The oldest and the newest Python with wheels: the requirements with these limits.
+_LIMITS = {
+    "3.6 3.7": "scikit-learn==0.20.* tensorflow==1.15.* tensorflow==2.1.*",
+    "3.6 3.8": "scikit-learn==0.22.* scikit-learn==0.23.* tensorflow==2.2.* tensorflow==2.3.*"
+    " tensorflow==2.4.* torch==1.4.* torch==1.6.*",
+    "3.6 3.9": "numpy<1.20 pandas<1.3 scipy<1.6 scikit-learn==0.24.* tensorflow==2.5.* tensorflow==2.6.*"
+    " torch==1.7.* torch==1.9.* torch==1.10.*",
+    "3.7 3.9": "tensorflow==2.7.*",
+    "3.7 3.10": "scikit-learn==1.0.* tensorflow==2.8.* tensorflow==2.9.* tensorflow==2.10.*"
+    " tensorflow==2.11.* torch==1.11.* torch==1.12.*",
+    "3.7 3.11": "numpy<1.24 pandas<2 scipy<1.11 torch==1.13.*",
+    "3.8 3.11": "scikit-learn==1.2.* tensorflow==2.12.* tensorflow==2.13.* torch==2.0.* torch==2.1.*",
+    "3.8 3.12": "numpy<2 scikit-learn==1.3.* torch==2.2.* torch==2.3.* torch==2.4.*",
+    "3.8 3.99": "xgboost==1.7.* xgboost==2.1.*",
+    "3.9 3.11": "tensorflow==2.14.* tensorflow==2.15.*",
+    "3.9 3.12": "tensorflow==2.16.* tensorflow==2.17.*",
+    "3.9 3.13": "scikit-learn==1.5.* scikit-learn==1.6.*",
 }
+_WHEELS = {each: pythons for pythons, requirements in _LIMITS.items() for each in requirements.split()}
 
 # Versions of common packages that the frameworks of each year were made for.
 _2020 = "numpy<1.20 pandas<1.3 scipy<1.6"
@@ -244,40 +211,38 @@ _2022 = "numpy<1.24 pandas<2 scipy<1.11"
 _2023 = "numpy<2 pandas<3 scipy<2"
 _2024 = "numpy<3 pandas<3 scipy<2"
 
+
+def _tensorflow(version: str, others: str = "") -> tuple[str, str]:
+    """Return the Python and the packages of an image with this TensorFlow and other frameworks."""
+    if _minor(version) >= (2, 12):
+        return "3.10", f"tensorflow=={version}.* {others} {_2023}"
+    # Its own requirement allows newer versions of protobuf, which it can't work with.
+    limited = f"tensorflow=={version}.* protobuf<3.21 {others}"
+    return "3.7", f"{limited} {_2020 if _minor(version) < (2, 7) else _2022}"
+
+
+def _pytorch(version: str) -> tuple[str, str]:
+    """Return the Python and the packages of an image with this PyTorch."""
+    major, minor = _minor(version)
+    # Each PyTorch has its own torchvision and, from 1.7 on, torchaudio, which count differently.
+    requirements = f"torch=={version}.* torchvision==0.{minor + (1 if major == 1 else 15)}.*"
+    if (major, minor) >= (1, 7):
+        requirements += f" torchaudio=={f'0.{minor}' if major == 1 else version}.*"
+    if (major, minor) < (1, 13):
+        return "3.7", f"{requirements} {_2020 if minor < 9 else _2022}"
+    return "3.10", f"{requirements} {_2023 if (major, minor) < (2, 4) else _2024}"
+
+
 # Framework and version: Python, packages.
-# TensorFlow up to 2.11 needs a limit for protobuf: its own requirement allows incompatible newer versions.
 _EXECUTOR_IMAGES = {
-    "tf 1.15": ("3.7", f"tensorflow==1.15.* protobuf<3.21 {_2020}"),
-    "tf 2.1": ("3.7", f"tensorflow==2.1.* protobuf<3.21 {_2020}"),
-    "tf 2.2": ("3.7", f"tensorflow==2.2.* protobuf<3.21 {_2020}"),
-    "tf 2.3": ("3.7", f"tensorflow==2.3.* protobuf<3.21 {_2020}"),
-    "tf 2.4": ("3.7", f"tensorflow==2.4.* protobuf<3.21 {_2020}"),
-    "tf 2.5": ("3.7", f"tensorflow==2.5.* protobuf<3.21 {_2020}"),
-    "tf 2.6": ("3.7", f"tensorflow==2.6.* protobuf<3.21 {_2020}"),
-    "tf 2.7": ("3.7", f"tensorflow==2.7.* protobuf<3.21 {_2022}"),
-    "tf 2.8": ("3.7", f"tensorflow==2.8.* protobuf<3.21 {_2022}"),
-    "tf 2.9": ("3.7", f"tensorflow==2.9.* protobuf<3.21 {_2022}"),
-    "tf 2.10": ("3.7", f"tensorflow==2.10.* protobuf<3.21 {_2022}"),
-    "tf 2.11": ("3.7", f"tensorflow==2.11.* protobuf<3.21 {_2022}"),
-    "tf 2.12": ("3.10", f"tensorflow==2.12.* {_2023}"),
-    "tf 2.13": ("3.10", f"tensorflow==2.13.* {_2023}"),
-    "tf 2.14": ("3.10", f"tensorflow==2.14.* {_2023}"),
-    "tf 2.15": ("3.10", f"tensorflow==2.15.* {_2023}"),
-    "tf 2.16": ("3.10", f"tensorflow==2.16.* {_2023}"),
-    "tf 2.17": ("3.10", f"tensorflow==2.17.* {_2023}"),
-    "pytorch 1.4": ("3.7", f"torch==1.4.* torchvision==0.5.* {_2020}"),
-    "pytorch 1.6": ("3.7", f"torch==1.6.* torchvision==0.7.* {_2020}"),
-    "pytorch 1.7": ("3.7", f"torch==1.7.* torchvision==0.8.* torchaudio==0.7.* {_2020}"),
-    "pytorch 1.9": ("3.7", f"torch==1.9.* torchvision==0.10.* torchaudio==0.9.* {_2022}"),
-    "pytorch 1.10": ("3.7", f"torch==1.10.* torchvision==0.11.* torchaudio==0.10.* {_2022}"),
-    "pytorch 1.11": ("3.7", f"torch==1.11.* torchvision==0.12.* torchaudio==0.11.* {_2022}"),
-    "pytorch 1.12": ("3.7", f"torch==1.12.* torchvision==0.13.* torchaudio==0.12.* {_2022}"),
-    "pytorch 1.13": ("3.10", f"torch==1.13.* torchvision==0.14.* torchaudio==0.13.* {_2023}"),
-    "pytorch 2.0": ("3.10", f"torch==2.0.* torchvision==0.15.* torchaudio==2.0.* {_2023}"),
-    "pytorch 2.1": ("3.10", f"torch==2.1.* torchvision==0.16.* torchaudio==2.1.* {_2023}"),
-    "pytorch 2.2": ("3.10", f"torch==2.2.* torchvision==0.17.* torchaudio==2.2.* {_2023}"),
-    "pytorch 2.3": ("3.10", f"torch==2.3.* torchvision==0.18.* torchaudio==2.3.* {_2023}"),
-    "pytorch 2.4": ("3.10", f"torch==2.4.* torchvision==0.19.* torchaudio==2.4.* {_2024}"),
+    **{
+        f"tf {version}": _tensorflow(version)
+        for version in ("1.15", *(f"2.{minor}" for minor in range(1, 18)))
+    },
+    **{
+        f"pytorch {version}": _pytorch(version)
+        for version in ("1.4", "1.6", "1.7", *(f"1.{n}" for n in range(9, 14)), *(f"2.{n}" for n in range(5)))
+    },
     "sklearn 0.23": ("3.7", f"scikit-learn==0.23.* {_2020}"),
     "sklearn 1.0": ("3.7", f"scikit-learn==1.0.* xgboost==1.4.* {_2022}"),
     "sklearn 1.2": ("3.10", f"scikit-learn==1.2.* {_2023}"),
@@ -291,16 +256,16 @@ _EXECUTOR_IMAGES = {
 }
 
 _RUNTIMES = {
-    "1.15": ("3.7", f"tensorflow==1.15.* protobuf<3.21 scikit-learn==0.20.* xgboost==0.90 {_2020}"),
-    "2.1": ("3.7", f"tensorflow==2.1.* protobuf<3.21 scikit-learn==0.22.* xgboost==0.90 {_2020}"),
-    "2.2": ("3.7", f"tensorflow==2.2.* protobuf<3.21 scikit-learn==0.23.* xgboost==1.1.* {_2020}"),
-    "2.3": ("3.7", f"tensorflow==2.3.* protobuf<3.21 scikit-learn==0.23.* xgboost==1.2.* {_2020}"),
-    "2.4": ("3.7", f"tensorflow==2.4.* protobuf<3.21 scikit-learn==0.24.* xgboost==1.3.* {_2020}"),
-    "2.5": ("3.7", f"tensorflow==2.5.* protobuf<3.21 scikit-learn==0.24.* xgboost==1.4.* {_2020}"),
-    "2.6": ("3.7", f"tensorflow==2.6.* protobuf<3.21 scikit-learn==0.24.* xgboost==1.4.* {_2020}"),
-    "2.7": ("3.7", f"tensorflow==2.7.* protobuf<3.21 scikit-learn==1.0.* xgboost==1.4.* {_2022}"),
-    "2.8": ("3.7", f"tensorflow==2.8.* protobuf<3.21 scikit-learn==1.0.* xgboost==1.5.* {_2022}"),
-    "2.9": ("3.7", f"tensorflow==2.9.* protobuf<3.21 scikit-learn==1.0.* xgboost==1.6.* {_2022}"),
-    "2.10": ("3.7", f"tensorflow==2.10.* protobuf<3.21 scikit-learn==1.0.* xgboost==1.6.* {_2022}"),
-    "2.11": ("3.7", f"tensorflow==2.11.* protobuf<3.21 scikit-learn==1.0.* xgboost==1.6.* {_2022}"),
+    "1.15": _tensorflow("1.15", "scikit-learn==0.20.* xgboost==0.90"),
+    "2.1": _tensorflow("2.1", "scikit-learn==0.22.* xgboost==0.90"),
+    "2.2": _tensorflow("2.2", "scikit-learn==0.23.* xgboost==1.1.*"),
+    "2.3": _tensorflow("2.3", "scikit-learn==0.23.* xgboost==1.2.*"),
+    "2.4": _tensorflow("2.4", "scikit-learn==0.24.* xgboost==1.3.*"),
+    "2.5": _tensorflow("2.5", "scikit-learn==0.24.* xgboost==1.4.*"),
+    "2.6": _tensorflow("2.6", "scikit-learn==0.24.* xgboost==1.4.*"),
+    "2.7": _tensorflow("2.7", "scikit-learn==1.0.* xgboost==1.4.*"),
+    "2.8": _tensorflow("2.8", "scikit-learn==1.0.* xgboost==1.5.*"),
+    "2.9": _tensorflow("2.9", "scikit-learn==1.0.* xgboost==1.6.*"),
+    "2.10": _tensorflow("2.10", "scikit-learn==1.0.* xgboost==1.6.*"),
+    "2.11": _tensorflow("2.11", "scikit-learn==1.0.* xgboost==1.6.*"),
 }

@@ -34,7 +34,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class Host:
     """Resources of this machine for a run.
 
     Attributes:
@@ -62,7 +62,7 @@ class Refusal:
     message: str
 
 
-def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunSpec | Refusal:
+def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunSpec | Refusal:
     """Return the programs to run for a job, or the reason that it can't run.
 
     Args:
@@ -76,19 +76,19 @@ def launch(job: JobRecord, here: Here, trial: TrialRecord | None = None) -> RunS
         return refusal or Refusal(Code.INVALID_ARGUMENT, "The job has no primary replica.")
     number = trial.number if trial else 0
     pools = tuple(_with_arguments(pool, _arguments(job, trial), job.images) for pool in pools)
-    replicas = replicas_of(pools, here.ports[1:])
-    gpus = _assign_gpus(replicas, here.gpus)
+    replicas = replicas_of(pools, host.ports[1:])
+    gpus = _assign_gpus(replicas, host.gpus)
     scheduling = _scheduling(job)
     limit = "maxRunningTime" if job.collection == ML_JOBS else "timeout"
     spec = RunSpec(
         replicas=tuple(
-            _replica(job, here, replicas, rank, gpus[rank], number) for rank in range(len(replicas))
+            _replica(job, host, replicas, rank, gpus[rank], number) for rank in range(len(replicas))
         ),
         output_buckets=tuple(filter(None, [bucket_of(_output(job))])),
-        buckets=auth.job_access(job.body, here.reserved).places(),
+        buckets=auth.job_access(job.body, host.reserved).places(),
         time_limit=seconds(scheduling.get(limit, _WEEK)),
         time_limit_field=f"scheduling.{limit}",
-        warnings=_warnings(pools, here.gpus),
+        warnings=_warnings(pools, host.gpus),
         trial=number,
         metrics=_metrics(job) if trial else (),
         restarts=may_be_retried(job),
@@ -289,24 +289,24 @@ def _refusal(pool: Pool, images: Mapping[str, Any]) -> Refusal | None:
 
 
 def _replica(
-    job: JobRecord, here: Here, replicas: Sequence[Replica], rank: int, gpus: tuple[str, ...], trial: int
+    job: JobRecord, host: Host, replicas: Sequence[Replica], rank: int, gpus: tuple[str, ...], trial: int
 ) -> ReplicaSpec:
     own = replicas[rank]
     task = own.pool.task
-    machine = own.pool.machine or here.machine
+    machine = own.pool.machine or host.machine
     # All replicas of all parallel trials share this machine's CPUs.
-    share = here.machine.cpus // (len(replicas) * parallel_trials(job, here.machine))
+    share = host.machine.cpus // (len(replicas) * parallel_trials(job, host.machine))
     env = {
         "CLOUD_ML_PROJECT_ID": number_of(job.project),
         "CLOUD_ML_JOB_ID": job.job_id,
         "CLOUD_ML_JOB": _job_description(task),
         **environment_variables.for_trial(trial, _metrics(job)),
-        **environment_variables.for_pytorch(here.ports[0], rank, len(replicas)),
+        **environment_variables.for_pytorch(host.ports[0], rank, len(replicas)),
         "OMP_NUM_THREADS": str(max(1, min(machine.cpus, share))),
         # Set also for a replica without GPUs, or it would see those of other jobs.
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        **metadata_server.variables(here.storage_url),
-        "RECONCILER_GCS_DIR": str(here.buckets),
+        **metadata_server.variables(host.storage_url),
+        "RECONCILER_GCS_DIR": str(host.buckets),
         **_api_variables(job, replicas, own, trial),
     }
     return ReplicaSpec(
@@ -315,8 +315,8 @@ def _replica(
         role=own.pool.role,
         task=task,
         env=environment_variables.with_users(env, own.pool.env),
-        cpus=min(machine.cpus, here.machine.cpus),
-        memory=min(machine.memory, here.machine.memory),
+        cpus=min(machine.cpus, host.machine.cpus),
+        memory=min(machine.memory, host.machine.memory),
     )
 
 

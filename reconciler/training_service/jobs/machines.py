@@ -133,17 +133,14 @@ def _machine(name: str) -> Machine | None:
     if found["gpus"]:
         cpus_of_gpu, memory_of_gpu = _BY_GPU.get(found["family"], (0, 0))
         return Machine(size * cpus_of_gpu, size * memory_of_gpu * _GIB, size) if cpus_of_gpu else None
-    memory_of_cpu = _memory_of_cpu(found["family"], found["series"], found["kind"])
-    if memory_of_cpu is None:
+    if found["kind"] in _KINDS:
+        memory_of_cpu = _SERIES.get(found["series"], _OTHER_SERIES)[_KINDS.index(found["kind"])]
+    elif found["family"] in _LARGE:
+        memory_of_cpu = _LARGE[found["family"]]
+    else:
         return None
     gpus = _GPUS_BY_CPUS.get(found["series"], {}).get(size, 0)
     return Machine(size, int(size * memory_of_cpu * _GIB), gpus)
-
-
-def _memory_of_cpu(family: str, series: str, kind: str) -> float | None:
-    if kind in _KINDS:
-        return _SERIES.get(series, _OTHER_SERIES)[_KINDS.index(kind)]
-    return _LARGE.get(family)
 
 
 _IS_LINUX = sys.platform == "linux"

@@ -36,7 +36,7 @@ def become_subreaper() -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def dying_with_parent() -> Callable[[], None] | None:
+def tie_to_parent() -> Callable[[], None] | None:
     """Return a function that makes a new process die with this one; None outside of Linux.
 
     The function runs between fork and exec; only for a process with a single thread.

@@ -155,7 +155,7 @@ class Programs:
         marks = {process_tree.MARK: self._run_id, **({process_tree.REPLICA: replica} if replica else {})}
         self._sessions.mkdir(exist_ok=True)
         before = _before_exec(self._sessions, first)
-        child = _started(argv, {**env, **marks}, cwd, (self._lock, *keep), before)
+        child = _start_process(argv, {**env, **marks}, cwd, (self._lock, *keep), before)
         program = Program(child, replica)
         self._running[program.pid] = program
         for stream, consumer in ((child.stdout, out), (child.stderr, err)):
@@ -284,7 +284,7 @@ def _deliver(key: selectors.SelectorKey, lines: list[str]) -> None:
         key.data.consumer(lines)
 
 
-def _started(
+def _start_process(
     argv: Sequence[str],
     env: Mapping[str, str],
     cwd: Path,
@@ -308,7 +308,7 @@ def _started(
 
 
 def _before_exec(folder: Path, first: Callable[[], None] | None) -> Callable[[], None]:
-    tie = process_tree.dying_with_parent()
+    tie = process_tree.tie_to_parent()
 
     def before() -> None:
         process_tree.record_session(folder)

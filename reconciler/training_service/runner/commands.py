@@ -13,7 +13,6 @@ from reconciler.training_service.processes.programs import Consumer, Program, Pr
 from reconciler.training_service.runner import mounts
 from reconciler.training_service.runner.containers import Engine, find_engine
 from reconciler.training_service.state.run_folder import (
-    FAILED,
     ContainerTask,
     Ending,
     PythonTask,
@@ -58,9 +57,8 @@ class Commands:
         """Fetch and install the needs of the replicas' tasks, once for equal tasks.
 
         Raises:
-            PreparationError: A package is missing, or no installed Python fits.
+            RunError: A package or an image is missing, or no installed Python or container engine fits.
             InstallError: pip failed.
-            ContainerError: No container engine works, or an image is missing.
             HomeError: The home must not be used.
             Interrupted: The run is to end.
         """
@@ -86,7 +84,7 @@ class Commands:
         """Start a replica's program in a new working folder, home and temporary folder.
 
         Raises:
-            ContainerError: The container can't be started.
+            RunError: The container can't be started.
             HomeError: The home must not be used.
             OSError: The program can't be started.
         """
@@ -124,7 +122,7 @@ class Commands:
         if not isinstance(replica.task, ContainerTask) or self._engine is None:
             return None
         error = self._engine.explain(self._folder, replica, code, errors)
-        return None if error is None else Ending(FAILED, error.code, error.message)
+        return None if error is None else error.ending
 
     def hint(self, replica: ReplicaSpec, errors: str) -> str:
         """Return advice about a failure; "" if there is none."""

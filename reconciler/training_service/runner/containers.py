@@ -31,6 +31,7 @@ from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
     ContainerTask,
     ReplicaSpec,
+    RunError,
     RunFolder,
     read_json,
     write_json,
@@ -52,15 +53,6 @@ _NOT_RUN = re.compile(
     r"ERROR \(catatonit:\d+\): failed to exec pid1: (?P<catatonit>.+)"
     r"|\[FATAL tini \(\d+\)\] exec .+ failed: (?P<tini>.+)"
 )
-
-
-class ContainerError(Exception):
-    """The container can't be run, or its run failed; `code` is the google.rpc.Code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 class Runs(Protocol):
@@ -94,19 +86,19 @@ class Engine:
         """Pull the task's image, unless this machine has an image of this name.
 
         Raises:
-            ContainerError: The image is missing or can't be pulled.
+            RunError: The image is missing or can't be pulled.
         """
         program = str(self.client.program)
         code, _ = run([program, "image", "inspect", "--format", "{{.Id}}", "--", task.image])
         if code == 0:
             return
         if task.image.startswith("localhost/"):  # Podman's prefix of images built on this machine
-            raise ContainerError(Code.NOT_FOUND, f"The image {task.image} isn't here: build it first.")
+            raise RunError(Code.NOT_FOUND, f"The image {task.image} isn't here: build it first.")
         code, output = run([program, "pull", "--", task.image])
         if code != 0:
             full = "no space left on device" in output
             message = f"The image {task.image} can't be pulled by {self.name}: {last_line(output)}"
-            raise ContainerError(Code.RESOURCE_EXHAUSTED if full else Code.NOT_FOUND, message)
+            raise RunError(Code.RESOURCE_EXHAUSTED if full else Code.NOT_FOUND, message)
 
     def command(
         self, replica: ReplicaSpec, folder: RunFolder, buckets: Path, visible: Sequence[str] = ()
@@ -153,9 +145,7 @@ class Engine:
         ]
         return argv, {**self.client.environ, **through}
 
-    def explain(
-        self, folder: RunFolder, replica: ReplicaSpec, code: int, errors: str
-    ) -> ContainerError | None:
+    def explain(self, folder: RunFolder, replica: ReplicaSpec, code: int, errors: str) -> RunError | None:
         """Return the cause of a failed container; None if it is the program's own failure.
 
         Args:
@@ -170,23 +160,23 @@ class Engine:
             # The engine exits with 126 or 127 if the image's command fails to start, with 125 for its own
             # failure.
             kind = Code.INVALID_ARGUMENT if code in (126, 127) else Code.INTERNAL
-            return ContainerError(kind, f"{name} couldn't be started by {self.name}: {last_line(errors)}")
+            return RunError(kind, f"{name} couldn't be started by {self.name}: {last_line(errors)}")
         if found := _NOT_RUN.search(errors):
             command = " ".join(getattr(replica.task, "command", ()) or ("of the image",))
             why = found["catatonit"] or found["tini"]
-            return ContainerError(
+            return RunError(
                 Code.INVALID_ARGUMENT, f"{name} couldn't be started: the command {command}: {why}"
             )
         held = f", which is {replica.memory >> 20} MiB here" if replica.memory else ""
         if state.get("OOMKilled"):
-            return ContainerError(
+            return RunError(
                 Code.RESOURCE_EXHAUSTED, f"{name} ran out of memory: it had that of its machine{held}."
             )
         if code == _KILLED and replica.memory:  # some kernels don't report to the engine that memory ran out
             message = (
                 f"{name} was killed by signal 9 (SIGKILL): out of its machine's memory{held}; or by hand."
             )
-            return ContainerError(Code.RESOURCE_EXHAUSTED, message)
+            return RunError(Code.RESOURCE_EXHAUSTED, message)
         return None
 
     def _limits(self, replica: ReplicaSpec) -> Iterator[str]:
@@ -215,7 +205,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
     """Return this machine's engine: Docker if it answers, else Podman.
 
     Raises:
-        ContainerError: No engine works; the message names the missing part.
+        RunError: No engine works; the message names the missing part.
     """
     complaints = []
     for client in clients(environ):
@@ -223,7 +213,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         if isinstance(found, Abilities):
             return Engine(client, found)
         complaints.append(f"{client.program} is here, but says: {found}")
-    raise ContainerError(
+    raise RunError(
         Code.FAILED_PRECONDITION,
         "The job runs in a container, but no container engine works on this machine: "
         + "; ".join(["install Docker or Podman", *complaints]),
@@ -317,7 +307,7 @@ def _env_file(own: Path, names: set[str], variables: Mapping[str, str]) -> Path:
     for name in sorted(names):
         if "\n" in variables[name]:
             message = f"The environment variable {name} can't hold a line break in a container."
-            raise ContainerError(Code.INVALID_ARGUMENT, message)
+            raise RunError(Code.INVALID_ARGUMENT, message)
         lines.append(f"{name}={variables[name]}\n")
     path.write_text("".join(lines), "utf-8")
     path.chmod(0o600)

@@ -29,6 +29,7 @@ from reconciler.training_service.state.run_folder import (
     RUNNING,
     STOPPED,
     Ending,
+    RunError,
     RunFolder,
     RunSpec,
     locked,
@@ -96,10 +97,8 @@ class _Run:
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.environments.prepare import PreparationError
         from reconciler.training_service.environments.venvs import InstallError
         from reconciler.training_service.runner.commands import Commands
-        from reconciler.training_service.runner.containers import ContainerError
         from reconciler.training_service.runner.replicas import Replicas
 
         self._folder.set_phase(PREPARING)
@@ -115,8 +114,8 @@ class _Run:
                 return Replicas(self._spec, self._programs, self._log, commands, collect).run()
             finally:
                 collect()
-        except (PreparationError, ContainerError) as error:
-            return Ending(FAILED, error.code, error.message)
+        except RunError as error:
+            return error.ending
         except HomeError as error:
             return Ending(FAILED, Code.FAILED_PRECONDITION, f"{error.message}; {error.hint}")
         except InstallError as error:

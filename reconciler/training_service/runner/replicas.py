@@ -153,7 +153,7 @@ class Replicas:
             self._log.write(severity, lines, replica)
         except LogFullError:
             size = _size(self._spec.log_limit)
-            self._over_limit = _ended_for(
+            self._over_limit = _limit_ending(
                 f"its log has reached {size}, which is the most that is kept of a run;"
                 f" the replica {replica} printed last"
             )
@@ -173,7 +173,7 @@ class Replicas:
         limit = self._spec.process_limit
         if self._over_limit is None and (count := self._programs.count()) > limit:
             process_tree.take_precedence()  # the runner needs CPU time to end the crowd
-            self._over_limit = _ended_for(f"it had {count} processes at once, and a run may have {limit}")
+            self._over_limit = _limit_ending(f"it had {count} processes at once, and a run may have {limit}")
 
     def _say(self, severity: str, text: str) -> None:
         self._log.write(severity, [text])
@@ -185,7 +185,7 @@ def _code(replica: _Replica) -> int:
     return replica.program.code
 
 
-def _ended_for(why: str) -> Ending:
+def _limit_ending(why: str) -> Ending:
     return Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The job was ended: {why}.")
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from reconciler.training_service.jobs.launch import (
-    Here,
+    Host,
     Refusal,
     demand,
     launch,
@@ -151,7 +151,7 @@ class Work:
         return "trial" if self.trial else "job"
 
 
-class Attempts:
+class RunStarter:
     """Starter and restarter of runs.
 
     Attributes:
@@ -188,8 +188,8 @@ class Attempts:
 
     def refusal(self, job: JobRecord) -> Ending | None:
         """Return the ending of a job that can't run at all; None if it can run."""
-        here = self._here(job, Reservation(ports=(0,) * ports_wanted(job)))
-        spec = launch(job, here)
+        host = self._host(job, Reservation(ports=(0,) * ports_wanted(job)))
+        spec = launch(job, host)
         return Ending(FAILED, spec.code, spec.message) if isinstance(spec, Refusal) else None
 
     def folder(self, work: Work) -> RunFolder | None:
@@ -262,7 +262,7 @@ class Attempts:
         job = work.job
         gpus = demand(job, self._machine).gpus // parallel_trials(job, self._machine)
         reservation = self._reservations.reserve(folder.run_id, ports=ports_wanted(job), gpus=gpus)
-        spec = launch(job, self._here(job, reservation), work.trial)
+        spec = launch(job, self._host(job, reservation), work.trial)
         if isinstance(spec, Refusal):
             return spec
         left = max(0.0, spec.time_limit - self._seconds_run(work))
@@ -291,11 +291,11 @@ class Attempts:
             end = datetime.fromtimestamp(max(times, default=0.0), UTC)
         return datetime.fromisoformat(phase.time), end
 
-    def _here(self, job: JobRecord, reservation: Reservation) -> Here:
+    def _host(self, job: JobRecord, reservation: Reservation) -> Host:
         reserved = tuple(self._store.setting(CLAIMS) or ())
         buckets = self._home / "gcs"
         url = self._storage_url(job)
-        return Here(url, buckets, self._machine, reservation.ports, reservation.gpus, reserved)
+        return Host(url, buckets, self._machine, reservation.ports, reservation.gpus, reserved)
 
     def _after(self, work: Work, runs: Sequence[RunRecord], folder: RunFolder) -> Ending | None:
         ending = folder.ending()

@@ -19,7 +19,7 @@ from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.launch import demand, max_wait, priority
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.scheduler.jobs import Attempts, Reservations, Work
+from reconciler.training_service.scheduler.jobs import Reservations, RunStarter, Work
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
 from reconciler.training_service.scheduler.trials import TuningJobs
 from reconciler.training_service.state.database import DatabaseError
@@ -30,7 +30,7 @@ from reconciler.training_service.tuning.study import is_tuning
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedJob:
     """A queued job; among jobs of the same priority the lowest `id` begins first."""
 
     id: int
@@ -38,7 +38,7 @@ class Waiting:
     demand: Machine
 
 
-def admitted(whole: Machine, held: Iterable[Machine], waiting: Iterable[Waiting]) -> list[int]:
+def jobs_to_begin(whole: Machine, held: Iterable[Machine], waiting: Iterable[QueuedJob]) -> list[int]:
     """Return the ids of the jobs that may begin now, in order.
 
     Args:
@@ -94,17 +94,17 @@ class Supervisor:
         self._machine = machine
         self._home = Home(home.absolute(), checkout)
         self._runners = Runners(self._home)
-        self._attempts = Attempts(
+        self._starter = RunStarter(
             store, home.absolute(), self._runners, Reservations(gpus), machine, storage_url
         )
-        self._tuning = TuningJobs(store, self._attempts, machine)
+        self._tuning = TuningJobs(store, self._starter, machine)
         self._demands: dict[int, Machine] = {}
         self._failures: dict[tuple[int, str], int] = {}
         self._refused = ""
 
     def recover(self) -> None:
         """Take up the jobs of a former supervisor: running, ended or lost."""
-        self._attempts.recover(self._begun())
+        self._starter.recover(self._begun())
         self._follow_begun()
 
     def tick(self) -> bool:
@@ -130,8 +130,8 @@ class Supervisor:
         for job in waiting.values():
             self._isolated(job, self._check_waiting)
         held = [self._demand(job) for job in jobs if job.id not in waiting]
-        asking = [Waiting(job.id, priority(job), self._demand(job)) for job in waiting.values()]
-        chosen = admitted(self._machine, held, asking)
+        asking = [QueuedJob(job.id, priority(job), self._demand(job)) for job in waiting.values()]
+        chosen = jobs_to_begin(self._machine, held, asking)
         for id in chosen if chosen and self._may_use_home() else ():
             self._isolated(waiting[id], self._begin)
         return bool(jobs)
@@ -164,7 +164,7 @@ class Supervisor:
         return not refused
 
     def _begin(self, job: JobRecord) -> None:
-        refusal = self._attempts.refusal(job)
+        refusal = self._starter.refusal(job)
         if refusal is not None:
             self._end(job, refusal)
         elif (begun := self._move(job, JobState.PREPARING)) is not None:
@@ -179,8 +179,8 @@ class Supervisor:
 
     def _step(self, job: JobRecord) -> Ending | None:
         work = Work(job, cancelled=job.error_message if job.state is JobState.CANCELLING else None)
-        ending = self._attempts.step(work)
-        folder = self._attempts.folder(work)
+        ending = self._starter.step(work)
+        folder = self._starter.folder(work)
         if folder is not None:
             take_over_phase(self._store, job, folder)
         return ending

@@ -7,11 +7,11 @@ place. A trial whose run was lost is run again; a trial that has ended is never 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from reconciler.training_service.jobs.launch import parallel_trials
 from reconciler.training_service.jobs.machines import Machine
-from reconciler.training_service.scheduler.jobs import Attempts, Work
+from reconciler.training_service.scheduler.jobs import RunStarter, Work
 from reconciler.training_service.scheduler.recovery import (
     ended_trial,
     take_over_phase,
@@ -31,6 +31,7 @@ _STOPPED_EARLY = "The trial was stopped early."
 _OVER = "The job has ended."
 
 
+@dataclass(eq=False, slots=True)
 class _Progress:
     """Trials of a job in memory; only this process changes them, so the store needn't be read each time.
 
@@ -43,14 +44,13 @@ class _Progress:
         failure: The job's failure, kept from its first appearance: later results of trials don't change it.
     """
 
-    def __init__(self, study: Study, earlier: list[TrialRecord], trials: list[TrialRecord]) -> None:
-        self.study = study
-        self.earlier = earlier
-        self.trials = {trial.number: trial for trial in trials}
-        self.exhausted = False
-        self.file_versions: dict[int, tuple[str, int, int] | None] = {}
-        self.changed = True
-        self.failure: Ending | None = None
+    study: Study
+    earlier: list[TrialRecord]
+    trials: dict[int, TrialRecord]
+    exhausted: bool = False
+    file_versions: dict[int, tuple[str, int, int] | None] = field(default_factory=dict)
+    changed: bool = True
+    failure: Ending | None = None
 
     @property
     def all(self) -> list[TrialRecord]:
@@ -68,9 +68,9 @@ class TuningJobs:
         machine: The capacity of this machine.
     """
 
-    def __init__(self, store: Store, attempts: Attempts, machine: Machine) -> None:
+    def __init__(self, store: Store, starter: RunStarter, machine: Machine) -> None:
         self._store = store
-        self._attempts = attempts
+        self._starter = starter
         self._machine = machine
         self._progress: dict[int, _Progress] = {}
 
@@ -94,7 +94,7 @@ class TuningJobs:
 
     def abandon(self, job: JobRecord) -> bool:
         """Kill all processes of any job, tuning or not; return True once all are dead."""
-        if not self._attempts.abandon(job):
+        if not self._starter.abandon(job):
             return False
         for trial in self._store.trials(job.id):
             if not trial.state.ended:
@@ -111,7 +111,8 @@ class TuningJobs:
         if progress is None:
             study = study_of(job)
             assert study is not None, "only a job with a study has trials"
-            progress = _Progress(study, self._earlier(job, study), self._store.trials(job.id))
+            trials = {trial.number: trial for trial in self._store.trials(job.id)}
+            progress = _Progress(study, self._earlier(job, study), trials)
             self._progress[job.id] = progress
         return progress
 
@@ -141,8 +142,8 @@ class TuningJobs:
         if cancelled is not None and trial.state is not TrialState.STOPPING:
             trial = self._save(progress, replace(trial, state=TrialState.STOPPING))
         work = Work(job, trial, cancelled)
-        ending = self._attempts.step(work)
-        folder = self._attempts.folder(work)
+        ending = self._starter.step(work)
+        folder = self._starter.folder(work)
         updated = trial
         if folder is not None:
             take_over_phase(self._store, job, folder)

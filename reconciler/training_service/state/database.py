@@ -128,16 +128,8 @@ class Database:
         """Run the block in an exclusive transaction: durable after the block, rolled back on an error."""
         with self._lock, self._errors():
             connection = self._opened()
-            # IMMEDIATE takes the write lock at once: what the block reads is still true when it writes.
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                # After some errors SQLite has already rolled back.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
@@ -197,14 +189,22 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 def _migrate(connection: sqlite3.Connection) -> None:
     # One transaction, so that a crash leaves either the old tables or the new ones.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         # Another process may have migrated while this one waited for the lock.
         if int(connection.execute("PRAGMA user_version").fetchone()[0]) < SCHEMA_VERSION:
             for statement in _statements(connection):
                 connection.execute(statement)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    # IMMEDIATE takes the write lock at once: what the block reads is still true when it writes.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
     except BaseException:
+        # After some errors SQLite has already rolled back.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

@@ -105,10 +105,7 @@ class TrialState(StrEnum):
     @property
     def ended(self) -> bool:
         """Return whether the state is final."""
-        return self in ENDED_TRIALS
-
-
-ENDED_TRIALS = frozenset({TrialState.SUCCEEDED, TrialState.FAILED, TrialState.CANCELLED})
+        return self in (TrialState.SUCCEEDED, TrialState.FAILED, TrialState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,76 +61,58 @@ class Phase:
     time: str
 
 
-@dataclass(frozen=True, slots=True)
+class RunError(Exception):
+    """A run can't start, or its failure has a known reason; `code` is the google.rpc.Code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def ending(self) -> Ending:
+        """Return the ending of the run."""
+        return Ending(FAILED, self.code, self.message)
+
+
 class RunFolder:
-    """Paths and protocol of one run's files."""
+    """Paths and protocol of one run's files.
 
-    path: Path
+    Attributes:
+        run_id: The folder's name.
+        service_home: The service's home, shared by all runs.
+        spec: The `RunSpec`, written before any process starts.
+        runner_lock: The lock that the runner alone holds while it lives.
+        lock: The lock that the runner and all processes that inherit its descriptor hold.
+        sessions: The folder of notes on the process sessions that the runner started.
+        log: JSON lines of `t` time, `s` severity, `r` replica (if any), `m` text.
+        measurements: The primary replica's reports, written by `write_measurements`.
+        complaints: The runner's own stderr: empty unless the runner has a bug.
+        packages: The folder of the trainer's package archives and their builds.
+        environment: The folder of the job's own Python environment.
+        work: The folder of working folders, one per replica task name.
+        home: The folder of home folders, one per replica task name; empty at start as in the cloud.
+    """
 
-    @property
-    def run_id(self) -> str:
-        """Return the run's id: the folder's name."""
-        return self.path.name
-
-    @property
-    def service_home(self) -> Path:
-        """Return the service's home, shared by all runs."""
-        return self.path.parent.parent
-
-    @property
-    def spec(self) -> Path:
-        """Return the path of the `RunSpec`, written before any process starts."""
-        return self.path / "run.json"
-
-    @property
-    def runner_lock(self) -> Path:
-        """Return the lock that the runner alone holds while it lives."""
-        return self.path / "runner.lock"
-
-    @property
-    def lock(self) -> Path:
-        """Return the lock that the runner and all processes that inherit its descriptor hold."""
-        return self.path / "lock"
-
-    @property
-    def sessions(self) -> Path:
-        """Return the folder of notes on the process sessions that the runner started."""
-        return self.path / "sessions"
-
-    @property
-    def log(self) -> Path:
-        """Return the log's path: JSON lines of `t` time, `s` severity, `r` replica (if any), `m` text."""
-        return self.path / "log.jsonl"
-
-    @property
-    def measurements(self) -> Path:
-        """Return the path of the primary replica's reports, written by `write_measurements`."""
-        return self.path / "measurements.json"
-
-    @property
-    def complaints(self) -> Path:
-        """Return the path of the runner's own stderr: empty unless the runner has a bug."""
-        return self.path / "runner.err"
-
-    @property
-    def packages(self) -> Path:
-        """Return the folder of the trainer's package archives and their builds."""
-        return self.path / "packages"
-
-    @property
-    def environment(self) -> Path:
-        """Return the folder of the job's own Python environment."""
-        return self.path / "environment"
-
-    @property
-    def work(self) -> Path:
-        """Return the folder of working folders, one per replica task name."""
-        return self.path / "work"
-
-    @property
-    def home(self) -> Path:
-        """Return the folder of home folders, one per replica task name; empty at start as in the cloud."""
-        return self.path / "home"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.service_home = path.parent.parent
+        self.spec = path / "run.json"
+        self.runner_lock = path / "runner.lock"
+        self.lock = path / "lock"
+        self.sessions = path / "sessions"
+        self.log = path / "log.jsonl"
+        self.measurements = path / "measurements.json"
+        self.complaints = path / "runner.err"
+        self.packages = path / "packages"
+        self.environment = path / "environment"
+        self.work = path / "work"
+        self.home = path / "home"
+        self._started = path / "started"
+        self._phase = path / "phase"
+        self._cancel = path / "cancel"
+        self._exit = path / "exit.json"
 
     def claim(self) -> bool:
         """Mark the run as started; return False if another runner has: the caller must not run it then."""
@@ -198,7 +180,7 @@ class RunFolder:
         for path in self._temps():
             if stat.S_IMODE(path.lstat().st_mode) & 0o777 == 0o700:
                 return path
-        return Path(tempfile.mkdtemp(prefix=self._temp_prefix))
+        return Path(tempfile.mkdtemp(prefix=f"reconciler-{self.run_id}-"))
 
     def clean(self) -> None:
         """Remove all files but the record (spec, log, final state); skip files that can't be removed."""
@@ -208,29 +190,9 @@ class RunFolder:
             for path in self._temps():
                 remove(path)
 
-    @property
-    def _started(self) -> Path:
-        return self.path / "started"
-
-    @property
-    def _phase(self) -> Path:
-        return self.path / "phase"
-
-    @property
-    def _cancel(self) -> Path:
-        return self.path / "cancel"
-
-    @property
-    def _exit(self) -> Path:
-        return self.path / "exit.json"
-
-    @property
-    def _temp_prefix(self) -> str:
-        return f"reconciler-{self.run_id}-"
-
     def _temps(self) -> Iterator[Path]:
         # Any user may create a folder of such a name there: only this user's own count.
-        for path in Path(tempfile.gettempdir()).glob(f"{self._temp_prefix}*"):
+        for path in Path(tempfile.gettempdir()).glob(f"reconciler-{self.run_id}-*"):
             with suppress(OSError):
                 found = path.lstat()
                 if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():

@@ -21,15 +21,13 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     Json,
-    Measurement,
     RunRecord,
     TrialRecord,
-    TrialState,
     number_of,
 )
 
-_NAMES = tuple(field.name for field in fields(JobRecord) if field.name != "id")
-_COLUMNS = ", ".join(_NAMES)
+# All statements of this module contain only names of columns and conditions from this module.
+_SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))} FROM jobs"  # noqa: S608
 
 
 class AlreadyExistsError(Exception):
@@ -81,17 +79,15 @@ class Store:
             AlreadyExistsError: The job id is already used in this project and location.
             TooLateError: The deadline has passed; the job was not added.
         """
-        values = _values(job)
-        marks = ", ".join("?" * (len(values) + 1))
-        # The statement contains only column names from this module.
-        statement = f"INSERT INTO jobs (project_number, {_COLUMNS}) VALUES ({marks})"  # noqa: S608
+        values = {"project_number": number_of(job.project), **_row(job)}
+        del values["id"]  # the database counts
         try:
             with self.database.writing() as connection:
                 # Checked inside the transaction: a read that begins after this waits for its end. A client
                 # that finds no job after the deadline may thus submit again without creating a second one.
                 if until is not None and self.clock() >= until:
                     raise TooLateError
-                cursor = connection.execute(statement, (number_of(job.project), *values))
+                cursor = _write(connection, "INSERT INTO jobs", values)
         except sqlite3.IntegrityError as error:
             raise AlreadyExistsError(job.job_id) from error
         return replace(job, id=int(cursor.lastrowid or 0))
@@ -132,10 +128,8 @@ class Store:
         """
         collection, project, location = place
         # The cursor reads rows one by one: most requests need only the first ones.
-        statement = (
-            f"SELECT id, {_COLUMNS} FROM jobs"  # noqa: S608 (names of columns from this module)
-            " WHERE collection = ? AND project_number = ? AND location = ? AND id < ? ORDER BY id DESC"
-        )
+        condition = "WHERE collection = ? AND project_number = ? AND location = ? AND id < ? ORDER BY id DESC"
+        statement = f"{_SELECT} {condition}"
         values = (collection, number_of(project), location, before)
         with self.database.reading() as connection, closing(connection.execute(statement, values)) as rows:
             return list(islice(filter(selects, map(_job, rows)), most))
@@ -143,8 +137,7 @@ class Store:
     def unfinished(self) -> list[JobRecord]:
         """Return the jobs that haven't ended, oldest first."""
         marks = ", ".join("?" * len(UNFINISHED))
-        # The statement contains only column names from this module.
-        statement = f"SELECT id, {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY id"  # noqa: S608
+        statement = f"{_SELECT} WHERE state IN ({marks}) ORDER BY id"
         with self.database.reading() as connection:
             return [_job(row) for row in connection.execute(statement, tuple(sorted(UNFINISHED)))]
 
@@ -170,7 +163,8 @@ class Store:
             # Compared within the transaction, so that two threads can't both make the same change.
             if before is None or before.state not in only_from:
                 return None
-            after = replace(
+            return _update(
+                connection,
                 before,
                 state=to,
                 start_time=before.start_time or (at if to is JobState.RUNNING else ""),
@@ -179,12 +173,6 @@ class Store:
                 error_code=error_code,
                 error_message=error_message,
             )
-            connection.execute(
-                "UPDATE jobs SET state = ?, start_time = ?, end_time = ?, update_time = ?,"
-                " error_code = ?, error_message = ? WHERE id = ?",
-                (after.state, after.start_time, after.end_time, at, error_code, error_message, id),
-            )
-            return after
 
     def set_labels(self, id: int, labels: Mapping[str, str], *, only_etag: str, at: str) -> JobRecord | None:
         """Replace a job's labels; return None unless its etag is `only_etag` (or that is "")."""
@@ -195,12 +183,7 @@ class Store:
             body = {key: value for key, value in before.body.items() if key != "labels"}
             if labels:
                 body["labels"] = dict(labels)
-            after = replace(before, body=body, etag=new_etag(), update_time=at)
-            connection.execute(
-                "UPDATE jobs SET body = ?, etag = ?, update_time = ? WHERE id = ?",
-                (json.dumps(body), after.etag, at, id),
-            )
-            return after
+            return _update(connection, before, body=body, etag=new_etag(), update_time=at)
 
     def delete(self, id: int) -> None:
         """Delete a job and its runs."""
@@ -214,10 +197,7 @@ class Store:
                 "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE job = ?", (id,)
             ).fetchone()
             run = RunRecord(f"{id}-{row[0]}-{secrets.token_hex(4)}", id, int(row[0]), trial)
-            connection.execute(
-                "INSERT INTO runs (run_id, job, number, trial) VALUES (?, ?, ?, ?)",
-                (run.run_id, id, run.number, trial),
-            )
+            _write(connection, "INSERT INTO runs", _row(run))
             return run
 
     def runs(self, id: int, trial: int | None = None) -> list[RunRecord]:
@@ -226,7 +206,7 @@ class Store:
             rows = connection.execute(
                 "SELECT * FROM runs WHERE job = ? AND trial = coalesce(?, trial) ORDER BY number", (id, trial)
             ).fetchall()
-        return [RunRecord(row["run_id"], row["job"], row["number"], row["trial"]) for row in rows]
+        return [RunRecord(**dict(row)) for row in rows]
 
     def add_trial(
         self, id: int, parameters: Mapping[str, float | int | str], *, after: int = 0
@@ -237,13 +217,13 @@ class Store:
                 "SELECT coalesce(max(number), ?) + 1 FROM trials WHERE job = ?", (after, id)
             ).fetchone()
             trial = TrialRecord(id, int(row[0]), dict(parameters), create_time=self.now())
-            _write_trial(connection, trial)
+            _write(connection, "REPLACE INTO trials", _row(trial))
             return trial
 
     def save_trial(self, trial: TrialRecord) -> None:
         """Write a trial's present values."""
         with self.database.writing() as connection:
-            _write_trial(connection, trial)
+            _write(connection, "REPLACE INTO trials", _row(trial))
 
     def trials(self, id: int) -> list[TrialRecord]:
         """Return the job's trials in order of their numbers."""
@@ -279,57 +259,51 @@ def new_etag() -> str:
     return base64.b64encode(secrets.token_bytes(9)).decode()
 
 
-def _write_trial(connection: sqlite3.Connection, trial: TrialRecord) -> None:
-    connection.execute(
-        "REPLACE INTO trials (job, number, parameters, state, create_time, start_time, end_time,"
-        " measurements, final, stopped_early, message) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            trial.job,
-            trial.number,
-            json.dumps(dict(trial.parameters)),
-            trial.state,
-            trial.create_time,
-            trial.start_time,
-            trial.end_time,
-            json.dumps([asdict(each) for each in trial.measurements]),
-            json.dumps(asdict(trial.final) if trial.final else None),
-            trial.stopped_early,
-            trial.message,
-        ),
-    )
+def _row(record: JobRecord | RunRecord | TrialRecord) -> dict[str, object]:
+    """Return the record's columns; values that SQLite doesn't have are JSON."""
+    return {name: _column(value) for name, value in asdict(record).items()}
+
+
+def _column(value: object) -> object:
+    return value if isinstance(value, str | int) else json.dumps(value)
+
+
+def _write(connection: sqlite3.Connection, statement: str, row: Mapping[str, object]) -> sqlite3.Cursor:
+    """Insert or replace a row; `statement` is the part before the names of the columns."""
+    marks = ", ".join("?" * len(row))
+    return connection.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+
+
+def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> JobRecord:
+    """Change a job in the database; return it with the changes."""
+    names = ", ".join(f"{name} = ?" for name in changes)
+    values = (*map(_column, changes.values()), job.id)
+    # The statement contains only column names from this module.
+    connection.execute(f"UPDATE jobs SET {names} WHERE id = ?", values)  # noqa: S608
+    return replace(job, **changes)
 
 
 def _trial(row: sqlite3.Row) -> TrialRecord:
-    final = json.loads(row["final"])
-    return TrialRecord(
-        job=row["job"],
-        number=row["number"],
-        parameters=json.loads(row["parameters"]),
-        create_time=row["create_time"],
-        state=TrialState(row["state"]),
-        start_time=row["start_time"],
-        end_time=row["end_time"],
-        measurements=tuple(Measurement(**each) for each in json.loads(row["measurements"])),
-        final=Measurement(**final) if final else None,
-        stopped_early=bool(row["stopped_early"]),
-        message=row["message"],
-    )
+    decoded = {name: json.loads(row[name]) for name in ("parameters", "measurements", "final")}
+    # SQLite has no booleans.
+    values = {**dict(row), **decoded, "stopped_early": bool(row["stopped_early"])}
+    return msgspec.convert(values, TrialRecord)
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
-    # The statement contains only column names and conditions from this module.
-    row = connection.execute(f"SELECT id, {_COLUMNS} FROM jobs {condition}", values).fetchone()  # noqa: S608
+    row = connection.execute(f"{_SELECT} {condition}", values).fetchone()
     return None if row is None else _job(row)
 
 
 def _job(row: sqlite3.Row) -> JobRecord:
-    values = dict(row)
-    values |= {
-        "state": JobState(row["state"]),
-        "body": _json(row["body"]),
-        "images": _json(row["images"]),
-    }
-    return JobRecord(**values)
+    return JobRecord(
+        **{
+            **dict(row),
+            "state": JobState(row["state"]),
+            "body": _json(row["body"]),
+            "images": _json(row["images"]),
+        }
+    )
 
 
 def _json(text: str) -> Json:
@@ -337,8 +311,3 @@ def _json(text: str) -> Json:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return json.loads(text)  # msgspec refuses an unpaired surrogate
-
-
-def _values(job: JobRecord) -> tuple[object, ...]:
-    encoded = {"body": json.dumps(job.body), "images": json.dumps(dict(job.images)), "state": str(job.state)}
-    return tuple(encoded.get(name, getattr(job, name)) for name in _NAMES)

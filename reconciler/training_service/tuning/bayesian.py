@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
@@ -72,9 +67,9 @@ def _suggested_point(trial: optuna.Trial, parameters: Sequence[Parameter], above
 
 
 def _frozen(study: Study, trial: TrialRecord) -> FrozenTrial:
-    params: dict[str, int | float | str] = {}
-    distributions: dict[str, BaseDistribution] = {}
-    _encode(study.parameters, trial.parameters, "", params, distributions)
+    placed = list(_placed(study.parameters, trial.parameters, ""))
+    params = {name: _encoded(parameter, value) for name, parameter, value in placed}
+    distributions = {name: _distribution(parameter) for name, parameter, _ in placed}
     # A failed trial counts as running, and so as bad: the search should avoid points at which trainers fail.
     state, values = OptunaState.RUNNING, None
     if trial.state is TrialState.SUCCEEDED and trial.final:
@@ -83,19 +78,16 @@ def _frozen(study: Study, trial: TrialRecord) -> FrozenTrial:
     return create_trial(state=state, values=values, params=params, distributions=distributions)
 
 
-def _encode(
-    parameters: Sequence[Parameter],
-    point: Mapping[str, Value],
-    above: str,
-    params: dict[str, int | float | str],
-    distributions: dict[str, BaseDistribution],
-) -> None:
+def _placed(
+    parameters: Sequence[Parameter], point: Mapping[str, Value], above: str
+) -> Iterator[tuple[str, Parameter, Value]]:
+    """Yield the active parameters of a point, each with Optuna's name for it and its value."""
     for index, parameter in enumerate(parameters):
         name, value = _name(above, index), point[parameter.name]
-        params[name], distributions[name] = _encoded(parameter, value), _distribution(parameter)
+        yield name, parameter, value
         for number, (child, parent_values) in enumerate(parameter.children):
             if value in parent_values:
-                _encode((child,), point, f"{name}.{number}", params, distributions)
+                yield from _placed((child,), point, f"{name}.{number}")
 
 
 def _name(above: str, index: int) -> str:

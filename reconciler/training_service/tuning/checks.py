@@ -10,40 +10,34 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 
+from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.state.records import Json
 
 Mistake = tuple[str, str]
+"""The path of a field, and the description of the mistake."""
 Message = Mapping[str, Json]
 
-_NOT_SET = "Required field is not set."
+NOT_SET = "Required field is not set."
 _NULL = "Must not contain a NUL character: it becomes a word of a command line."
 _MAX_VALUES = 1000
 _CLOSEST = 1e-10  # discrete values that are closer count as equal
 
-_VALUE_SPECS = {
-    "doubleValueSpec": "double_value_spec",
-    "integerValueSpec": "integer_value_spec",
-    "categoricalValueSpec": "categorical_value_spec",
-    "discreteValueSpec": "discrete_value_spec",
-}
+_VALUE_SPECS = ("doubleValueSpec", "integerValueSpec", "categoricalValueSpec", "discreteValueSpec")
 _CONDITIONS = {
-    "parentIntValues": ("integerValueSpec", "parent_int_values"),
-    "parentDiscreteValues": ("discreteValueSpec", "parent_discrete_values"),
-    "parentCategoricalValues": ("categoricalValueSpec", "parent_categorical_values"),
+    "parentIntValues": "integerValueSpec",
+    "parentDiscreteValues": "discreteValueSpec",
+    "parentCategoricalValues": "categoricalValueSpec",
 }
 _STOPPING = ("decayCurveStoppingSpec", "medianAutomatedStoppingSpec", "convexAutomatedStoppingSpec")
-_TIMES = {
-    "minimumRuntimeConstraint": "minimum_runtime_constraint",
-    "maximumRuntimeConstraint": "maximum_runtime_constraint",
-    "maxDurationNoProgress": "max_duration_no_progress",
-}
+_TIMES = ("minimumRuntimeConstraint", "maximumRuntimeConstraint", "maxDurationNoProgress")
+_COUNTS = ("maxTrials", "maxParallelTrials", "maxFailedTrials")
 
 
 def study_spec(spec: Message, path: str) -> Iterator[Mistake]:
     """Yield the mistakes in `HyperparameterTuningJob.studySpec`."""
     for name in ("metrics", "parameters"):
         if not spec.get(name):
-            yield f"{path}.{name}", _NOT_SET
+            yield f"{path}.{name}", NOT_SET
     yield from _metrics(spec.get("metrics", []), f"{path}.metrics")
     parameters = spec.get("parameters", [])
     grid = spec.get("algorithm") == "GRID_SEARCH"
@@ -63,10 +57,10 @@ def not_carried_out(spec: Message, path: str) -> Iterator[Mistake]:
                 "The embedded service doesn't know safe search.",
             )
     config = spec.get("studyStoppingConfig", {})
-    for name, field in _TIMES.items():
+    for name in _TIMES:
         if name in config:
             yield (
-                f"{path}.study_stopping_config.{field}",
+                f"{path}.study_stopping_config.{snake(name)}",
                 "The embedded service stops a study by the number of its trials, not by time.",
             )
 
@@ -75,10 +69,10 @@ def hyperparameters(spec: Message, path: str) -> Iterator[Mistake]:
     """Yield the mistakes in `TrainingInput.hyperparameters` of ml."""
     params = spec.get("params", [])
     if not params:
-        yield f"{path}.params", _NOT_SET
-    for name, field in _COUNTS.items():
+        yield f"{path}.params", NOT_SET
+    for name in _COUNTS:
         if spec.get(name, 0) < 0:
-            yield f"{path}.{field}", "Must not be negative."
+            yield f"{path}.{snake(name)}", "Must not be negative."
     grid = spec.get("algorithm") == "GRID_SEARCH"
     seen: set[str] = set()
     for index, param in enumerate(params):
@@ -111,7 +105,7 @@ def _metrics(metrics: Sequence[Message], path: str) -> Iterator[Mistake]:
         below, name = f"{path}[{index}]", metric.get("metricId", "")
         yield from _named(name, f"{below}.metric_id")
         if not metric.get("goal"):
-            yield f"{below}.goal", _NOT_SET
+            yield f"{below}.goal", NOT_SET
         if name and name in seen:
             yield f"{below}.metric_id", f"The metric id {name} is used twice."
         seen.add(name)
@@ -119,7 +113,7 @@ def _metrics(metrics: Sequence[Message], path: str) -> Iterator[Mistake]:
 
 def _named(name: str, path: str) -> Iterator[Mistake]:
     if not name:
-        yield path, _NOT_SET
+        yield path, NOT_SET
     elif any(char.isspace() for char in name):
         yield path, "Must not contain whitespaces."
     elif "\0" in name:
@@ -130,10 +124,10 @@ def _parameter(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
     yield from _named(spec.get("parameterId", ""), f"{path}.parameter_id")
     given = [name for name in _VALUE_SPECS if name in spec]
     if len(given) != 1:
-        specs = ", ".join(_VALUE_SPECS.values())
+        specs = ", ".join(map(snake, _VALUE_SPECS))
         yield f"{path}.parameter_value_spec", f"Exactly one of {specs} must be set."
         return
-    kind, below = given[0], f"{path}.{_VALUE_SPECS[given[0]]}"
+    kind, below = given[0], f"{path}.{snake(given[0])}"
     values = spec[kind]
     positive = spec.get("scaleType") in _POSITIVE
     if kind in ("doubleValueSpec", "integerValueSpec"):
@@ -151,15 +145,15 @@ def _parameter(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
 
 def _condition(child: Message, kind: str, parent: Message, path: str) -> Iterator[Mistake]:
     given = [name for name in _CONDITIONS if name in child]
-    if len(given) != 1 or _CONDITIONS[given[0]][0] != kind:
-        fitting = [field for parent_kind, field in _CONDITIONS.values() if parent_kind == kind]
-        text = f"Exactly {fitting[0]} must be set." if fitting else "A double can't be a condition."
+    if len(given) != 1 or _CONDITIONS[given[0]] != kind:
+        fitting = [name for name, parent_kind in _CONDITIONS.items() if parent_kind == kind]
+        text = f"Exactly {snake(fitting[0])} must be set." if fitting else "A double can't be a condition."
         yield f"{path}.parent_value_condition", text
         return
     listed = child[given[0]].get("values", [])
-    below = f"{path}.{_CONDITIONS[given[0]][1]}.values"
+    below = f"{path}.{snake(given[0])}.values"
     if not listed:
-        yield below, _NOT_SET
+        yield below, NOT_SET
     for value in listed:
         if not _is_value_of(value, kind, parent):
             yield below, f"The parent parameter doesn't have the value {value}."
@@ -176,7 +170,7 @@ def _is_value_of(value: Json, kind: str, parent: Message) -> bool:
 
 def _param(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
     if not spec.get("parameterName"):
-        yield f"{path}.parameter_name", _NOT_SET
+        yield f"{path}.parameter_name", NOT_SET
     elif "\0" in spec["parameterName"]:
         yield f"{path}.parameter_name", _NULL
     positive = spec.get("scaleType") in _POSITIVE
@@ -193,13 +187,13 @@ def _param(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
             found = spec.get("discreteValues", [])
             yield from _listed(found, f"{path}.discrete_values", positive, "discreteValueSpec")
         case _:
-            yield f"{path}.type", _NOT_SET
+            yield f"{path}.type", NOT_SET
 
 
 def _whole(spec: Message, path: str) -> Iterator[Mistake]:
-    for name, field in (("minValue", "min_value"), ("maxValue", "max_value")):
+    for name in ("minValue", "maxValue"):
         if not float(spec.get(name, 0)).is_integer():
-            yield f"{path}.{field}", "The bounds of an INTEGER parameter must be integers."
+            yield f"{path}.{snake(name)}", "The bounds of an INTEGER parameter must be integers."
 
 
 def _range(spec: Message, path: str, positive: bool) -> Iterator[Mistake]:
@@ -218,7 +212,7 @@ def _range(spec: Message, path: str, positive: bool) -> Iterator[Mistake]:
 
 def _listed(values: Sequence[Json], path: str, positive: bool, kind: str) -> Iterator[Mistake]:
     if not values:
-        yield path, _NOT_SET
+        yield path, NOT_SET
     elif kind == "discreteValueSpec":
         yield from _numbers([number(each) for each in values], path, positive)
     elif len(set(values)) < len(values):
@@ -276,8 +270,3 @@ def _names(parameter: Message) -> frozenset[str]:
 _POSITIVE = ("UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE")
 _NOT_POSITIVE = "With a logarithmic scale all values must be greater than zero."
 _NO_GRID = "With GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE."
-_COUNTS = {
-    "maxTrials": "max_trials",
-    "maxParallelTrials": "max_parallel_trials",
-    "maxFailedTrials": "max_failed_trials",
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from reconciler.training_service.state.records import (
     Code,
@@ -19,15 +19,8 @@ from reconciler.training_service.tuning.study import Study, StudyError, as_argum
 # The limit for jobs without their own: if as many trials fail before one succeeds, others would fail too.
 _HOPELESS = 3
 
-_VERTEX: Mapping[TrialState, str] = {
-    TrialState.QUEUED: "REQUESTED",
-    TrialState.PREPARING: "ACTIVE",
-    TrialState.RUNNING: "ACTIVE",
-    TrialState.STOPPING: "STOPPING",
-    TrialState.SUCCEEDED: "SUCCEEDED",
-    TrialState.FAILED: "INFEASIBLE",
-    TrialState.CANCELLED: "INFEASIBLE",
-}
+# The states that Vertex AI names otherwise; unsuccessful trials are INFEASIBLE there.
+_VERTEX = {TrialState.QUEUED: "REQUESTED", TrialState.PREPARING: "ACTIVE", TrialState.RUNNING: "ACTIVE"}
 
 
 def vertex_trials(job: JobRecord, trials: Sequence[TrialRecord]) -> list[JsonObject]:
@@ -136,7 +129,7 @@ def _vertex_trial(study: Study, trial: TrialRecord) -> JsonObject:
     ordered = {(each.step, each.elapsed): each for each in trial.measurements}
     resource: JsonObject = {
         "id": str(trial.number),
-        "state": "INFEASIBLE" if infeasible else _VERTEX[trial.state],
+        "state": "INFEASIBLE" if infeasible else _VERTEX.get(trial.state, str(trial.state)),
         "parameters": [{"parameterId": name, "value": value} for name, value in trial.parameters.items()],
         "finalMeasurement": _vertex_measurement(trial.final) if trial.final and not infeasible else None,
         "measurements": [_vertex_measurement(ordered[place]) for place in sorted(ordered)],

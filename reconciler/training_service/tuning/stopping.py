@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import fmean, median
+from statistics import StatisticsError, fmean, linear_regression, median
 
 from reconciler.training_service.state.records import TrialRecord, TrialState
 from reconciler.training_service.tuning.search import is_enough
@@ -104,12 +104,11 @@ class _Fit:
 def _fit(own: _Curve, decay: float) -> _Fit:
     """Return the least-squares fit for one decay."""
     places = [math.pow(place, -decay) for place in own.places]
-    x, y = fmean(places), fmean(own.merits)
-    spread = math.fsum((place - x) ** 2 for place in places)
-    if spread == 0:
-        return _Fit(y, 0.0, decay)
-    b = math.fsum((p - x) * (m - y) for p, m in zip(places, own.merits, strict=True)) / spread
-    return _Fit(y - b * x, b, decay)
+    try:
+        slope, intercept = linear_regression(places, own.merits)
+    except StatisticsError:  # the places are so large that their powers are equal
+        return _Fit(fmean(own.merits), 0.0, decay)
+    return _Fit(intercept, slope, decay)
 
 
 def _error(fit: _Fit, own: _Curve) -> float:

@@ -25,12 +25,12 @@ DEFAULT_TAG = "training/hptuning/metric"
 
 
 class Kind(StrEnum):
-    """Type of a parameter's values."""
+    """Type of a parameter's values: AI Platform's names, and Vertex AI's fields as values."""
 
-    DOUBLE = "double"
-    INTEGER = "integer"
-    CATEGORICAL = "categorical"
-    DISCRETE = "discrete"
+    DOUBLE = "doubleValueSpec"
+    INTEGER = "integerValueSpec"
+    CATEGORICAL = "categoricalValueSpec"
+    DISCRETE = "discreteValueSpec"
 
 
 class Scale(StrEnum):
@@ -138,7 +138,6 @@ class Study:
     """Search of a tuning job.
 
     Attributes:
-        parallel: The number of parallel trials.
         max_failed: The number of failed trials that fails the job; None if the service decides.
         best_measurement: True if a trial's best measurement counts, rather than its last.
         seed: The random seed, constant for a job: a restart of the service doesn't change the search.
@@ -151,7 +150,6 @@ class Study:
     metrics: tuple[Metric, ...]
     algorithm: Algorithm
     max_trials: int
-    parallel: int
     max_failed: int | None
     stopping: Median | DecayCurve | Convex | None
     best_measurement: bool
@@ -288,7 +286,6 @@ def _vertex(job: JobRecord) -> Study:
         metrics=tuple(Metric(each["metricId"], each.get("goal") != "MINIMIZE") for each in spec["metrics"]),
         algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
         max_trials=max(1, job.body.get("maxTrialCount", 1)),
-        parallel=max(1, job.body.get("parallelTrialCount", 1)),
         max_failed=job.body.get("maxFailedTrialCount") or None,
         stopping=_stopping(spec),
         best_measurement=spec.get("measurementSelectionType") == "BEST_MEASUREMENT",
@@ -306,7 +303,6 @@ def _ml(job: JobRecord) -> Study:
         metrics=(Metric(tag, spec.get("goal") != "MINIMIZE"),),
         algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
         max_trials=spec.get("maxTrials") or 1,
-        parallel=spec.get("maxParallelTrials") or 1,
         max_failed=spec.get("maxFailedTrials") or None,
         stopping=Median() if spec.get("enableTrialEarlyStopping") else None,
         best_measurement=False,
@@ -316,8 +312,8 @@ def _ml(job: JobRecord) -> Study:
 
 
 def _parameter(spec: Mapping[str, Json]) -> Parameter:
-    kind = next(kind for name, kind in _KINDS.items() if name in spec)
-    found = next(spec[name] for name in _KINDS if name in spec)
+    kind = next(kind for kind in Kind if kind in spec)
+    found = spec[kind]
     low, high = (checks.number(found.get(name, 0)) for name in ("minValue", "maxValue"))
     values = _values(kind, found.get("values", ()))
     return Parameter(
@@ -399,17 +395,5 @@ def _seed(job: JobRecord) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-_KINDS: Mapping[str, Kind] = {
-    "doubleValueSpec": Kind.DOUBLE,
-    "integerValueSpec": Kind.INTEGER,
-    "categoricalValueSpec": Kind.CATEGORICAL,
-    "discreteValueSpec": Kind.DISCRETE,
-}
-_SCALES: Mapping[str, Scale] = {
-    "UNIT_LOG_SCALE": Scale.LOG,
-    "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG,
-}
-_ALGORITHMS: Mapping[str, Algorithm] = {
-    "GRID_SEARCH": Algorithm.GRID,
-    "RANDOM_SEARCH": Algorithm.RANDOM,
-}
+_SCALES = {"UNIT_LOG_SCALE": Scale.LOG, "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG}
+_ALGORITHMS = {"GRID_SEARCH": Algorithm.GRID, "RANDOM_SEARCH": Algorithm.RANDOM}

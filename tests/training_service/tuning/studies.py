@@ -33,7 +33,6 @@ def study(*parameters: Parameter, **more: Any) -> Study:
         "metrics": (Metric("accuracy", maximize=True),),
         "algorithm": Algorithm.DEFAULT,
         "max_trials": 10,
-        "parallel": 1,
         "max_failed": None,
         "stopping": None,
         "best_measurement": False,

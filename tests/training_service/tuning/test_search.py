@@ -264,7 +264,7 @@ from reconciler.training_service.tuning import search
 from reconciler.training_service.tuning import stopping
 from reconciler.training_service.tuning import study
 found = study.Study((study.Parameter("n", study.Kind.INTEGER, 1, 3),), (study.Metric("m", True),),
-    study.Algorithm.GRID, 3, 1, None, None, False, 1)
+    study.Algorithm.GRID, 3, None, None, False, 1)
 assert search.suggest(found, []) == {"n": 1}
 import reconciler.cli, reconciler.training_service.application
 sys.exit(bool({"optuna", "numpy"} & sys.modules.keys()))

@@ -80,7 +80,7 @@ def test_a_study_of_vertex_ai_is_read() -> None:
         Parameter("layers", Kind.INTEGER, 1, 9007199254740993, children=((batch, (2, 3)),)),
     )
     assert study.metrics == (Metric("loss", maximize=False), Metric("auc", maximize=True))
-    assert (study.max_trials, study.parallel, study.max_failed) == (9, 3, None)
+    assert (study.max_trials, study.max_failed) == (9, None)
     assert (study.algorithm, study.stopping, study.best_measurement) == (Algorithm.DEFAULT, None, False)
     assert (study.resumes, study.stopping_config, study.metric_needed) == ("", None, True)
 
@@ -162,7 +162,7 @@ def test_a_study_of_ai_platform_is_read() -> None:
         Parameter("batch", Kind.DISCRETE, values=(16, 32)),
     )
     assert study.metrics == (Metric("val loss", maximize=False),)
-    assert (study.max_trials, study.parallel, study.max_failed) == (7, 2, 3)
+    assert (study.max_trials, study.max_failed) == (7, 3)
     assert (study.algorithm, study.stopping, study.resumes) == (Algorithm.RANDOM, Median(), "tuned_0")
     assert isinstance(study.parameters[1].low, int)
 
@@ -172,7 +172,7 @@ def test_ai_platforms_defaults() -> None:
     study = study_of(ml_job({"params": [param]}))
     assert study
     assert study.metrics == (Metric("training/hptuning/metric", maximize=True),)
-    assert (study.max_trials, study.parallel, study.max_failed) == (1, 1, None)
+    assert (study.max_trials, study.max_failed) == (1, None)
     assert (study.stopping, study.metric_needed, study.parameters[0].low) == (None, False, 0)
 
 
