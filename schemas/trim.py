@@ -35,7 +35,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "objects": ("get", "insert", "list", "delete", "patch", "copy", "rewrite", "move", "compose"),
     },
-    "logging.v2": {"entries": ("list",)},
+    "logging.v2": {"entries": ("list", "write")},
     "iamcredentials.v1": {"projects.serviceAccounts": ("generateAccessToken",)},
 }
 """The methods that are kept: document, resource path, names."""

@@ -53,6 +53,7 @@ _log = logging.getLogger(__name__)
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
 _JOB_URL = re.compile(r"/jobs/([A-Za-z0-9_-]{1,64})(/.*)")
 _ADMIN = "/_service/"
+_WRITE_LOGS = "/v2/entries:write"
 
 T = TypeVar("T")
 
@@ -284,9 +285,10 @@ class Gate:
         job = self._job(secret)  # again: the job may have ended while the body arrived
         if metadata_server.is_asked(inner):
             return metadata_server.answer(inner, job.project)
-        if not inner.path.startswith(STORAGE_PATHS):
+        if not inner.path.startswith((*STORAGE_PATHS, _WRITE_LOGS)):
             raise not_found("Method not found.")
-        return self._application.handle(inner, job_access(job.body, self._store.setting(CLAIMS) or ()))
+        access = job_access(job.body, self._store.setting(CLAIMS) or (), job.project)
+        return self._application.handle(inner, access)
 
     def _job(self, secret: str) -> JobRecord:
         job = self._store.of_secret(secret)

@@ -71,6 +71,8 @@ def walk_through(service: Service) -> dict[str, Answer]:
         "/v1/projects/-/serviceAccounts/me@example.com:generateAccessToken", {"scope": ["s"]}
     )
     body = {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="census_1"'}
+    entry = {"logName": "projects/demo/logs/python", "resource": {"type": "global"}, "textPayload": "text"}
+    answers["logging.entries.write"] = service.post("/v2/entries:write", {"entries": [entry]})
     answers["logging.entries.list"] = service.post("/v2/entries:list", body)
     return answers
 

@@ -175,6 +175,17 @@ def _numbered(names: str) -> dict[int, str]:
 
 
 NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
+    ("LogEntry", "severity"): {
+        0: "DEFAULT",
+        100: "DEBUG",
+        200: "INFO",
+        300: "NOTICE",
+        400: "WARNING",
+        500: "ERROR",
+        600: "CRITICAL",
+        700: "ALERT",
+        800: "EMERGENCY",
+    },
     (_V1 + "MachineSpec", "acceleratorType"): _numbered(
         "ACCELERATOR_TYPE_UNSPECIFIED NVIDIA_TESLA_K80 NVIDIA_TESLA_P100 NVIDIA_TESLA_V100 NVIDIA_TESLA_P4"
         " NVIDIA_TESLA_T4 TPU_V2 TPU_V3 NVIDIA_TESLA_A100 NVIDIA_A100_80GB TPU_V4_POD NVIDIA_L4"

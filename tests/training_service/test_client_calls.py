@@ -1,4 +1,4 @@
-"""Other people's clients of Cloud Storage, against the service: each call that docs/clients.md lists."""
+"""Other people's clients, against the service: each call that docs/clients.md lists."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from served import TOKEN, Service
 from reconciler.training_service.jobs.metadata_server import variables
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
-# What gcsfs and pyarrow need beside the packages that the tests have anyway.
+# What these clients need beside the packages that the tests have anyway.
 PACKAGES = {
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "decorator", "frozenlist", "fsspec", "gcsfs"),
     *("google_auth_oauthlib", "multidict", "oauthlib", "propcache", "pyarrow", "requests_oauthlib", "yarl"),
+    *("google_cloud_appengine_logging", "google_cloud_audit_log", "google_cloud_logging"),
 }
 
 
@@ -200,6 +201,7 @@ def script(service: Service, tmp_path: Path, wheelhouse: Path) -> Script:
     def run(text: str) -> list[str]:
         (tmp_path / "script.py").write_text(f"tried = []\n{text}\nimport json\nprint(json.dumps(tried))\n")
         env = {**os.environ, **variables(url), "PYTHONPATH": str(packages), "GOOGLE_CLOUD_PROJECT": "demo"}
+        env |= {"URL": service.url, "TOKEN": TOKEN}
         done = subprocess.run(
             [sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True
         )
@@ -299,3 +301,47 @@ tried += ["copy_file", "move", "delete_file", "delete_dir", "delete_dir_contents
 
 def test_every_call_of_pyarrow(script: Script) -> None:
     assert script(PYARROW) == documented("pyarrow")
+
+
+LOGGING = """
+import logging, os
+import google.cloud.logging
+from google.auth.credentials import AnonymousCredentials
+from google.oauth2.credentials import Credentials
+
+def client(url, credentials):
+    options = {"api_endpoint": url}
+    return google.cloud.logging.Client(
+        project="my-project", credentials=credentials, client_options=options, _use_grpc=False
+    )
+
+own = client(os.environ["STORAGE_EMULATOR_HOST"], AnonymousCredentials())
+logger = own.logger("steps")
+logger.log_text("text", severity="WARNING")
+logger.log_struct({"message": "struct", "epoch": 3}, labels={"k": "v"})
+with logger.batch() as batch:
+    batch.log_text("first of batch")
+    batch.log_text("second of batch")
+own.setup_logging()
+logging.getLogger().warning("by %s", "logging")
+logging.getLogger().handlers[0].transport.worker.stop()
+tried += ["log_text", "log_struct", "batch", "setup_logging"]
+
+everything = client(os.environ["URL"], Credentials(os.environ["TOKEN"]))
+def listed(filter_, **more):
+    since = 'timestamp>="2000-01-01T00:00:00Z" '  # otherwise the client asks for one day
+    return [entry.payload for entry in everything.list_entries(filter_=since + filter_, **more)]
+named = 'logName="projects/my-project/logs/steps"'
+about_client, *found = listed(named, page_size=2)
+assert "logging.googleapis.com/diagnostic" in about_client
+assert found[0] == "text" and found[1]["message"] == "struct", found
+assert found[2:] == ["first of batch", "second of batch"]
+assert listed(named, order_by="timestamp desc")[-2:] == ["text", about_client]
+assert listed('logName="projects/my-project/logs/python"') == ["by logging"]
+assert len(listed("")) == 6 and listed("severity>=ERROR") == []
+tried += ["list_entries"]
+"""
+
+
+def test_every_call_of_google_cloud_logging(script: Script) -> None:
+    assert script(LOGGING) == documented("google-cloud-logging")
