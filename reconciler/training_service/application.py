@@ -64,6 +64,43 @@ _FIELDS = {
     "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
     "GoogleCloudMlV1__Job": "job",
 }
+_MODELS = (
+    "Models are files here: a job writes its model to a bucket, in AIP_MODEL_DIR or its job-dir. Load them to"
+    " predict."
+)
+# What to use instead of methods that this service lacks, by the beginning of their ids, the longest first.
+_INSTEAD = {
+    **dict.fromkeys(
+        (
+            "aiplatform.projects.locations.batchPredictionJobs",
+            "aiplatform.projects.locations.deploymentResourcePools",
+            "aiplatform.projects.locations.endpoints",
+            "aiplatform.projects.locations.models",
+            "ml.projects.locations",
+            "ml.projects.models",
+            "ml.projects.predict",
+            "ml.projects.explain",
+        ),
+        _MODELS,
+    ),
+    "aiplatform.projects.locations.customJobs.operations": "Its methods answer at once, without operations.",
+    "aiplatform.projects.locations.datasets": "Data are files here, in a bucket that the job names.",
+    "aiplatform.projects.locations.pipelineJobs": "Create a customJob for each training step.",
+    "aiplatform.projects.locations.schedules": "Create a customJob when it is to run, from cron for example.",
+    "aiplatform.projects.locations.studies": "Create a hyperparameterTuningJob: it runs the study's trials.",
+    "aiplatform.projects.locations.tensorboards": "Open a job's logs with `reconciler tensorboard NAME`.",
+    "aiplatform.projects.locations.trainingPipelines": (
+        "Create a customJob with the pipeline's workerPoolSpecs, or a hyperparameterTuningJob."
+    ),
+    "aiplatform.": "It serves customJobs and hyperparameterTuningJobs: use Google's for others.",
+    "ml.": "It serves projects.jobs: use the jobs' own fields.",
+    "storage.buckets.": "A bucket's fields are those that it was created with.",
+    "storage.objects.update": "Use storage.objects.patch.",
+    "storage.folders.": "Buckets are flat here: insert the object NAME/ to make a folder.",
+    "storage.": "It keeps buckets, objects and the IAM policies of buckets, and limits nobody by them.",
+    "logging.": "It serves entries.list and entries.write.",
+    "iamcredentials.": "It serves generateAccessToken.",
+}
 # Errors of the disk or of a limit, which are reported as UNAVAILABLE, so that clients may try again.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
@@ -101,14 +138,20 @@ class Application:
     def _answer(self, request: Request, access: Access) -> Response:
         found = discovery.match(request.method, request.path)
         if found is None:
-            raise not_found("Method not found.")
-        handler = self._handlers.get(found.method.id)
-        if handler is None:
-            raise ApiError("UNIMPLEMENTED", f"This service doesn't serve {found.method.id}.")
+            raise _no_such_method(request)
+        handler = self._handlers[found.method.id]
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
         answer = handler(_call(request, found, access))
         return answer if isinstance(answer, Response) else _json_answer(request, answer)
+
+
+def _no_such_method(request: Request) -> ApiError:
+    method = discovery.unserved(request.method, request.path)
+    if not method:
+        return not_found("Method not found.")
+    instead = next(text for begin, text in _INSTEAD.items() if method.startswith(begin))
+    return ApiError("UNIMPLEMENTED", f"This service doesn't serve {method}. {instead}")
 
 
 def reply_to(request: Request, answer: Callable[[], T]) -> T | Response:

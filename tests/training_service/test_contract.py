@@ -15,6 +15,7 @@ import pytest
 from bodies import ML, VERTEX, custom_job, ml_job, tuning_job
 from served import Answer, Service
 
+from reconciler.training_service import application
 from reconciler.training_service.http import discovery
 from reconciler.training_service.http.message import Request, Response, json_response
 
@@ -81,6 +82,38 @@ def test_every_method_of_the_documents_is_served(service: Service) -> None:
     answers = walk_through(service)
     assert {name: answer.status for name, answer in answers.items() if answer.status not in (200, 204)} == {}
     assert set(answers) == set(served()) == service.methods
+
+
+UNSERVED = {
+    f"POST {VERTEX}/trainingPipelines": "Create a customJob",
+    f"GET {VERTEX}/models": "Models are files here",
+    f"POST {VERTEX}/endpoints/1:predict": "Models are files here",
+    f"POST {VERTEX}/batchPredictionJobs": "Models are files here",
+    f"GET {VERTEX}/customJobs/1/operations": "without operations",
+    f"GET {VERTEX}/notebookRuntimes": "use Google's for others",
+    f"POST {ML.removesuffix('/jobs')}/models": "Models are files here",
+    f"GET {ML.removesuffix('/jobs')}:getConfig": "serves projects.jobs",
+    "PATCH /storage/v1/b/bucket": "created with",
+    "PUT /storage/v1/b/bucket/o/a": "Use storage.objects.patch",
+    "GET /storage/v1/b/bucket/o/a/acl": "limits nobody",
+    "GET /v2/projects/demo/logs": "entries.list",
+    "POST /v1/projects/-/serviceAccounts/me@example.com:signBlob": "generateAccessToken",
+}
+
+
+@pytest.mark.parametrize(("call", "instead"), UNSERVED.items())
+def test_method_that_the_service_lacks_is_not_implemented(service: Service, call: str, instead: str) -> None:
+    verb, path = call.split()
+    answer = service.call(verb, path, {} if verb != "GET" else None)
+    assert (answer.status, answer.json["error"]["status"]) == (501, "UNIMPLEMENTED")
+    assert instead in answer.error
+
+
+def test_every_method_of_the_apis_has_an_answer_for_what_to_use_instead(service: Service) -> None:
+    assert service.get("/v1/projects/demo/nothing").status == 404
+    lacking = {method for methods in discovery._all_methods().values() for _, method in methods} - {*served()}
+    assert len(lacking) > 1000
+    assert [method for method in lacking if not method.startswith(tuple(application._INSTEAD))] == []
 
 
 EXAMPLES = {

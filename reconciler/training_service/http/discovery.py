@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -114,6 +115,33 @@ def match(verb: str, path: str) -> Match | None:
             parts = {key: _decoded(value) for key, value in found.groupdict().items()}
             return Match(route.method, route.form, parts)
     return None
+
+
+def unserved(verb: str, path: str) -> str:
+    """Return the id of the method of Google's APIs that a path leads to, also if this service lacks it.
+
+    The installed client's documents are read when a request first asks for such a method: they take 0.1 s.
+    """
+    for template, method in _all_methods().get((verb, path.count("/")), ()):
+        if _pattern(template).fullmatch(path):
+            return method
+    return ""
+
+
+@cache
+def _all_methods() -> Mapping[tuple[str, int], Sequence[tuple[str, str]]]:
+    client = find_spec("googleapiclient")
+    folders = [Path(each) for each in client.submodule_search_locations or ()] if client else []
+    found: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for name in DOCUMENTS:
+        for path in (folder / "discovery_cache" / "documents" / f"{name}.json" for folder in folders):
+            whole = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"resources": {}}
+            for method in _methods(whole["resources"]):
+                template = f"/{whole['servicePath']}{method.get('flatPath') or method['path']}"
+                found.setdefault((method["httpMethod"], template.count("/")), []).append(
+                    (template, method["id"])
+                )
+    return found
 
 
 def _decoded(part: str) -> str:
