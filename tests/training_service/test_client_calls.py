@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 import trainers
@@ -20,16 +19,11 @@ from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 from served import TOKEN, Service
+from unpacked import unpack
 
 from reconciler.training_service.jobs.metadata_server import variables
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
-# What these clients need beside the packages that the tests have anyway.
-PACKAGES = {
-    *("aiohappyeyeballs", "aiohttp", "aiosignal", "decorator", "frozenlist", "fsspec", "gcsfs"),
-    *("google_auth_oauthlib", "multidict", "oauthlib", "propcache", "pyarrow", "requests_oauthlib", "yarl"),
-    *("google_cloud_appengine_logging", "google_cloud_audit_log", "google_cloud_logging"),
-}
 
 
 def documented(client: str) -> list[str]:
@@ -188,10 +182,7 @@ Script = Callable[[str], list[str]]
 @pytest.fixture
 def script(service: Service, tmp_path: Path, wheelhouse: Path) -> Script:
     """Runs a script as a job's trainer would, with the job's variables; returns the calls that it tried."""
-    packages = tmp_path / "packages"
-    for wheel in wheelhouse.glob("*.whl"):
-        if wheel.name.partition("-")[0] in PACKAGES:
-            ZipFile(wheel).extractall(packages)
+    packages = unpack(wheelhouse, tmp_path / "packages")
     job = service.store.add_job(
         trainers.custom_job(spec={"baseOutputDirectory": {"outputUriPrefix": "gs://out/x"}})
     )

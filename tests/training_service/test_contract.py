@@ -46,6 +46,8 @@ def walk_through(service: Service) -> dict[str, Answer]:
     answers["ml.projects.jobs.cancel"] = service.post(ML + "/census_1:cancel")
     answers["storage.buckets.insert"] = service.post("/storage/v1/b?project=p", {"name": "bucket"})
     answers["storage.buckets.get"] = service.get("/storage/v1/b/bucket")
+    answers["storage.buckets.getStorageLayout"] = service.get("/storage/v1/b/bucket/storageLayout")
+    answers["storage.managedFolders.list"] = service.get("/storage/v1/b/bucket/managedFolders")
     answers["storage.buckets.list"] = service.get("/storage/v1/b?project=p")
     answers["storage.objects.insert"] = service.call(
         "POST", f"/upload{OBJECT}?uploadType=media&name=a", b"data"

@@ -54,9 +54,11 @@ class StorageApi:
             "storage.buckets.insert": self._insert_bucket,
             "storage.buckets.list": self._list_buckets,
             "storage.buckets.delete": self._delete_bucket,
+            "storage.buckets.getStorageLayout": self._layout,
             "storage.buckets.getIamPolicy": self._get_policy,
             "storage.buckets.setIamPolicy": self._set_policy,
             "storage.buckets.testIamPermissions": self._test_permissions,
+            "storage.managedFolders.list": self._list_managed_folders,
             "storage.objects.get": self._get,
             "storage.objects.insert": self._insert,
             "storage.objects.list": self._list,
@@ -103,6 +105,22 @@ class StorageApi:
     def _delete_bucket(self, call: Call) -> Response:
         self._objects.delete_bucket(_bucket(call), lambda found: _check_metageneration(call, found))
         return Response(204)
+
+    def _layout(self, call: Call) -> JsonObject:
+        found = bucket_resource(self._objects.bucket(_bucket(call)), call.request.base)
+        flat = {"hierarchicalNamespace": {"enabled": False}}
+        return {
+            "kind": "storage#storageLayout",
+            "bucket": found["name"],
+            "location": found["location"],
+            **flat,
+        }
+
+    def _list_managed_folders(self, call: Call) -> JsonObject:
+        self._objects.bucket(_bucket(call))
+        return {
+            "kind": "storage#managedFolders"
+        }  # there are none; gcloud lists them before it deletes a bucket
 
     def _get_policy(self, call: Call) -> JsonObject:
         policy = policy_resource(self._objects.bucket(_bucket(call)))
