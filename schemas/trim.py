@@ -24,10 +24,20 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch")},
     "storage.v1": {
-        "buckets": ("get", "insert", "list"),
-        "objects": ("get", "insert", "list", "delete", "patch", "copy", "rewrite", "move"),
+        "buckets": (
+            "get",
+            "insert",
+            "list",
+            "delete",
+            "getIamPolicy",
+            "setIamPolicy",
+            "testIamPermissions",
+            "getStorageLayout",
+        ),
+        "managedFolders": ("list",),
+        "objects": ("get", "insert", "list", "delete", "patch", "copy", "rewrite", "move", "compose"),
     },
-    "logging.v2": {"entries": ("list",)},
+    "logging.v2": {"entries": ("list", "write")},
     "iamcredentials.v1": {"projects.serviceAccounts": ("generateAccessToken",)},
 }
 """The methods that are kept: document, resource path, names."""

@@ -126,7 +126,7 @@ def test_every_command_refuses_the_committed_home_and_reads_nothing_in_it(
             assert not {name for name in done.opened if name.startswith(str(home) + "/")}, command
 
 
-STARTS_SERVICE = ("cancel", "init", "report", "resolve", "serve")
+STARTS_SERVICE = ("cancel", "env", "init", "report", "resolve", "serve")
 """The commands that may start the training service, beside those that train."""
 
 

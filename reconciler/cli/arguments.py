@@ -252,8 +252,15 @@ def _init(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _env(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("shell", "json", "python"), default="shell", help="the form of the lines (shell)"
+    )
+
+
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="end the service that runs")
+    parser.add_argument("--port", type=_port, metavar="PORT", help="the port to serve at (any free one)")
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
@@ -322,6 +329,12 @@ _COMMANDS = (
         _init,
     ),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
+    _Spec(
+        "env",
+        "print what other clients need to use the embedded training service",
+        'eval "$(reconciler env)"',
+        _env,
+    ),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
     _Spec(
         "trust",

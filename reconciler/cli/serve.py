@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
         prepare_home(home, os.environ)
-        command = service_command(home, stay=True)
+        command = service_command(home, stay=True, port=arguments.port)
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
     with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
         ran = service.stop()

@@ -54,7 +54,7 @@ _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 10.0
-_SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY"
+_SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|EMULATOR"
 _STATE = (ADDRESS, "state.db", "state.db-wal")  # a running service changes at least one of these files
 
 
@@ -63,6 +63,12 @@ def contents_of(home: Path) -> Contents:
     from reconciler.training_service import contents
 
     return contents.contents_of(home)
+
+
+def address_of(home: Path) -> tuple[str, str] | None:
+    """Return the URL and the token of a home's service; None if none runs."""
+    address = read_address(home)
+    return None if address is None else (address.url, address.token)
 
 
 def folder_of(home: Path, uri: str) -> Path | None:
@@ -331,10 +337,12 @@ def _signature(file: Path) -> object:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def service_command(home: Home, *, stay: bool) -> list[str]:
+def service_command(home: Home, *, stay: bool, port: int | None = None) -> list[str]:
     """Return the command that runs the service; `stay` keeps it running while it is idle."""
     # -P: don't import modules from the working directory.
     command = [sys.executable, "-P", "-m", "reconciler.training_service", "--home", str(home.path)]
     if home.checkout is not None:
         command += ["--checkout", str(home.checkout)]
+    if port is not None:
+        command += ["--port", str(port)]
     return [*command, "--stay"] if stay else command

@@ -53,6 +53,7 @@ _log = logging.getLogger(__name__)
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
 _JOB_URL = re.compile(r"/jobs/([A-Za-z0-9_-]{1,64})(/.*)")
 _ADMIN = "/_service/"
+_WRITE_LOGS = "/v2/entries:write"
 
 T = TypeVar("T")
 
@@ -62,6 +63,43 @@ _FIELDS = {
     "GoogleCloudAiplatformV1CustomJob": "custom_job",
     "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
     "GoogleCloudMlV1__Job": "job",
+}
+_MODELS = (
+    "Models are files here: a job writes its model to a bucket, in AIP_MODEL_DIR or its job-dir. Load them to"
+    " predict."
+)
+# What to use instead of methods that this service lacks, by the beginning of their ids, the longest first.
+_INSTEAD = {
+    **dict.fromkeys(
+        (
+            "aiplatform.projects.locations.batchPredictionJobs",
+            "aiplatform.projects.locations.deploymentResourcePools",
+            "aiplatform.projects.locations.endpoints",
+            "aiplatform.projects.locations.models",
+            "ml.projects.locations",
+            "ml.projects.models",
+            "ml.projects.predict",
+            "ml.projects.explain",
+        ),
+        _MODELS,
+    ),
+    "aiplatform.projects.locations.customJobs.operations": "Its methods answer at once, without operations.",
+    "aiplatform.projects.locations.datasets": "Data are files here, in a bucket that the job names.",
+    "aiplatform.projects.locations.pipelineJobs": "Create a customJob for each training step.",
+    "aiplatform.projects.locations.schedules": "Create a customJob when it is to run, from cron for example.",
+    "aiplatform.projects.locations.studies": "Create a hyperparameterTuningJob: it runs the study's trials.",
+    "aiplatform.projects.locations.tensorboards": "Open a job's logs with `reconciler tensorboard NAME`.",
+    "aiplatform.projects.locations.trainingPipelines": (
+        "Create a customJob with the pipeline's workerPoolSpecs, or a hyperparameterTuningJob."
+    ),
+    "aiplatform.": "It serves customJobs and hyperparameterTuningJobs: use Google's for others.",
+    "ml.": "It serves projects.jobs: use the jobs' own fields.",
+    "storage.buckets.": "A bucket's fields are those that it was created with.",
+    "storage.objects.update": "Use storage.objects.patch.",
+    "storage.folders.": "Buckets are flat here: insert the object NAME/ to make a folder.",
+    "storage.": "It keeps buckets, objects and the IAM policies of buckets, and limits nobody by them.",
+    "logging.": "It serves entries.list and entries.write.",
+    "iamcredentials.": "It serves generateAccessToken.",
 }
 # Errors of the disk or of a limit, which are reported as UNAVAILABLE, so that clients may try again.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -100,14 +138,20 @@ class Application:
     def _answer(self, request: Request, access: Access) -> Response:
         found = discovery.match(request.method, request.path)
         if found is None:
-            raise not_found("Method not found.")
-        handler = self._handlers.get(found.method.id)
-        if handler is None:
-            raise ApiError("UNIMPLEMENTED", f"This service doesn't serve {found.method.id}.")
+            raise _no_such_method(request)
+        handler = self._handlers[found.method.id]
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
         answer = handler(_call(request, found, access))
         return answer if isinstance(answer, Response) else _json_answer(request, answer)
+
+
+def _no_such_method(request: Request) -> ApiError:
+    method = discovery.unserved(request.method, request.path)
+    if not method:
+        return not_found("Method not found.")
+    instead = next(text for begin, text in _INSTEAD.items() if method.startswith(begin))
+    return ApiError("UNIMPLEMENTED", f"This service doesn't serve {method}. {instead}")
 
 
 def reply_to(request: Request, answer: Callable[[], T]) -> T | Response:
@@ -273,7 +317,8 @@ class Gate:
 
     def _of_job(self, head: Request, secret: str) -> Responder:
         _check_sender(head)
-        self._job(secret)
+        if not same(secret, self._token):
+            self._job(secret)
         return self._answer_job
 
     def _answer_job(self, request: Request) -> Response:
@@ -281,12 +326,19 @@ class Gate:
         return reply_to(inner, lambda: self._answer_inner(inner, secret))
 
     def _answer_inner(self, inner: Request, secret: str) -> Response:
+        if same(secret, self._token):  # the user's own client of an emulator, which sends no token
+            return self._answer_storage(inner, EVERYTHING)
         job = self._job(secret)  # again: the job may have ended while the body arrived
         if metadata_server.is_asked(inner):
             return metadata_server.answer(inner, job.project)
-        if not inner.path.startswith(STORAGE_PATHS) and not discovery.is_media(inner.method, inner.path):
+        access = job_access(job.body, self._store.setting(CLAIMS) or (), job.project)
+        return self._answer_storage(inner, access)
+
+    def _answer_storage(self, inner: Request, access: Access) -> Response:
+        is_served = inner.path.startswith((*STORAGE_PATHS, _WRITE_LOGS))
+        if not is_served and not discovery.is_media(inner.method, inner.path):
             raise not_found("Method not found.")
-        return self._application.handle(inner, job_access(job.body, self._store.setting(CLAIMS) or ()))
+        return self._application.handle(inner, access)
 
     def _job(self, secret: str) -> JobRecord:
         job = self._store.of_secret(secret)

@@ -39,15 +39,24 @@ _log = logging.getLogger(__name__)
 
 
 def serve(
-    home: Path, *, checkout: Path | None = None, stay: bool = False, idle_seconds: float = IDLE_SECONDS
+    home: Path,
+    *,
+    checkout: Path | None = None,
+    stay: bool = False,
+    idle_seconds: float = IDLE_SECONDS,
+    port: int = 0,
 ) -> int:
     """Serve the home until no work is left, a request or signal ends the service, or the home is gone.
 
     The jobs go on after the service's end, but end with their home. No job begins while a home in a checkout
     may be another person's.
 
+    Args:
+        port: The only port to serve at; 0 for any.
+
     Returns:
-        The exit code: 0 also if another process serves the home already; 1 if the state can't be read.
+        The exit code: 0 also if another process serves the home already; 1 if the state can't be read, or the
+        port is in use.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _lock(home)
@@ -56,7 +65,7 @@ def serve(
         return 0
     _log_to(home / address.LOG)
     try:
-        service = _Service(home, checkout, lock)
+        service = _Service(home, checkout, lock, port)
         # Before the address is written: a reader of the address may end the service at once.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, service.on_signal)
@@ -88,7 +97,7 @@ def _read_address(home: Path) -> Address | None:
 class _Service:
     """Parts of a running service, held together by one loop in the main thread."""
 
-    def __init__(self, home: Path, checkout: Path | None, lock: HomeLock) -> None:
+    def __init__(self, home: Path, checkout: Path | None, lock: HomeLock, port: int) -> None:
         self._home = home
         self._lock = lock
         self._wake = threading.Event()
@@ -103,7 +112,12 @@ class _Service:
         # thread's write.
         self._gate_store = Store(database.open_file(home / "state.db"))
         gate = Gate(application, Admin(self._store, self.stop), self._gate_store, token)
-        self._server = Server(gate.admit, self._activity, self._former_port())
+        former = self._former_port()
+        if port and former not in (0, port):
+            raise OSError(f"jobs that haven't ended use the port {former}")
+        self._server = Server(gate.admit, self._activity, port or former)
+        if port and self._server.port != port:
+            raise OSError(f"another program uses the port {port}")
         self._address = Address(os.getpid(), self._server.url, token, __version__)
         self._supervisor = Supervisor(
             self._store,

@@ -42,6 +42,7 @@ GITHUB = {
 COMMANDS = (
     "apply",
     "cancel census",
+    "env",
     "init",
     "init --claims",
     "logs census",

@@ -15,6 +15,7 @@ import pytest
 from bodies import ML, VERTEX, custom_job, ml_job, tuning_job
 from served import Answer, Service
 
+from reconciler.training_service import application
 from reconciler.training_service.http import discovery
 from reconciler.training_service.http.message import Request, Response, json_response
 
@@ -45,6 +46,8 @@ def walk_through(service: Service) -> dict[str, Answer]:
     answers["ml.projects.jobs.cancel"] = service.post(ML + "/census_1:cancel")
     answers["storage.buckets.insert"] = service.post("/storage/v1/b?project=p", {"name": "bucket"})
     answers["storage.buckets.get"] = service.get("/storage/v1/b/bucket")
+    answers["storage.buckets.getStorageLayout"] = service.get("/storage/v1/b/bucket/storageLayout")
+    answers["storage.managedFolders.list"] = service.get("/storage/v1/b/bucket/managedFolders")
     answers["storage.buckets.list"] = service.get("/storage/v1/b?project=p")
     answers["storage.objects.insert"] = service.call(
         "POST", f"/upload{OBJECT}?uploadType=media&name=a", b"data"
@@ -55,11 +58,24 @@ def walk_through(service: Service) -> dict[str, Answer]:
     answers["storage.objects.copy"] = service.post(f"{OBJECT}/a/copyTo/b/bucket/o/b")
     answers["storage.objects.rewrite"] = service.post(f"{OBJECT}/a/rewriteTo/b/bucket/o/c")
     answers["storage.objects.move"] = service.post(f"{OBJECT}/a/moveTo/o/d")
+    answers["storage.objects.compose"] = service.post(
+        f"{OBJECT}/e/compose", {"sourceObjects": [{"name": "b"}]}
+    )
     answers["storage.objects.delete"] = service.call("DELETE", f"{OBJECT}/d")
+    answers["storage.buckets.getIamPolicy"] = service.get("/storage/v1/b/bucket/iam")
+    policy = {"bindings": [{"role": "roles/viewer", "members": ["allUsers"]}]}
+    answers["storage.buckets.setIamPolicy"] = service.call("PUT", "/storage/v1/b/bucket/iam", policy)
+    answers["storage.buckets.testIamPermissions"] = service.get(
+        "/storage/v1/b/bucket/iam/testPermissions?permissions=storage.objects.get"
+    )
+    service.post("/storage/v1/b?project=p", {"name": "emptied"})
+    answers["storage.buckets.delete"] = service.call("DELETE", "/storage/v1/b/emptied")
     answers["iamcredentials.projects.serviceAccounts.generateAccessToken"] = service.post(
         "/v1/projects/-/serviceAccounts/me@example.com:generateAccessToken", {"scope": ["s"]}
     )
     body = {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="census_1"'}
+    entry = {"logName": "projects/demo/logs/python", "resource": {"type": "global"}, "textPayload": "text"}
+    answers["logging.entries.write"] = service.post("/v2/entries:write", {"entries": [entry]})
     answers["logging.entries.list"] = service.post("/v2/entries:list", body)
     return answers
 
@@ -68,6 +84,38 @@ def test_every_method_of_the_documents_is_served(service: Service) -> None:
     answers = walk_through(service)
     assert {name: answer.status for name, answer in answers.items() if answer.status not in (200, 204)} == {}
     assert set(answers) == set(served()) == service.methods
+
+
+UNSERVED = {
+    f"POST {VERTEX}/trainingPipelines": "Create a customJob",
+    f"GET {VERTEX}/models": "Models are files here",
+    f"POST {VERTEX}/endpoints/1:predict": "Models are files here",
+    f"POST {VERTEX}/batchPredictionJobs": "Models are files here",
+    f"GET {VERTEX}/customJobs/1/operations": "without operations",
+    f"GET {VERTEX}/notebookRuntimes": "use Google's for others",
+    f"POST {ML.removesuffix('/jobs')}/models": "Models are files here",
+    f"GET {ML.removesuffix('/jobs')}:getConfig": "serves projects.jobs",
+    "PATCH /storage/v1/b/bucket": "created with",
+    "PUT /storage/v1/b/bucket/o/a": "Use storage.objects.patch",
+    "GET /storage/v1/b/bucket/o/a/acl": "limits nobody",
+    "GET /v2/projects/demo/logs": "entries.list",
+    "POST /v1/projects/-/serviceAccounts/me@example.com:signBlob": "generateAccessToken",
+}
+
+
+@pytest.mark.parametrize(("call", "instead"), UNSERVED.items())
+def test_method_that_the_service_lacks_is_not_implemented(service: Service, call: str, instead: str) -> None:
+    verb, path = call.split()
+    answer = service.call(verb, path, {} if verb != "GET" else None)
+    assert (answer.status, answer.json["error"]["status"]) == (501, "UNIMPLEMENTED")
+    assert instead in answer.error
+
+
+def test_every_method_of_the_apis_has_an_answer_for_what_to_use_instead(service: Service) -> None:
+    assert service.get("/v1/projects/demo/nothing").status == 404
+    lacking = {method for methods in discovery._all_methods().values() for _, method in methods} - {*served()}
+    assert len(lacking) > 1000
+    assert [method for method in lacking if not method.startswith(tuple(application._INSTEAD))] == []
 
 
 EXAMPLES = {

@@ -56,6 +56,30 @@ def holds(found: Filter, item: dict[str, str]) -> bool:
             return any(holds(term, item) for term in terms)
 
 
+@pytest.mark.parametrize("text", ['a=("x" OR y)', '(a="x" OR a=y)'])
+def test_field_is_compared_with_several_values(text: str) -> None:
+    assert filters.parse(text) == Or((Restriction(("a",), "=", "x"), Restriction(("a",), "=", "y")))
+
+
+@pytest.mark.parametrize("text", ['a=("x" AND "y")', 'a=("x"', "a=()", 'a!=("x" OR "y")', "a=(x OR)"])
+def test_list_of_values_has_only_values(text: str) -> None:
+    with pytest.raises(ApiError, match="can't read it"):
+        filters.parse(text)
+
+
+@given(FILTERS, ITEMS)
+def test_selected_item_has_a_possible_value(found: Filter, item: dict[str, str]) -> None:
+    values = filters.possible_values(found, ("a",))
+    assert not holds(found, item) or values is None or item["a"] in values
+
+
+def test_possible_values_are_those_of_every_alternative() -> None:
+    assert filters.possible_values(filters.parse('a=("x" OR "y") AND (a="y" OR b=1)'), ("a",)) == {"x", "y"}
+    assert filters.possible_values(filters.parse('a=("x" OR "y") AND a="y"'), ("a",)) == {"y"}
+    assert filters.possible_values(filters.parse('a="x" OR b="y"'), ("a",)) is None
+    assert filters.possible_values(filters.parse('NOT a="x"'), ("a",)) is None
+
+
 def field(path: tuple[str, ...]) -> filters.Field[dict[str, str]]:
     return filters.text_field(lambda item: item[".".join(path)], "=", "!=", ":")
 

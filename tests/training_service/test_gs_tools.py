@@ -224,3 +224,20 @@ def test_stat_tells_whether_an_object_is_there(shell: Shell) -> None:
     assert shell.fails("gsutil -q stat gs://out/x/b.txt") == ""
     assert "gs://out/x/a.txt:" in shell.out("gsutil stat 'gs://out/x/*'")
     assert "only works with object URLs" in shell.fails("gsutil stat gs://out")
+
+
+def test_folder_objects_are_copied_as_folders(shell: Shell) -> None:
+    url = shell.env["STORAGE_EMULATOR_HOST"]
+    client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})
+    for name in ("d/", "d/x", "d/e/"):
+        client.bucket("out").blob(name).upload_from_string(b"")
+    shell.out(
+        "gsutil cp -r gs://out/d . && gcloud storage cp -r gs://out/d new && gsutil rsync -r gs://out mirror"
+    )
+    for folder in ("d", "new", "mirror/d"):
+        assert [path.name for path in sorted((shell.work / folder).iterdir())] == ["e", "x"]
+        assert (shell.work / folder / "e").is_dir()
+    shell.out("gsutil mv gs://out/d gs://out/m")
+    assert shell.objects() == {"m/", "m/x", "m/e/"}
+    shell.out("gsutil rm -r gs://out/m")
+    assert shell.objects() == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import Service
 
-from reconciler.training_service.state.records import JobRecord
+from reconciler.training_service.state.records import JobRecord, number_of
 from reconciler.training_service.state.run_folder import run_folder
 
 
@@ -342,9 +343,6 @@ def test_a_job_that_isnt_there_or_hasnt_begun_has_no_entries(service: Service, j
     "body",
     [
         {},
-        {"resourceNames": ["projects/demo"]},
-        {"resourceNames": ["projects/demo"], "filter": "severity=INFO"},
-        {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="1" OR severity=INFO'},
         {"resourceNames": [], "filter": 'resource.labels.job_id="1"'},
         {"resourceNames": ["folders/1"], "filter": 'resource.labels.job_id="1"'},
         {"resourceNames": ["projects/demo"], "filter": 'resource.labels.job_id="1" severity=LOUD'},
@@ -356,6 +354,120 @@ def test_a_job_that_isnt_there_or_hasnt_begun_has_no_entries(service: Service, j
 def test_what_cannot_be_answered_is_refused(service: Service, body: dict[str, Any]) -> None:
     answer = service.post("/v2/entries:list", body)
     assert (answer.status, answer.json["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def listed(service: Service, filter_: str = "", project: str = "demo", **body: Any) -> list[str]:
+    asked = {"resourceNames": [f"projects/{project}"], "filter": filter_, **body}
+    found, token = [], ""
+    while True:
+        answer = service.post("/v2/entries:list", {**asked, "pageToken": token})
+        assert answer.status == 200, answer.content
+        found += texts(answer.json)
+        token = answer.json.get("nextPageToken", "")
+        if not token:
+            return found
+
+
+def test_entries_of_several_jobs_are_merged_by_time(service: Service) -> None:
+    jobs = []
+    for number in range(3):
+        service.post(ML, ml_job(f"job_{number}"))
+        jobs.append(service.store.unfinished()[-1])
+        logged = (line(second, f"{number} at {second}") for second in range(number, 9, 3))
+        run_log(service, jobs[-1]).write_text("".join(logged))
+    run_log(service, jobs[0], 1).write_text(line(4, "trial", severity="WARNING"))
+    every = [f"{second % 3} at {second}" for second in range(9)]
+    found = listed(service, pageSize=2)
+    assert found == [*every[:4], "trial", *every[4:]]
+    assert listed(service, orderBy="timestamp desc", pageSize=3) == found[::-1]
+    some = 'resource.labels.job_id=("job_0" OR "job_2")'
+    assert listed(service, f"{some} AND severity=INFO") == [text for text in every if text[0] != "1"]
+    either = 'resource.labels.job_id="job_1" OR severity=WARNING'
+    assert listed(service, either) == ["1 at 1", "trial", "1 at 4", "1 at 7"]
+    assert listed(service, f'timestamp>="{time(6)}"', pageSize=1) == every[6:]
+    assert listed(service, 'labels."ml.googleapis.com/trial_id"="1"') == ["trial"]
+    assert listed(service, project="other") == []
+
+
+def write(service: Service, *entries: dict[str, Any], **more: Any) -> Any:
+    return service.post("/v2/entries:write", {"entries": entries, **more})
+
+
+LOG = {
+    "logName": "projects/demo/logs/python",
+    "resource": {"type": "global", "labels": {"project_id": "demo"}},
+}
+
+
+def test_written_entries_are_listed_among_those_of_jobs(service: Service, job: JobRecord) -> None:
+    now = service.clock.now.strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    run_log(service, job).write_text(line(0, "job's first") + line(12_000, "job's last"))
+    first = {"jsonPayload": {"message": "written", "epoch": 3}, "severity": "ERROR", "insertId": "one"}
+    answer = write(service, first, {"textPayload": "plain", "labels": {"k": "v"}}, labels={"k": "w"}, **LOG)
+    assert answer.json == {}
+    assert listed(service) == ["job's first", "written", "plain", "job's last"]
+    assert listed(service, f'resource.labels.job_id="{job.job_id}"') == ["job's first", "job's last"]
+    assert listed(service, 'resource.type="global" AND severity>=ERROR') == ["written"]
+    assert listed(service, 'labels.k="v"') == ["plain"]
+    assert listed(service, 'logName="projects/demo/logs/python"', orderBy="timestamp desc") == [
+        "plain",
+        "written",
+    ]
+    body = {"resourceNames": ["projects/demo"], "filter": 'insertId="one"'}
+    (entry,) = service.post("/v2/entries:list", body).json["entries"]
+    assert entry == {**LOG, **first, "labels": {"k": "w"}, "timestamp": now, "receiveTimestamp": now}
+
+
+def test_written_entries_stay_in_the_order_of_their_times(service: Service) -> None:
+    for seconds, text in ((30, "second"), (-5, "first"), (10**6, "future"), (40, "later")):
+        at = datetime.fromtimestamp(service.clock.now.timestamp() - 100 + seconds, UTC)
+        write(service, {"textPayload": text, "timestamp": at.isoformat().replace("+00:00", "Z")}, **LOG)
+    assert sorted(listed(service)) == ["first", "future", "later", "second"]
+    since = service.clock.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert listed(service, f'timestamp>="{since}"') == ["future"]
+    assert listed(service, f'timestamp<"{since}"') == ["second", "first", "later"]
+
+
+def test_many_written_entries_are_found_by_their_time(service: Service) -> None:
+    for number in range(200):
+        write(service, *({"textPayload": f"{number}.{part}"} for part in range(5)), **LOG)
+        service.clock.advance(1)
+    since = time(3 * 3600 + 4 * 60 + 5 + 198)
+    assert listed(service, f'timestamp>="{since}"', pageSize=3) == [
+        f"{number}.{part}" for number in (198, 199) for part in range(5)
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"logName": ""},
+        {"logName": "projects/demo/python"},
+        {"logName": "projects/../logs/python"},
+        {"logName": "folders/1/logs/python"},
+        {"resource": {}},
+        {"severity": "LOUD"},
+        {"timestamp": "yesterday"},
+        {"textPayload": "x" * 300_000},
+    ],
+)
+def test_entry_that_cannot_be_stored_is_refused(service: Service, entry: dict[str, Any]) -> None:
+    good = {**LOG, "textPayload": "good"}
+    assert write(service, good, {**good, **entry}).status == 400
+    assert listed(service) == []
+    assert write(service, good, dryRun=True).json == {}
+    assert listed(service) == []
+
+
+def test_job_writes_only_its_own_projects_log(service: Service, job: JobRecord) -> None:
+    url = f"/jobs/{job.gcs_secret}/v2/entries:write"
+    entry = {"textPayload": "from the job", "resource": {"type": "global"}}
+    sent = {"entries": [{**entry, "logName": "projects/demo/logs/python"}]}
+    assert service.call("POST", url, sent, token="").status == 200
+    assert listed(service, project=number_of("demo")) == listed(service) == ["from the job"]
+    sent = {"entries": [{**entry, "logName": "projects/other/logs/python"}]}
+    assert service.call("POST", url, sent, token="").status == 403
+    assert service.call("POST", url.replace("write", "list"), {}, token="").status == 404
 
 
 def test_a_size_or_token_of_a_wrong_kind_is_refused(service: Service, job: JobRecord) -> None:

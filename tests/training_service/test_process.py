@@ -212,10 +212,12 @@ def test_the_command_can_tell_it_to_stay_and_where_its_checkout_is() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "reconciler.training_service.__main__.serve",
-            lambda home, checkout, stay: given.append((home, checkout, stay)) or 0,
+            lambda home, **options: given.append((home, *options.values())) or 0,
         )
-        assert main(["--home", "x"]) == main(["--home", "x", "--checkout", "y", "--stay"]) == 0
-    assert given == [(Path("x"), None, False), (Path("x"), Path("y"), True)]
+        assert (
+            main(["--home", "x"]) == main(["--home", "x", "--checkout", "y", "--stay", "--port", "8090"]) == 0
+        )
+    assert given == [(Path("x"), None, False, 0), (Path("x"), Path("y"), True, 8090)]
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
@@ -313,3 +315,14 @@ def test_jobs_go_on_when_the_service_is_stopped_and_end_with_their_home(processe
     shutil.rmtree(processes.home, ignore_errors=True)
     process.communicate(timeout=PATIENCE)
     until(lambda: not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_service_is_served_at_the_port_that_was_asked_for(processes: Processes) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        refused = processes.start(command(processes.home, "--port", port))
+        assert f"another program uses the port {port}" in refused.communicate()[1]
+        assert refused.returncode == 1
+    served = processes.served(processes.start(command(processes.home, "--port", port)))
+    assert served.url == f"http://127.0.0.1:{port}"

@@ -114,6 +114,8 @@ def test_no_bucket_has_such_a_name(service: Service, body: dict[str, Any]) -> No
 def test_what_a_bucket_cannot_do_here_is_refused(service: Service) -> None:
     answer = service.post("/storage/v1/b?project=demo", {"name": "other", "versioning": {"enabled": True}})
     assert answer.error == "INVALID_ARGUMENT: This service keeps no versioning of a bucket."
+    body = {"name": "other", "defaultEventBasedHold": False}
+    assert service.post("/storage/v1/b?project=demo", body).status == 200
 
 
 def test_an_object_has_its_checksums(service: Service) -> None:
@@ -408,7 +410,7 @@ def test_copies_and_moves(service: Service) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["..", ".", "../../state.db", "a/../b", "a//b", "/a", "a/", "x" * 256, "a\0", "a\nb", "a/" * 513 + "a"],
+    ["..", ".", "../../state.db", "a/../b", "a//b", "/a", "/", "x" * 256, "a\0", "a\nb", "a/" * 513 + "a"],
 )
 def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> None:
     assert put(service, name).status == 400
@@ -417,16 +419,34 @@ def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> N
         assert service.call("DELETE", path(name)).status == 400
 
 
-def test_a_name_cannot_be_file_and_folder(service: Service) -> None:
-    put(service, "a/b")
-    put(service, "c")
-    assert put(service, "a").error.endswith("is file and folder at once.")
-    assert put(service, "c/d").status == 400
-    assert names(service) == ["a/b", "c"]
+def test_object_beside_a_folder_of_its_name_is_listed_as_in_the_cloud(service: Service) -> None:
+    for name in ("a", "a/b", "c/", "d/e/", "f"):
+        assert put(service, name).status == 200
+    assert names(service) == ["a", "a/b", "c/", "d/e/", "f"]
+    assert names(service, "delimiter=/") == ["a", "f", "a/", "c/", "d/"]
+    assert names(service, "delimiter=/&prefix=c/") == ["c/"]
+    assert names(service, "delimiter=/&prefix=d/") == ["d/e/"]
+    trailing = service.get(f"{BUCKET}/o?delimiter=/&includeTrailingDelimiter=true").json
+    assert [each["name"] for each in trailing["items"]] == ["a", "c/", "f"]
+    assert trailing["prefixes"] == ["a/", "c/", "d/"]
+    put(service, "c/x")
+    items, prefixes, token = [], [], ""
+    while token or not items:
+        query = f"delimiter=/&includeTrailingDelimiter=true&maxResults=1&pageToken={token}"
+        page = service.get(f"{BUCKET}/o?{query}").json
+        items += [item["name"] for item in page.get("items", [])]
+        prefixes += page.get("prefixes", [])
+        token = page.get("nextPageToken", "")
+    assert (items, prefixes) == (["a", "c/", "f"], ["a/", "c/", "d/"])
+    assert service.get(path("a")).json["name"] == "a"
+    assert service.get(path("c/") + "?alt=media").content == b"data"
+    assert service.post(f"{path('c/')}/rewriteTo/b/bucket/o/g%2F").json["resource"]["name"] == "g/"
+    assert service.call("DELETE", path("c/")).status == 204
+    assert service.get(path("c/")).error == "NOT_FOUND: No such object: bucket/c/"
 
 
 def test_what_isnt_served_says_so(service: Service) -> None:
-    assert service.get(f"{BUCKET}/o?matchGlob=**").status == 501
+    assert service.get(f"{BUCKET}/o?softDeleted=true").status == 501
     assert service.post(f"{BUCKET}/o", {"name": "a"}).status == 400
     assert service.call("POST", f"{UPLOAD}?uploadType=other&name=a", b"").status == 400
     assert service.call("PUT", f"{UPLOAD}?name=a", b"").status == 400
@@ -440,6 +460,147 @@ def test_what_isnt_served_says_so(service: Service) -> None:
         assert service.get(missing).status == 404
     assert service.call("POST", "/upload/storage/v1/b/none/o?uploadType=media&name=a", b"").status == 404
     assert service.post("/upload/storage/v1/b/none/o?uploadType=resumable", {"name": "a"}).status == 404
+
+
+def test_match_glob_selects_names_and_prefixes(service: Service) -> None:
+    for name in ("a.txt", "b.csv", "d/a.txt", "d/e/a.txt", "f/b.csv"):
+        put(service, name)
+    assert names(service, "matchGlob=*.txt") == ["a.txt"]
+    assert names(service, f"matchGlob={quote('**.{txt,md}')}") == ["a.txt", "d/a.txt", "d/e/a.txt"]
+    assert names(service, "matchGlob=&prefix=d/e") == ["d/e/a.txt"]
+    assert names(service, "matchGlob=[!a]*&delimiter=/") == ["b.csv"]
+    assert names(service, "matchGlob=?/&delimiter=/") == ["d/", "f/"]
+    page = service.get(f"{BUCKET}/o?matchGlob=**.txt&maxResults=2").json
+    assert [item["name"] for item in page["items"]] == ["a.txt", "d/a.txt"]
+    token = page["nextPageToken"]
+    assert names(service, f"matchGlob=**.txt&pageToken={token}") == ["d/e/a.txt"]
+    assert service.get(f"{BUCKET}/o?matchGlob=**.csv&pageToken={token}").status == 400
+    assert service.get(f"{BUCKET}/o?matchGlob=[a").status == 400
+
+
+def compose(
+    service: Service, target: str, sources: list[str | dict[str, Any]], query: str = "", **more: Any
+) -> Answer:
+    given = [{"name": source} if isinstance(source, str) else source for source in sources]
+    return service.post(f"{path(target)}/compose{query}", {"sourceObjects": given, **more})
+
+
+def test_compose_concatenates_objects(service: Service) -> None:
+    first, second = put(service, "1", b"one").json, put(service, "2", b"two").json
+    made = compose(
+        service, "all", ["1", "2", "1"], destination={"contentType": "x/y", "metadata": {"k": "v"}}
+    )
+    assert (made.json["size"], made.json["contentType"], made.json["componentCount"]) == ("9", "x/y", 3)
+    crc = google_crc32c.value(b"onetwoone").to_bytes(4, "big")
+    assert (made.json["crc32c"], "md5Hash" in made.json) == (base64.b64encode(crc).decode(), False)
+    down = service.get(path("all") + "?alt=media")
+    assert (down.content, down.headers["x-goog-hash"]) == (b"onetwoone", f"crc32c={made.json['crc32c']}")
+    appended = compose(service, "all", ["all", "2"], f"?ifGenerationMatch={made.json['generation']}").json
+    assert (appended["componentCount"], appended["size"]) == (4, "12")
+    patched = service.call("PATCH", path("all"), {"contentType": "a/b", "componentCount": 7}).json
+    assert (patched["componentCount"], patched["contentType"]) == (4, "a/b")
+    copied = service.post(f"{path('all')}/copyTo/b/bucket/o/copy").json
+    assert ("componentCount" in copied, "md5Hash" in copied, copied["contentType"]) == (False, True, "a/b")
+    right = {"name": "1", "generation": first["generation"]}
+    guarded = {"name": "2", "objectPreconditions": {"ifGenerationMatch": second["generation"]}}
+    assert compose(service, "new", [right, guarded], "?ifGenerationMatch=0").status == 200
+    assert compose(service, "new", ["1", "2", "new"], deleteSourceObjects=True).status == 200
+    assert names(service) == ["all", "copy", "new"]
+    assert service.get(path("new") + "?alt=media").content == b"onetwoonetwo"
+
+
+def test_compose_refuses_what_it_cannot_do(service: Service) -> None:
+    made = put(service, "a").json
+    assert compose(service, "b", []).error == (
+        "INVALID_ARGUMENT: You must provide at least one source component."
+    )
+    assert "(33) exceeds the maximum (32)" in compose(service, "b", ["a"] * 33).error
+    assert compose(service, "b", ["a"] * 32).status == 200
+    assert compose(service, "b", [{"generation": "1"}]).status == 400
+    assert compose(service, "b", ["a", "none"]).status == 404
+    assert compose(service, "b", [{"name": "a", "generation": "1"}]).status == 404
+    other = {"name": "a", "objectPreconditions": {"ifGenerationMatch": "1"}}
+    refused = compose(service, "b", [other])
+    assert (refused.status, refused.json["error"]["errors"][0]["reason"]) == (412, "conditionNotMet")
+    assert compose(service, "a", ["a"], "?ifGenerationMatch=0").status == 412
+    assert service.get(path("a")).json == made
+
+
+def test_empty_bucket_can_be_deleted(service: Service) -> None:
+    put(service, "a/b")
+    refused = service.call("DELETE", BUCKET)
+    assert (refused.status, refused.json["error"]["errors"][0]["reason"]) == (409, "conflict")
+    assert refused.error.endswith("The bucket you tried to delete is not empty.")
+    service.call("DELETE", path("a/b"))
+    put(service, "c/")
+    assert service.call("DELETE", BUCKET).status == 409
+    service.call("DELETE", path("c/"))
+    assert service.call("DELETE", f"{BUCKET}?ifMetagenerationMatch=2").status == 412
+    assert service.call("DELETE", f"{BUCKET}?ifMetagenerationNotMatch=1").status == 412
+    assert service.call("DELETE", f"{BUCKET}?ifMetagenerationMatch=1").status == 204
+    assert service.call("DELETE", BUCKET).status == 404
+    assert service.get(f"{BUCKET}/o").status == 404
+    assert not (service.home / "gcs/bucket").exists()
+    again = service.post("/storage/v1/b?project=demo", {"name": "bucket"})
+    assert (again.status, names(service)) == (200, [])
+
+
+def test_bucket_with_a_trainers_link_is_not_empty(service: Service) -> None:
+    (service.home / "gcs/bucket/link").symlink_to(service.home)
+    assert service.call("DELETE", BUCKET).status == 409
+    assert (service.home / "state.db").exists()
+
+
+def test_policy_is_kept_as_it_was_set(service: Service) -> None:
+    first = service.get(f"{BUCKET}/iam").json
+    assert first.keys() == {"kind", "resourceId", "version", "etag"}
+    bindings = [{"role": "roles/storage.objectViewer", "members": ["allUsers", "user:a@example.com"]}]
+    changed = service.call("PUT", f"{BUCKET}/iam", {"etag": first["etag"], "bindings": bindings})
+    assert changed.json["bindings"] == bindings
+    assert service.get(f"{BUCKET}/iam").json == changed.json
+    late = service.call("PUT", f"{BUCKET}/iam", {"etag": first["etag"], "bindings": []})
+    assert (late.status, late.json["error"]["errors"][0]["reason"]) == (412, "conditionNotMet")
+    bucket = service.get(BUCKET).json
+    assert (bucket["metageneration"], bucket["etag"]) == ("2", changed.json["etag"])
+    assert not {"policy", "bindings"} & bucket.keys()
+    condition = {"title": "t", "expression": "true"}
+    with_condition = {"version": 3, "bindings": [{**bindings[0], "condition": condition}]}
+    assert service.call("PUT", f"{BUCKET}/iam", with_condition).json["bindings"][0]["condition"] == condition
+    assert service.get(f"{BUCKET}/iam").status == 400
+    assert service.get(f"{BUCKET}/iam?optionsRequestedPolicyVersion=3").json["version"] == 3
+    (service.home / "gcs/by-hand").mkdir()
+    assert service.call("PUT", "/storage/v1/b/by-hand/iam", {"bindings": bindings}).status == 200
+    assert service.get("/storage/v1/b/by-hand/iam").json["bindings"] == bindings
+    assert service.get("/storage/v1/b/none/iam").status == 404
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"version": 2},
+        {"bindings": [{"role": "viewer", "members": ["allUsers"]}]},
+        {"bindings": [{"role": "roles/viewer", "members": ["anna"]}]},
+        {"bindings": [{"role": "roles/viewer"}]},
+        {
+            "bindings": [
+                {"role": "roles/viewer", "members": ["allUsers"], "condition": {"expression": "true"}}
+            ]
+        },
+    ],
+)
+def test_policy_that_iam_has_not_is_refused(service: Service, policy: dict[str, Any]) -> None:
+    assert service.call("PUT", f"{BUCKET}/iam", policy).status == 400
+
+
+def test_caller_has_every_permission_on_a_bucket(service: Service) -> None:
+    asked = "permissions=storage.objects.get&permissions=storage.buckets.delete"
+    assert service.get(f"{BUCKET}/iam/testPermissions?{asked}").json["permissions"] == [
+        "storage.objects.get",
+        "storage.buckets.delete",
+    ]
+    assert service.get(f"{BUCKET}/iam/testPermissions?permissions=storage.all").status == 400
+    assert service.get(f"{BUCKET}/iam/testPermissions").status == 400
+    assert service.get(f"/storage/v1/b/none/iam/testPermissions?{asked}").status == 404
 
 
 def test_a_stored_header_cannot_make_another(service: Service) -> None:

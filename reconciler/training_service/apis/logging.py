@@ -1,4 +1,4 @@
-"""Cloud Logging's entries.list, limited to the logs of training jobs.
+"""Cloud Logging's entries.list and entries.write: the logs of training jobs, and the entries of clients.
 
 As in the cloud, a job's entries have the resource type "ml_job" for both training APIs. The labels `job_id`
 and `task_name` name the job and the replica ("service" for the service's own lines), the entry's own label
@@ -8,28 +8,33 @@ that the Cloud SDK's `stream-logs` reads, and published entries.
 
 from __future__ import annotations
 
-import heapq
+import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
 
+from reconciler.training_service.apis.log_lines import (
+    Line,
+    LogFile,
+    Place,
+    backwards,
+    end_of,
+    forwards,
+    last_line,
+)
 from reconciler.training_service.http import filters
 from reconciler.training_service.http.call import Call, Handler, Pages, page_size
 from reconciler.training_service.http.filters import Filter
-from reconciler.training_service.http.message import invalid
-from reconciler.training_service.state.records import JobRecord, JsonObject
+from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.state.records import JobRecord, JsonObject, number_of
 from reconciler.training_service.state.run_folder import run_folder
-from reconciler.training_service.state.store import Store
+from reconciler.training_service.state.store import Store, rfc3339
 
-_BLOCK = 64 * 1024
-_SMALL_BLOCK = 4 * 1024
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 1000
 
@@ -40,190 +45,27 @@ _ORDERS = {"": False, "timestamp asc": False, "timestamp desc": True}
 # report more lines to scan.
 _MAX_SCANNED = 20_000
 _PARENT = re.compile(r"projects/([^/]+)")
+_LOG_NAME = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9.:_-]{0,127})/logs/([A-Za-z0-9_.%-]{1,511})")
+_MAX_ENTRY = 256 * 1024  # https://cloud.google.com/logging/quotas#log-limits
+_MAX_WRITTEN = 256 * 1024 * 1024
 _SERVICE = "service"
 _TRIAL = "ml.googleapis.com/trial_id"
-
-Place = Mapping[int, int]
-"""Position in a job's log: the offset in each run's file, by the run's number."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """Log file of one run; it may not exist yet.
-
-    Attributes:
-        run: The run's number in the job.
-        trial: The trial's number, 0 for none.
-    """
-
-    run: int
-    trial: int
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a log file.
-
-    Attributes:
-        start, end: The offsets of the line and of the next line.
-        time: RFC 3339.
-        order: `time` in microseconds since 1970.
-        replica: The replica's task name, "" for the service's own lines.
-    """
-
-    file: LogFile
-    start: int
-    end: int
-    time: str
-    order: int
-    severity: str
-    text: str
-    replica: str
-
-
-def end_of(files: Sequence[LogFile]) -> dict[int, int]:
-    """Return the position after all lines written so far."""
-    return {file.run: file.path.stat().st_size for file in files if file.path.is_file()}
-
-
-def forwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
-    """Yield the lines after a position, oldest first.
-
-    A file that the position doesn't name is read from `since` on. Lines of equal time follow the order of
-    their runs.
-    """
-    return heapq.merge(*(_after(file, place.get(file.run), since) for file in files), key=_by_time)
-
-
-def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
-    """Yield the lines before a position, newest first, per file down to the first older than `since`.
-
-    A file that the position doesn't name has no lines before it.
-    """
-    sources = (_before(file, place[file.run], since) for file in files if file.run in place)
-    return heapq.merge(*sources, key=_by_time, reverse=True)
-
-
-def _by_time(line: Line) -> tuple[int, int]:
-    return line.order, line.file.run
-
-
-def _after(file: LogFile, offset: int | None, since: datetime | None) -> Iterator[Line]:
-    """Yield the lines from the offset on; without an offset, from the first not older than `since`."""
-    if not file.path.is_file():
-        return
-    oldest = None if since is None or offset is not None else _line_order(since)
-    with file.path.open("rb") as opened:
-        opened.seek(offset or (0 if oldest is None else _offset_before(opened, file, oldest)))
-        lines = _lines(opened, file)
-        first = next((line for line in lines if oldest is None or line.order >= oldest), None)
-    if first is None:
-        return
-    # The file is closed until its first line is taken: a merge reads the first line of each file at once, and
-    # a job of many trials has many files.
-    yield first
-    with file.path.open("rb") as opened:
-        opened.seek(first.end)
-        yield from _lines(opened, file)
-
-
-def _before(file: LogFile, end: int, since: datetime | None) -> Iterator[Line]:
-    """Yield the lines before an offset, last first, down to the first that is older than `since`."""
-    last = next(_open_before(file, end, since), None)
-    if last is not None:
-        yield last  # with the file closed, as above
-        yield from _open_before(file, last.start, since)
-
-
-def _open_before(file: LogFile, end: int, since: datetime | None) -> Iterator[Line]:
-    if not file.path.is_file():
-        return
-    oldest = None if since is None else _line_order(since)
-    with file.path.open("rb") as opened:
-        for start, raw in _raw_backwards(opened, end):
-            line = _line(file, start, raw)
-            if line and oldest is not None and line.order < oldest:
-                return
-            if line:
-                yield line
-
-
-def _lines(opened: BinaryIO, file: LogFile) -> Iterator[Line]:
-    start = opened.tell()
-    for raw in opened:
-        if not raw.endswith(b"\n"):
-            return  # the runner is still writing this line
-        line = _line(file, start, raw)
-        start += len(raw)
-        if line:
-            yield line
-
-
-def _raw_backwards(opened: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the complete lines before `end` with their offsets, last first."""
-    pending = b""  # data that may begin inside a line
-    size = _SMALL_BLOCK  # most requests need only the last line
-    while end > 0:
-        begin = max(0, end - size)
-        size = _BLOCK
-        opened.seek(begin)
-        pending = opened.read(end - begin) + pending
-        end = begin
-        if begin == 0:
-            yield from _whole_lines(0, pending)
-        elif b"\n" in pending:
-            cut, newline, rest = pending.partition(b"\n")
-            yield from _whole_lines(begin + len(cut) + 1, rest)
-            pending = cut + newline
-
-
-def _whole_lines(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the complete lines of `data`, last first; `start` is its offset."""
-    *lines, unfinished = data.split(b"\n")
-    place = start + len(data) - len(unfinished)
-    for line in reversed(lines):
-        place -= len(line) + 1
-        yield place, line + b"\n"
-
-
-def _offset_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
-    # Binary search: the lines of a file are in the order of time.
-    low, high = 0, opened.seek(0, os.SEEK_END)
-    while high - low > _SMALL_BLOCK:
-        middle = (low + high) // 2
-        opened.seek(middle)
-        opened.readline()  # skips the rest of a line
-        start = opened.tell()
-        line = _line(file, start, opened.readline())
-        if line is None or line.order >= oldest:
-            high = middle
-        else:
-            low = start
-    return low
-
-
-def _line(file: LogFile, start: int, raw: bytes) -> Line | None:
-    """Return the parsed line; None if a crash has left it unreadable."""
-    try:
-        found = json.loads(raw)
-        time, severity, text, replica = found["t"], found["s"], found["m"], found.get("r", "")
-        order = _line_order(datetime.fromisoformat(time))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if not all(isinstance(each, str) for each in (severity, text, replica)):
-        return None
-    return Line(file, start, start + len(raw), time, order, severity, text, replica)
-
-
-def _line_order(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """Entry of a job's log."""
+
     job: JobRecord
     line: Line
+
+    @property
+    def resource_type(self) -> str:
+        return "ml_job"
+
+    @property
+    def time(self) -> str:
+        return self.line.time
 
     @property
     def task(self) -> str:
@@ -263,9 +105,63 @@ class _Entry:
         # Padded, so that ids compare like positions in the log.
         return f"{self.line.file.run:06d}-{self.line.start:016x}"
 
+    @property
+    def resource(self) -> JsonObject:
+        return {
+            "insertId": self.insert_id,
+            "logName": self.log_name,
+            "resource": {"type": self.resource_type, "labels": self.resource_labels},
+            "labels": self.labels,
+            "timestamp": self.time,
+            "receiveTimestamp": self.time,
+            "severity": self.severity,
+            **self.payload,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Entry that a client wrote."""
+
+    line: Line
+    resource: JsonObject
+
+    @property
+    def resource_type(self) -> str:
+        return str(self.resource["resource"]["type"])
+
+    @property
+    def time(self) -> str:
+        return str(self.resource["timestamp"])
+
+    @property
+    def log_name(self) -> str:
+        return str(self.resource["logName"])
+
+    @property
+    def resource_labels(self) -> dict[str, str]:
+        found: dict[str, str] = self.resource["resource"].get("labels", {})
+        return found
+
+    @property
+    def labels(self) -> dict[str, str]:
+        found: dict[str, str] = self.resource.get("labels", {})
+        return found
+
+    @property
+    def severity(self) -> str:
+        return self.line.severity
+
+    @property
+    def insert_id(self) -> str:
+        return str(self.resource["insertId"])
+
+
+_AnyEntry = _Entry | _Written
+
 
 class LoggingApi:
-    """Handler of entries.list."""
+    """Handlers of entries."""
 
     def __init__(self, store: Store, home: Path, pages: Pages) -> None:
         self._store = store
@@ -273,88 +169,151 @@ class LoggingApi:
         self._pages = pages
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler by method id."""
-        return {"logging.entries.list": self._list}
+        """Return the handlers by method id."""
+        return {"logging.entries.list": self._list, "logging.entries.write": self._write}
 
     def _list(self, call: Call) -> JsonObject:
         found = filters.parse(call.body.get("filter", ""))
         selects = filters.compile_filter(found, _field)
-        newest_first = _newest_first(call.body.get("orderBy", ""))
-        job = self._job(call.body.get("resourceNames", []), found)
-        if job is None:
-            return {}
-        query = [call.method.id, job.id, call.body.get("filter", ""), newest_first]
+        newest_first, since = _newest_first(call.body.get("orderBy", "")), _since(found)
+        projects = _projects(call.body.get("resourceNames", []))
+        query = [call.method.id, projects, call.body.get("filter", ""), newest_first]
         token = call.body.get("pageToken", "")
-        files = self._files(job, found)
-        place = dict(self._pages.position(token, query)) if token else None
+        position = self._pages.position(token, query) if token else None
+        place = None if position is None else {(job, run): offset for job, run, offset in position}
+        jobs = self._jobs(projects, found)
+        files = self._files(projects, jobs, found, since)
         if newest_first:
             place = end_of(files) if place is None else place
-            lines = backwards(files, place, _since(found))
+            lines = backwards(files, place, since)
         else:
             place = place or {}
-            lines = forwards(files, place, _since(found))
-        entries = (_Entry(job, line) for line in lines)
+            lines = forwards(files, place, since)
+        entries = (_entry(jobs, line) for line in lines)
         size = page_size(call.body.get("pageSize"), "pageSize", DEFAULT_PAGE, LARGEST_PAGE)
         page, following = _page(entries, selects, size, place, newest_first)
-        answer: JsonObject = {"entries": [_resource(entry) for entry in page]} if page else {}
+        answer: JsonObject = {"entries": [entry.resource for entry in page]} if page else {}
         if following is not None:
-            answer["nextPageToken"] = self._pages.token([*following.items()], query)
+            reached = [[*key, offset] for key, offset in following.items()]
+            answer["nextPageToken"] = self._pages.token(reached, query)
         return answer
 
-    def _job(self, parents: list[str], found: Filter) -> JobRecord | None:
-        ids = _required_values(found, ("resource", "labels", "job_id"))
-        if len(ids) != 1:
-            raise invalid('The filter must name one job: resource.labels.job_id="…"')
-        projects = [_PARENT.fullmatch(parent) for parent in parents]
-        if not projects or None in projects:
-            raise invalid('resourceNames must hold names of the form "projects/PROJECT".')
-        jobs = (self._store.newest_named(project[1], ids[0]) for project in projects if project)
-        return next((job for job in jobs if job), None)
+    def _jobs(self, projects: Sequence[str], found: Filter) -> dict[int, JobRecord]:
+        """Return the jobs whose entries the filter may select, by row number."""
+        ids = filters.possible_values(found, ("resource", "labels", "job_id"))
+        if ids is None:
+            jobs = [job for project in projects for job in self._store.of_project(project)]
+        else:
+            named = [self._store.newest_named(project, id) for project in projects for id in sorted(ids)]
+            jobs = [job for job in named if job]
+        return {job.id: job for job in jobs}
 
-    def _files(self, job: JobRecord, found: Filter) -> list[LogFile]:
-        """Return the log files of the job's runs; only one trial's if the filter names it."""
-        runs = self._store.runs(job.id)
-        files = [LogFile(run.number, run.trial, run_folder(self._home, run.run_id).log) for run in runs]
-        trials = set(_required_values(found, ("labels", _TRIAL)))
-        return [file for file in files if trials <= {_trial(file)}]
+    def _files(
+        self, projects: Sequence[str], jobs: Collection[int], found: Filter, since: datetime | None
+    ) -> list[LogFile]:
+        """Return the files with entries that the filter may select."""
+        trials = filters.possible_values(found, ("labels", _TRIAL))
+        files = [LogFile(0, number, 0, self._written_file(name)) for number, name in enumerate(projects)]
+        for job in jobs:
+            for run in self._store.runs(job):
+                files.append(LogFile(job, run.number, run.trial, run_folder(self._home, run.run_id).log))
+        chosen = [file for file in files if trials is None or not file.job or _trial(file) in trials]
+        # Of many jobs' files most have ended before the time that a request asks for.
+        return [file for file in chosen if since is None or _changed_since(file.path, since)]
+
+    def _written_file(self, project: str) -> Path:
+        return self._home / "entries" / f"{number_of(project)}.log"
+
+    def _write(self, call: Call) -> JsonObject:
+        entries = [self._given_entry(call, each) for each in call.body.get("entries", [])]
+        if not call.body.get("dryRun"):
+            for project in dict.fromkeys(project for project, _ in entries):
+                self._append(project, [entry for of, entry in entries if of == project])
+        return {}
+
+    def _given_entry(self, call: Call, given: JsonObject) -> tuple[str, JsonObject]:
+        """Return the project and the stored form of a client's entry."""
+        name = given.get("logName") or call.body.get("logName", "")
+        found = _LOG_NAME.fullmatch(name)
+        if found is None:
+            raise invalid(f"{name!r} is not a log's name: projects/PROJECT/logs/NAME.")
+        call.access.check_logs(found[1])
+        resource = given.get("resource") or call.body.get("resource", {})
+        if not resource.get("type"):
+            raise invalid("An entry needs a monitored resource with a type.")
+        now = self._store.clock()
+        time = min(filters.moment(given.get("timestamp") or rfc3339(now)), now)
+        entry = {
+            **given,
+            "logName": name,
+            "resource": resource,
+            "labels": {**call.body.get("labels", {}), **given.get("labels", {})},
+            "insertId": given.get("insertId") or secrets.token_hex(8),
+            "severity": given.get("severity", "DEFAULT"),
+            "timestamp": rfc3339(time),
+            "receiveTimestamp": rfc3339(now),
+        }
+        if len(json.dumps(entry)) > _MAX_ENTRY:
+            raise invalid(f"An entry has at most {_MAX_ENTRY} bytes.")
+        return found[1], entry
+
+    def _append(self, project: str, entries: Sequence[JsonObject]) -> None:
+        path = self._written_file(project)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_size > _MAX_WRITTEN:
+                text = f"The entries of {project} take {_MAX_WRITTEN >> 20} MiB: remove {path}."
+                raise ApiError("FAILED_PRECONDITION", text)
+            # Readers search by time: a line is never older than the one before it.
+            last = last_line(LogFile(0, 0, 0, path))
+            latest = last.time if last else ""
+            for entry in sorted(entries, key=lambda entry: str(entry["timestamp"])):
+                latest = max(latest, str(entry["timestamp"]))
+                file.write(json.dumps({"t": latest, "s": entry["severity"], "m": "", "e": entry}) + "\n")
+
+
+def _projects(parents: list[str]) -> list[str]:
+    found = [_PARENT.fullmatch(parent) for parent in parents]
+    if not found or None in found:
+        raise invalid('resourceNames must hold names of the form "projects/PROJECT".')
+    return [project[1] for project in found if project]
+
+
+def _changed_since(path: Path, since: datetime) -> bool:
+    try:
+        return path.stat().st_mtime >= since.timestamp()
+    except OSError:
+        return False
+
+
+def _entry(jobs: Mapping[int, JobRecord], line: Line) -> _AnyEntry:
+    return _Entry(jobs[line.file.job], line) if line.entry is None else _Written(line, line.entry)
 
 
 def _page(
-    entries: Iterator[_Entry],
-    selects: filters.Predicate[_Entry],
+    entries: Iterator[_AnyEntry],
+    selects: filters.Predicate[_AnyEntry],
     size: int,
     place: Place,
     newest_first: bool,
-) -> tuple[list[_Entry], Place | None]:
+) -> tuple[list[_AnyEntry], Place | None]:
     """Return the selected entries and the next position; None as position at the log's end."""
-    page: list[_Entry] = []
+    page: list[_AnyEntry] = []
     reached = dict(place)
     for scanned, entry in enumerate(entries):
         if len(page) == size or scanned == _MAX_SCANNED:
             return page, reached
-        reached[entry.line.file.run] = entry.line.start if newest_first else entry.line.end
+        reached[entry.line.file.key] = entry.line.start if newest_first else entry.line.end
         if selects(entry):
             page.append(entry)
     return page, None
 
 
-def _resource(entry: _Entry) -> JsonObject:
-    return {
-        "insertId": entry.insert_id,
-        "logName": entry.log_name,
-        "resource": {"type": "ml_job", "labels": entry.resource_labels},
-        "labels": entry.labels,
-        "timestamp": entry.line.time,
-        "receiveTimestamp": entry.line.time,
-        "severity": entry.severity,
-        **entry.payload,
-    }
-
-
-def _field(path: tuple[str, ...]) -> filters.Field[_Entry] | None:
+def _field(path: tuple[str, ...]) -> filters.Field[_AnyEntry] | None:
     match path:
         case ("resource", "type"):
-            return filters.text_field(lambda _: "ml_job", "=", "!=")
+            return filters.text_field(lambda entry: entry.resource_type, "=", "!=")
         case ("resource", "labels", key):
             return filters.map_field(lambda entry: entry.resource_labels, key)
         case ("labels", key):
@@ -364,9 +323,9 @@ def _field(path: tuple[str, ...]) -> filters.Field[_Entry] | None:
         case ("insertId",):
             return filters.ordered_field(lambda entry: entry.insert_id, str)
         case ("timestamp",):
-            return filters.ordered_field(lambda entry: filters.moment(entry.line.time), filters.moment)
+            return filters.ordered_field(lambda entry: filters.moment(entry.time), filters.moment)
         case ("severity",):
-            return filters.ordered_field(lambda entry: _rank(entry.line.severity), _rank_named)
+            return filters.ordered_field(lambda entry: _rank(entry.severity), _rank_named)
     return None
 
 
@@ -382,10 +341,6 @@ def _rank_named(severity: str) -> int:
 
 def _trial(file: LogFile) -> str:
     return str(file.trial) if file.trial else ""  # outside of trials the label is present but empty
-
-
-def _required_values(found: Filter, field: tuple[str, ...]) -> list[str]:
-    return [each.value for each in filters.conjuncts(found) if (each.field, each.comparison) == (field, "=")]
 
 
 def _since(found: Filter) -> datetime | None:

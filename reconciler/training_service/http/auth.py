@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from reconciler.training_service.http.message import ApiError
-from reconciler.training_service.state.records import Json
+from reconciler.training_service.state.records import Json, number_of
 from reconciler.training_service.state.store import Store
 
 # Matches any bucket name: trainers also receive bucket names as `--bucket=NAME` or in variables.
@@ -29,12 +29,14 @@ class Access:
         reserved: Inaccessible names: "bucket", or "bucket/prefix of object names".
         mints: Whether the caller may create access tokens.
         until: Expiry of the caller's own token; None for never.
+        project: The only project that the caller may write log entries for; "" for any.
     """
 
     buckets: frozenset[str] | None = None
     reserved: tuple[str, ...] = ()
     mints: bool = False
     until: datetime | None = None
+    project: str = ""
 
     @property
     def limited(self) -> bool:
@@ -75,6 +77,15 @@ class Access:
         if not self.object(bucket, name):
             raise ApiError("PERMISSION_DENIED", f"No access to {bucket}/{name}.")
 
+    def check_logs(self, project: str) -> None:
+        """Check the right to write log entries for a project.
+
+        Raises:
+            ApiError: PERMISSION_DENIED.
+        """
+        if self.project and number_of(self.project) != number_of(project):
+            raise ApiError("PERMISSION_DENIED", f"A job of {self.project} can't write logs of {project}.")
+
     def check_minting(self) -> None:
         """Check the right to create access tokens.
 
@@ -88,9 +99,9 @@ class Access:
 EVERYTHING = Access(mints=True)
 
 
-def job_access(body: Mapping[str, Json], reserved: Iterable[str]) -> Access:
+def job_access(body: Mapping[str, Json], reserved: Iterable[str], project: str = "") -> Access:
     """Return a job's access: to the buckets that its resource mentions, as gs://BUCKET or by name."""
-    return Access(frozenset(_BUCKET_NAME.findall(json.dumps(body))), tuple(reserved))
+    return Access(frozenset(_BUCKET_NAME.findall(json.dumps(body))), tuple(reserved), project=project)
 
 
 def _prefixes(reserved: tuple[str, ...]) -> Iterable[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -132,6 +133,33 @@ def _download() -> Method:
     return next(route.method for route in routes() if route.method.id == "storage.objects.get")
 
 
+def unserved(verb: str, path: str) -> str:
+    """Return the id of the method of Google's APIs that a path leads to, also if this service lacks it.
+
+    The installed client's documents are read when a request first asks for such a method: they take 0.1 s.
+    """
+    for template, method in _all_methods().get((verb, path.count("/")), ()):
+        if _pattern(template).fullmatch(path):
+            return method
+    return ""
+
+
+@cache
+def _all_methods() -> Mapping[tuple[str, int], Sequence[tuple[str, str]]]:
+    client = find_spec("googleapiclient")
+    folders = [Path(each) for each in client.submodule_search_locations or ()] if client else []
+    found: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for name in DOCUMENTS:
+        for path in (folder / "discovery_cache" / "documents" / f"{name}.json" for folder in folders):
+            whole = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"resources": {}}
+            for method in _methods(whole["resources"]):
+                template = f"/{whole['servicePath']}{method.get('flatPath') or method['path']}"
+                found.setdefault((method["httpMethod"], template.count("/")), []).append(
+                    (template, method["id"])
+                )
+    return found
+
+
 def _decoded(part: str) -> str:
     try:
         return unquote_to_bytes(part).decode()
@@ -191,6 +219,17 @@ def _numbered(names: str) -> dict[int, str]:
 
 
 NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
+    ("LogEntry", "severity"): {
+        0: "DEFAULT",
+        100: "DEBUG",
+        200: "INFO",
+        300: "NOTICE",
+        400: "WARNING",
+        500: "ERROR",
+        600: "CRITICAL",
+        700: "ALERT",
+        800: "EMERGENCY",
+    },
     (_V1 + "MachineSpec", "acceleratorType"): _numbered(
         "ACCELERATOR_TYPE_UNSPECIFIED NVIDIA_TESLA_K80 NVIDIA_TESLA_P100 NVIDIA_TESLA_V100 NVIDIA_TESLA_P4"
         " NVIDIA_TESLA_T4 TPU_V2 TPU_V3 NVIDIA_TESLA_A100 NVIDIA_A100_80GB TPU_V4_POD NVIDIA_L4"

@@ -2,7 +2,8 @@
 
     state="JOB_STATE_FAILED" AND (display_name:"census_*" OR NOT labels.team:*)
 
-As in AIP-160, OR binds tighter than AND, two adjacent terms are an AND, and "-" is NOT.
+As in AIP-160, OR binds tighter than AND, two adjacent terms are an AND, and "-" is NOT; `state=("A" OR "B")`
+compares with several values.
 """
 
 from __future__ import annotations
@@ -120,6 +121,21 @@ def conjuncts(found: Filter) -> Iterator[Restriction]:
     if isinstance(found, And):
         for term in found.terms:
             yield from conjuncts(term)
+
+
+def possible_values(found: Filter, field: tuple[str, ...]) -> set[str] | None:
+    """Return the values of a text field that a selected item may have; None for any."""
+    match found:
+        case Restriction():
+            return {found.value} if (found.field, found.comparison) == (field, "=") else None
+        case And(terms):
+            known = [values for term in terms if (values := possible_values(term, field)) is not None]
+            return set.intersection(*known) if known else None
+        case Or(terms):
+            each = [possible_values(term, field) for term in terms]
+            known = [values for values in each if values is not None]
+            return set().union(*known) if len(known) == len(each) else None
+    return None
 
 
 def text_field(get: Callable[[Item], str], *comparisons: str) -> Field[Item]:
@@ -276,12 +292,23 @@ class _Parser:
             raise _unreadable(self.text, token.place)
         if self.next.kind not in _COMPARISONS:
             raise self.unreadable()
-        comparison = self.take().text
+        field, comparison = _field_parts(token.text), self.take().text
+        if self.next.kind != "(" or comparison not in ("=", ":"):
+            return Restriction(field, comparison, self.value())
+        terms: list[Filter] = []
+        while not terms or self.next.kind == "OR":
+            self.take()
+            terms.append(Restriction(field, comparison, self.value()))
+        if self.next.kind != ")":
+            raise self.unreadable()
+        self.take()
+        return Or(tuple(terms))
+
+    def value(self) -> str:
         if self.next.kind not in ("word", "quoted", *_KEYWORDS):  # a value may be called AND
             raise self.unreadable()
         value = self.take()
-        text = _unquoted(value.text) if value.kind == "quoted" else value.text
-        return Restriction(_field_parts(token.text), comparison, text)
+        return _unquoted(value.text) if value.kind == "quoted" else value.text
 
     def take(self) -> _Token:
         taken = self.next

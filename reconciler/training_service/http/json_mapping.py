@@ -120,7 +120,8 @@ def _parameter(field: str, definition: Mapping[str, Json], text: str) -> Json:
     kind = definition.get("type")
     try:
         if kind == "boolean":
-            return {"true": True, "false": False, "": True}[text]
+            # Google's client for Python sends "True".
+            return {"true": True, "false": False, "": True}[text.lower()]
         if definition.get("format") in _RANGES:
             return _integer(str(definition["format"]), text)
     except (KeyError, _WrongValueError) as error:

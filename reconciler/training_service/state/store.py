@@ -109,6 +109,12 @@ class Store:
             "WHERE project_number = ? AND job_id = ? ORDER BY id DESC LIMIT 1", (number_of(project), job_id)
         )
 
+    def of_project(self, project: str) -> list[JobRecord]:
+        """Return all jobs of the project, oldest first."""
+        statement = f"{_SELECT} WHERE project_number = ? ORDER BY id"
+        with self.database.reading() as connection:
+            return [_job(row) for row in connection.execute(statement, (number_of(project),))]
+
     def of_secret(self, gcs_secret: str) -> JobRecord | None:
         """Return the job with this secret in its storage URL."""
         return self._one("WHERE gcs_secret = ?", (gcs_secret,))

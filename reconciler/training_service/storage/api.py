@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
+from reconciler.training_service.storage.glob import Glob
 from reconciler.training_service.storage.incoming import Uploads
-from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
-from reconciler.training_service.storage.objects import (
+from reconciler.training_service.storage.index import ANY, Conditions, StoredObject, not_met
+from reconciler.training_service.storage.objects import Bucket, Content, Objects
+from reconciler.training_service.storage.resources import (
     BUCKET_FIELDS,
-    Objects,
     bucket_resource,
+    composed,
+    given_policy,
     object_body,
     object_resource,
     patched,
+    policy_resource,
 )
 from reconciler.training_service.storage.uploads import StorageUploads, chunks, conditions_of, download
 
@@ -27,7 +33,9 @@ LARGEST_PAGE = 1000
 
 _AFTER_ALL = "\U0010ffff"
 # Refused, because ignoring them would change the answer's meaning.
-_NOT_SERVED = ("softDeleted", "matchGlob", "filter", "restoreToken")
+_NOT_SERVED = ("softDeleted", "filter", "restoreToken")
+_MAX_COMPONENTS = 32  # https://cloud.google.com/storage/quotas#objects
+_PERMISSION = re.compile(r"storage\.(?:buckets|folders|managedFolders|multipartUploads|objects)\.\w+")
 
 
 class StorageApi:
@@ -45,6 +53,12 @@ class StorageApi:
             "storage.buckets.get": self._get_bucket,
             "storage.buckets.insert": self._insert_bucket,
             "storage.buckets.list": self._list_buckets,
+            "storage.buckets.delete": self._delete_bucket,
+            "storage.buckets.getStorageLayout": self._layout,
+            "storage.buckets.getIamPolicy": self._get_policy,
+            "storage.buckets.setIamPolicy": self._set_policy,
+            "storage.buckets.testIamPermissions": self._test_permissions,
+            "storage.managedFolders.list": self._list_managed_folders,
             "storage.objects.get": self._get,
             "storage.objects.insert": self._insert,
             "storage.objects.list": self._list,
@@ -53,6 +67,7 @@ class StorageApi:
             "storage.objects.copy": self._copy,
             "storage.objects.rewrite": self._rewrite,
             "storage.objects.move": self._move,
+            "storage.objects.compose": self._compose,
         }
 
     def _get_bucket(self, call: Call) -> JsonObject:
@@ -62,7 +77,8 @@ class StorageApi:
 
     def _insert_bucket(self, call: Call) -> JsonObject:
         name = call.body.get("name", "")
-        unknown = sorted(call.body.keys() - {"name", "kind", *BUCKET_FIELDS})
+        given = {key for key, value in call.body.items() if value}  # Google's C++ client sends defaults too
+        unknown = sorted(given - {"name", "kind", *BUCKET_FIELDS})
         if unknown:
             raise invalid(f"This service keeps no {', '.join(unknown)} of a bucket.")
         call.access.check_bucket(name)
@@ -85,6 +101,46 @@ class StorageApi:
         if len(names) > size:
             answer["nextPageToken"] = self._pages.token(names[size - 1], query)
         return answer
+
+    def _delete_bucket(self, call: Call) -> Response:
+        self._objects.delete_bucket(_bucket(call), lambda found: _check_metageneration(call, found))
+        return Response(204)
+
+    def _layout(self, call: Call) -> JsonObject:
+        found = bucket_resource(self._objects.bucket(_bucket(call)), call.request.base)
+        flat = {"hierarchicalNamespace": {"enabled": False}}
+        return {
+            "kind": "storage#storageLayout",
+            "bucket": found["name"],
+            "location": found["location"],
+            **flat,
+        }
+
+    def _list_managed_folders(self, call: Call) -> JsonObject:
+        self._objects.bucket(_bucket(call))
+        return {
+            "kind": "storage#managedFolders"
+        }  # there are none; gcloud lists them before it deletes a bucket
+
+    def _get_policy(self, call: Call) -> JsonObject:
+        policy = policy_resource(self._objects.bucket(_bucket(call)))
+        if policy["version"] == 3 and call.number("optionsRequestedPolicyVersion") != 3:
+            raise invalid("The policy has conditions: request it with optionsRequestedPolicyVersion=3.")
+        return policy
+
+    def _set_policy(self, call: Call) -> JsonObject:
+        changed = self._objects.set_policy(_bucket(call), lambda found: given_policy(found, call.body))
+        return policy_resource(changed)
+
+    def _test_permissions(self, call: Call) -> JsonObject:
+        self._objects.bucket(_bucket(call))
+        asked = [value for name, value in call.request.query if name == "permissions"]
+        unknown = [permission for permission in asked if not _PERMISSION.fullmatch(permission)]
+        if not asked:
+            raise invalid("Required parameter: permissions")
+        if unknown:
+            raise invalid(f"There is no permission {unknown[0]!r} on a bucket.")
+        return {"kind": "storage#testIamPermissionsResponse", "permissions": asked}
 
     def _get(self, call: Call) -> Response | JsonObject:
         _refuse_unserved(call)
@@ -118,11 +174,13 @@ class StorageApi:
         start = str(self._pages.position(token, query.asked)) if token else ""
         size = _page_size(call)
         page = list(islice(self._listed(call, bucket, query, max(start, query.start)), size + 1))
-        found, prefixes = page[:size], [each.name for each in page[:size] if each.status is None]
+        found = page[:size]
+        prefixes = [each.name for each in found if query.is_prefix(each)]
         following = ""
         if len(page) > size:
             last = page[size - 1]
-            following = self._pages.token(last.name + ("\0" if last.status else _AFTER_ALL), query.asked)
+            after = last.name + (_AFTER_ALL if query.is_prefix(last) else "\0")
+            following = self._pages.token(after, query.asked)
         others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
         objects = self._objects.described(bucket, found)
         items = [object_resource(each, call.request.base) for each in objects]
@@ -130,7 +188,7 @@ class StorageApi:
 
     def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
         wanted = Wanted(query.prefix, start, fold=query.delimiter == "/")
-        if not (query.end or query.delimiter or call.access.limited):
+        if not (query.end or query.delimiter or query.glob or call.access.limited):
             yield from self._objects.walk(bucket, wanted)
             return
         seen = ""
@@ -138,7 +196,9 @@ class StorageApi:
             if query.end and found.name >= query.end:
                 return
             folded = query.folded(found)
-            if call.access.object(bucket, folded.name) and (folded.status or folded.name != seen):
+            if folded.status is None and folded.name == seen:
+                continue
+            if call.access.object(bucket, folded.name) and query.selects(folded):
                 yield folded
                 seen = folded.name
 
@@ -170,6 +230,40 @@ class StorageApi:
             self._objects.delete(*source, original.generation, ANY)
         return object_resource(copy, call.request.base)
 
+    def _compose(self, call: Call) -> JsonObject:
+        bucket, name = _target(call)
+        sources = call.body.get("sourceObjects", [])
+        if not sources:
+            raise invalid("You must provide at least one source component.")
+        if len(sources) > _MAX_COMPONENTS:
+            text = f"The number of source components provided ({len(sources)}) exceeds the maximum"
+            raise invalid(f"{text} ({_MAX_COMPONENTS}).")
+        with ExitStack() as stack:
+            contents = [self._component(call, bucket, source, stack) for source in sources]
+            body = composed(object_body(call.body.get("destination", {})), [each.object for each in contents])
+            pieces = chain.from_iterable(chunks(content.file) for content in contents)
+            with self._uploads.staged(pieces) as staged:
+                stored = self._objects.put(bucket, name, staged, body, conditions_of(call))
+        if call.body.get("deleteSourceObjects"):
+            generations = {each.object.name: each.object.generation for each in contents}
+            for source in generations.keys() - {name}:
+                self._objects.delete(bucket, source, generations[source], ANY)
+        return object_resource(stored, call.request.base)
+
+    def _component(self, call: Call, bucket: str, source: JsonObject, stack: ExitStack) -> Content:
+        name = source.get("name", "")
+        if not name:
+            raise invalid("Each source component must have a name.")
+        call.access.check_object(bucket, name)
+        content = self._objects.open(bucket, name)
+        stack.enter_context(content.file)
+        wanted = source.get("generation")
+        if wanted is not None and int(wanted) != content.object.generation:
+            raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}#{wanted}")
+        condition = source.get("objectPreconditions", {}).get("ifGenerationMatch")
+        Conditions(generation=None if condition is None else int(condition)).check(content.object)
+        return content
+
     def _copied(
         self, call: Call, source: tuple[str, str], target: tuple[str, str]
     ) -> tuple[StoredObject, StoredObject]:
@@ -178,32 +272,54 @@ class StorageApi:
         with content.file as file:
             _check_generation(call, content.object.generation, *source, parameter="sourceGeneration")
             _source_conditions(call).check(content.object)
-            body = object_body(call.body) or content.object.body
+            body = object_body(call.body or content.object.body)
             with self._uploads.staged(chunks(file)) as staged:
                 return content.object, self._objects.put(*target, staged, body, conditions_of(call))
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Parameters of a list call; page tokens are bound to `asked`."""
+    """Parameters of a list call; page tokens are bound to `asked`.
+
+    Attributes:
+        glob: The pattern of the names and prefixes to list; None for all.
+        trailing: Whether an object whose name ends with its only delimiter is also listed as an object.
+    """
 
     prefix: str
     delimiter: str
     start: str
     end: str
+    trailing: bool
+    glob: Glob | None
     asked: tuple[str, ...]
 
     @classmethod
     def of(cls, call: Call) -> _Listing:
         prefix, delimiter = call.text("prefix"), call.text("delimiter")
         start, end = call.text("startOffset"), call.text("endOffset")
-        asked = (call.method.id, call.path["bucket"], prefix, delimiter, start, end)
-        return cls(prefix, delimiter, start, end, asked)
+        trailing = bool(call.parameters.get("includeTrailingDelimiter"))
+        pattern = call.text("matchGlob")
+        glob = Glob(pattern) if pattern else None
+        asked = (call.method.id, call.path["bucket"], prefix, delimiter, start, end, str(trailing), pattern)
+        return cls(prefix, delimiter, start, end, trailing, glob, asked)
+
+    def selects(self, folded: Found) -> bool:
+        """Return whether an entry's name matches the pattern."""
+        return self.glob is None or self.glob.matches(folded.name)
 
     def folded(self, found: Found) -> Found:
         """Return the file, or the common prefix up to the delimiter of all names that continue after it."""
+        prefix = self._prefix_of(found)
+        return found if not prefix or (self.trailing and prefix == found.name) else Found(prefix, None)
+
+    def is_prefix(self, folded: Found) -> bool:
+        """Return whether an entry is listed as a prefix; it may be listed as an object too."""
+        return folded.status is None or self._prefix_of(folded) == folded.name
+
+    def _prefix_of(self, found: Found) -> str:
         place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
-        return found if place < 0 else Found(found.name[: place + len(self.delimiter)], None)
+        return "" if place < 0 else found.name[: place + len(self.delimiter)]
 
 
 def _bucket(call: Call) -> str:
@@ -227,6 +343,12 @@ def _check_generation(
     # Only the latest generation is stored.
     if call.number(parameter) not in (None, generation):
         raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}#{call.number(parameter)}")
+
+
+def _check_metageneration(call: Call, bucket: Bucket) -> None:
+    wanted, unwanted = call.number("ifMetagenerationMatch"), call.number("ifMetagenerationNotMatch")
+    if wanted not in (None, bucket.metageneration) or unwanted == bucket.metageneration:
+        raise not_met(412)
 
 
 def _source_conditions(call: Call) -> Conditions:

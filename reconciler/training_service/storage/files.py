@@ -2,6 +2,11 @@
 
 Each path part is opened relative to its parent's file descriptor, and symbolic links are never followed,
 because a trainer may create any link there.
+
+An object's name may also be that of a folder: beside the folder `a`, the object "a" is the file "a\n", as
+Cloud Storage FUSE shows it (no object's name contains a line feed). The object "a/" is the file "\n" in a
+folder `a`; Cloud Storage FUSE shows only the folder, so these files have a tree of their own.
+https://github.com/GoogleCloudPlatform/gcsfuse/blob/master/docs/semantics.md#name-conflicts
 """
 
 from __future__ import annotations
@@ -11,14 +16,14 @@ import os
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.http.message import invalid
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags to open a folder without following links."""
@@ -32,6 +37,10 @@ _MAX_NAME = 1024
 _MAX_PART = 255
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
+_BESIDE = "\n"
+
+Keeps = Callable[[str], bool]
+"""Function that returns whether an empty folder must stay, by its path, which ends in "/"."""
 
 
 def is_bucket_name(name: str) -> bool:
@@ -40,7 +49,7 @@ def is_bucket_name(name: str) -> bool:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return the folders and the file of an object's name.
+    """Return the folders and the file of an object's name; the file is "" for a folder object, "a/".
 
     Raises:
         ApiError: INVALID_ARGUMENT: No file can have this name.
@@ -48,7 +57,8 @@ def parts_of(name: str) -> tuple[str, ...]:
     parts = tuple(name.split("/"))
     if len(name.encode()) > _MAX_NAME or "\r" in name or "\n" in name:
         raise invalid(f"Object names have at most {_MAX_NAME} bytes, and no line breaks.")
-    if any(part in ("", ".", "..") or "\0" in part or len(part.encode()) > _MAX_PART for part in parts):
+    named = parts[:-1] if len(parts) > 1 and not parts[-1] else parts
+    if any(part in ("", ".", "..") or "\0" in part or len(part.encode()) > _MAX_PART for part in named):
         raise invalid(f"Objects are files here, and {name!r} can't be the name of one.")
     return parts
 
@@ -69,57 +79,89 @@ def opened(path: Path | str, within: int | None = None) -> Iterator[int]:
 
 def is_missing(error: OSError) -> bool:
     """Return whether the error means a missing file or folder."""
-    # ELOOP: a link in place of the file counts as missing.
-    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    # ELOOP: a link in place of the file counts as missing. ENAMETOOLONG: a long name with a line feed.
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
     """Return a file descriptor to read an object; None without a regular file of this name."""
     try:
         with _parent(bucket, parts) as folder:
-            descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+            found = (_opened_file(name, folder) for name in _file_names(parts[-1]))
+            return next((each for each in found if each is not None), None)
     except OSError as error:
-        if is_missing(error) or error.errno == errno.ENXIO:  # ENXIO: a socket
+        if is_missing(error):
             return None
         raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:
     """Return the file's status; None without a regular file of this name."""
     try:
         with _parent(bucket, parts) as folder:
-            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+            return _file(parts[-1], folder)
     except OSError as error:
         if is_missing(error):
             return None
         raise
-    return found if stat.S_ISREG(found.st_mode) else None
 
 
-def place(bucket: int, parts: tuple[str, ...], staged: Path) -> None:
+def has_folder(bucket: int, parts: tuple[str, ...]) -> bool:
+    """Return whether the folders of an object's name exist."""
+    try:
+        with _parent(bucket, parts):
+            return True
+    except OSError as error:
+        if is_missing(error):
+            return False
+        raise
+
+
+def make_folder(bucket: int, parts: tuple[str, ...]) -> None:
+    """Create the folders of an object's name; durable when this returns.
+
+    Raises:
+        ApiError: INVALID_ARGUMENT: Another program made a link or a special file of such a name.
+    """
+    with _conflicts_refused(parts), _made_parent(bucket, parts):
+        pass
+
+
+def place(bucket: int, parts: tuple[str, ...], staged: Path, keeps: Keeps) -> None:
     """Move a staged file to its place, replacing an existing file; durable when this returns.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: The name is or needs a folder where a file exists, or the reverse.
+        ApiError: INVALID_ARGUMENT: Another program made a link or a special file of such a name.
     """
-    try:
-        with _made_parent(bucket, parts) as folder:
-            _rename(staged, parts[-1], folder)
-            os.fsync(folder)
-    except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-            raise _both_file_and_folder(parts) from error
-        raise
+    with _conflicts_refused(parts), _made_parent(bucket, parts) as folder:
+        _rename(staged, parts, folder, keeps)
+        os.fsync(folder)
 
 
 def remove(bucket: int, parts: tuple[str, ...]) -> None:
     """Remove an existing file; durable when this returns."""
     with _parent(bucket, parts) as folder:
-        os.unlink(parts[-1], dir_fd=folder)
+        for name in dict.fromkeys(_file_names(parts[-1])):
+            if _status(name, folder):
+                os.unlink(name, dir_fd=folder)
+        os.fsync(folder)
+
+
+def free_names(bucket: int, parts: tuple[str, ...], keeps: Keeps) -> None:
+    """Remove the empty folders of an object's name that keep another object's file from its plain name."""
+    for end in range(len(parts) - 1, 0, -1):
+        name = parts[end - 1]
+        with suppress(OSError), _parent(bucket, parts[:end]) as folder:
+            if _status(name + _BESIDE, folder) and not keeps("/".join(parts[:end]) + "/"):
+                _remove_empty(folder, name)
+                os.rename(name + _BESIDE, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+
+
+def remove_folder(bucket: int, parts: tuple[str, ...]) -> None:
+    """Remove the innermost folder of an object's name if it is empty."""
+    with suppress(OSError), _parent(bucket, parts[:-1]) as folder:
+        os.rmdir(parts[-2], dir_fd=folder)
         os.fsync(folder)
 
 
@@ -132,11 +174,16 @@ class Found(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Selection of names: with the prefix, from `start` on; `fold` makes each folder below one entry."""
+    """Selection of names: with the prefix, from `start` on; `fold` makes each folder below one entry.
+
+    Attributes:
+        folders: Select folder objects instead of others.
+    """
 
     prefix: str = ""
     start: str = ""
     fold: bool = False
+    folders: bool = False
 
     def folder(self, path: str) -> bool:
         """Return whether a folder, its path ending in "/", may contain selected names."""
@@ -149,7 +196,8 @@ class Wanted:
 
     def file(self, name: str) -> bool:
         """Return whether the name is selected."""
-        return name.startswith(self.prefix) and name >= self.start
+        is_folder = name[-1:] in ("", "/")
+        return name.startswith(self.prefix) and name >= self.start and is_folder is self.folders
 
 
 @contextmanager
@@ -168,9 +216,7 @@ def _made_parent(bucket: int, parts: tuple[str, ...]) -> Iterator[int]:
     folder = os.dup(bucket)
     try:
         for part in parts[:-1]:
-            with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=folder)
-                os.fsync(folder)
+            _make_folder(part, folder)
             folder = _step(folder, part)
         yield folder
     finally:
@@ -184,12 +230,42 @@ def _step(folder: int, part: str) -> int:
     return below
 
 
-def _rename(staged: Path, name: str, folder: int) -> None:
+def _make_folder(name: str, folder: int) -> None:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        if not _status(name, folder):
+            return
+        os.rename(name, name + _BESIDE, src_dir_fd=folder, dst_dir_fd=folder)
+        os.mkdir(name, dir_fd=folder)
+    os.fsync(folder)
+
+
+def _rename(staged: Path, parts: tuple[str, ...], folder: int, keeps: Keeps) -> None:
+    name = parts[-1]
+    if not name:
+        os.rename(staged, _BESIDE, dst_dir_fd=folder)
+        return
     try:
         os.rename(staged, name, dst_dir_fd=folder)
     except IsADirectoryError:
-        _remove_empty(folder, name)
+        if keeps("/".join(parts) + "/") or not emptied(name, folder):
+            os.rename(staged, name + _BESIDE, dst_dir_fd=folder)
+            return
         os.rename(staged, name, dst_dir_fd=folder)
+    if _status(name + _BESIDE, folder):  # it was the object until now
+        os.unlink(name + _BESIDE, dir_fd=folder)
+
+
+def emptied(name: str, folder: int) -> bool:
+    """Remove the folder `name` of an open folder if it contains no file; return whether it was removed."""
+    try:
+        _remove_empty(folder, name)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def _remove_empty(parent: int, name: str) -> None:
@@ -201,9 +277,17 @@ def _remove_empty(parent: int, name: str) -> None:
     os.rmdir(name, dir_fd=parent)
 
 
-def _both_file_and_folder(parts: tuple[str, ...]) -> ApiError:
-    name = "/".join(parts)
-    return invalid(f"Objects are files here: {name!r}, or the beginning of it, is file and folder at once.")
+@contextmanager
+def _conflicts_refused(parts: tuple[str, ...]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG):
+            raise
+        name = "/".join(parts)
+        raise invalid(
+            f"Objects are files here: another program's link or special file bars {name!r}."
+        ) from error
 
 
 Names = tuple[str, ...]
@@ -247,16 +331,45 @@ def _from(names: Names, start: str, path: str) -> Names:
     return names[max(0, bisect_left(names, start[len(path) :]) - 1) :]
 
 
+def _file_names(name: str) -> tuple[str, ...]:
+    """Return the possible names of an object's file in its folder, in the order to try them."""
+    # The plain name again: the file may get it back after the first look.
+    return (name, name + _BESIDE, name) if name else (_BESIDE,)
+
+
 def _file(name: str, folder: int) -> os.stat_result | None:
+    found = (_status(each, folder) for each in _file_names(name))
+    return next((each for each in found if each), None)
+
+
+def _status(name: str, folder: int) -> os.stat_result | None:
+    """Return a regular file's status."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except _GONE:
-        return None
+    except OSError as error:
+        if is_missing(error):
+            return None
+        raise
     return status if stat.S_ISREG(status.st_mode) else None
 
 
+def _opened_file(name: str, folder: int) -> int | None:
+    """Return a file descriptor to read a regular file."""
+    try:
+        descriptor = os.open(name, _FILE, dir_fd=folder)
+    except OSError as error:
+        if is_missing(error) or error.errno == errno.ENXIO:  # ENXIO: a socket
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
 def _names(folder: int) -> Names:
-    found = []
+    found: list[str] = []
+    beside: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
@@ -265,8 +378,8 @@ def _names(folder: int) -> Names:
             if entry.is_dir(follow_symlinks=False):
                 found.append(name + "/")
             elif entry.is_file(follow_symlinks=False):
-                found.append(name)
-    return tuple(sorted(found))
+                (beside if name.endswith(_BESIDE) else found).append(name.removesuffix(_BESIDE))
+    return tuple(sorted({*found, *beside} if beside else found))
 
 
 def _is_utf8(name: str) -> bool:

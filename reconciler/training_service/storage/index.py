@@ -78,17 +78,17 @@ class Conditions:
         """
         generation = current.generation if current else 0
         if self.generation not in (None, generation):
-            raise _not_met(412)
+            raise not_met(412)
         if self.metageneration is not None and (
             current is None or self.metageneration != current.metageneration
         ):
-            raise _not_met(412)
+            raise not_met(412)
         if self.generation_not is not None and generation in (0, self.generation_not):
-            raise _not_met(304 if reading else 412)
+            raise not_met(304 if reading else 412)
         if self.metageneration_not is not None and (
             current is None or self.metageneration_not == current.metageneration
         ):
-            raise _not_met(304 if reading else 412)
+            raise not_met(304 if reading else 412)
 
 
 ANY = Conditions()
@@ -191,6 +191,12 @@ def forget(connection: sqlite3.Connection, bucket: str, name: str) -> None:
     connection.execute("DELETE FROM objects WHERE bucket = ? AND name = ?", (bucket, name))
 
 
+def forget_all(connection: sqlite3.Connection, bucket: str) -> None:
+    """Delete the rows of a bucket's objects."""
+    connection.execute("DELETE FROM objects WHERE bucket = ?", (bucket,))
+    connection.execute("DELETE FROM announced WHERE bucket = ?", (bucket,))
+
+
 def next_generation(connection: sqlite3.Connection, now: datetime) -> int:
     """Return the next generation: microseconds, as in Cloud Storage."""
     row = connection.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()
@@ -213,6 +219,7 @@ def _announced(connection: sqlite3.Connection, bucket: str, name: str, inode: in
     return found
 
 
-def _not_met(http: int) -> ApiError:
+def not_met(http: int) -> ApiError:
+    """Return the error for a request whose preconditions don't hold."""
     message = "At least one of the pre-conditions you specified did not hold."
     return ApiError("FAILED_PRECONDITION", message, http=http, reason="conditionNotMet")

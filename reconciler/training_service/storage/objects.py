@@ -1,31 +1,35 @@
-"""Buckets and objects: files below the home's `gcs` folder with rows in the database, and their JSON.
+"""Buckets and objects: files below the home's `gcs` folder with rows in the database.
 
 Trainers write files there directly: a file that differs from its row (size, time, inode) has changed.
+The files of folder objects ("a/") are in the home's `folders`, which trainers don't see. Such an object
+lives as long as its folder: a trainer that removes the folder removes the object, as with Cloud Storage FUSE.
 """
 
 from __future__ import annotations
 
-import base64
+import dataclasses
 import json
 import os
+import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.state.database import Database
-from reconciler.training_service.state.records import Json, JsonObject
+from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.state.store import rfc3339
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Found, Wanted
-from reconciler.training_service.storage.incoming import Checksums, Staged, checksums_of
+from reconciler.training_service.storage.incoming import Staged, checksums_of
 from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
 
 _TRIES = 100
@@ -33,12 +37,14 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket; `body` is its creator's metadata."""
+    """A bucket; `body` is its creator's metadata, `policy` the IAM policy that was set."""
 
     name: str
     generation: int
     created: str
     body: JsonObject
+    metageneration: int = 1
+    policy: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Objects:
 
     def __init__(self, home: Path, database: Database, clock: Callable[[], datetime]) -> None:
         self._root = home / "gcs"
+        self._folders = home / "folders"
         self._database = database
         self._clock = clock
 
@@ -76,7 +83,9 @@ class Objects:
             row = connection.execute("SELECT * FROM buckets WHERE name = ?", (name,)).fetchone()
         if row is None:
             return Bucket(name, 1, rfc3339(made), {})
-        return Bucket(name, row["generation"], row["created"], json.loads(row["body"]))
+        body = json.loads(row["body"])
+        metageneration, policy = body.pop("metageneration", 1), body.pop("policy", {})
+        return Bucket(name, row["generation"], row["created"], body, metageneration, policy)
 
     def create_bucket(self, name: str, body: JsonObject) -> Bucket:
         """Create a bucket.
@@ -96,9 +105,38 @@ class Objects:
                 os.fsync(root)  # the folder must survive a power failure, as its row does
             now = self._clock()
             bucket = Bucket(name, index.next_generation(connection, now), rfc3339(now), body)
-            row = (name, bucket.generation, bucket.created, json.dumps(body))
-            connection.execute("REPLACE INTO buckets VALUES (?, ?, ?, ?)", row)
+            _note_bucket(connection, bucket)
         return bucket
+
+    def set_policy(self, name: str, policy_of: Callable[[Bucket], JsonObject]) -> Bucket:
+        """Set a bucket's IAM policy to `policy_of`'s result, and return the bucket.
+
+        Raises:
+            ApiError: NOT_FOUND.
+        """
+        with self._database.writing() as connection:
+            found = self.bucket(name)
+            metageneration = found.metageneration + 1
+            changed = dataclasses.replace(found, metageneration=metageneration, policy=policy_of(found))
+            _note_bucket(connection, changed)
+        return changed
+
+    def delete_bucket(self, name: str, check: Callable[[Bucket], None]) -> None:
+        """Delete an empty bucket that `check` accepts.
+
+        Raises:
+            ApiError: NOT_FOUND; ABORTED: The bucket is not empty.
+        """
+        with self._database.writing() as connection:
+            check(self.bucket(name))
+            with files.opened(self._root) as root:
+                if any(self.walk(name, Wanted())) or not files.emptied(name, root):
+                    text = "The bucket you tried to delete is not empty."
+                    raise ApiError("ABORTED", text, reason="conflict")
+                os.fsync(root)
+            shutil.rmtree(self._folders / name, ignore_errors=True)
+            connection.execute("DELETE FROM buckets WHERE name = ?", (name,))
+            index.forget_all(connection, name)
 
     def get(self, bucket: str, name: str) -> StoredObject:
         """Return an object without its content.
@@ -106,8 +144,8 @@ class Objects:
         Raises:
             ApiError: NOT_FOUND.
         """
-        with self._folder(bucket) as folder:
-            status = files.status(folder, files.parts_of(name))
+        with self._tree(bucket, name) as tree:
+            status = files.status(tree, files.parts_of(name))
         recorded = self._row(bucket, name)
         if status is not None and recorded is not None and recorded.is_of(status):
             return recorded
@@ -122,8 +160,8 @@ class Objects:
             ApiError: NOT_FOUND.
         """
         for _ in range(_TRIES):
-            with self._folder(bucket) as folder:
-                descriptor = files.open_file(folder, files.parts_of(name))
+            with self._tree(bucket, name) as tree:
+                descriptor = files.open_file(tree, files.parts_of(name))
             if descriptor is None:
                 raise _no_object(bucket, name)
             file = os.fdopen(descriptor, "rb")
@@ -147,10 +185,14 @@ class Objects:
             index.announce(connection, bucket, name, status.st_ino, staged.checksums.md5, body)
         with (
             self._withdraw_if_refused(bucket, name, status.st_ino),
-            self._transaction(bucket, name, conditions) as (connection, folder, _),
+            self._transaction(bucket, name, conditions) as (connection, tree, _),
+            self._folder(bucket) as folder,
         ):
+            parts = files.parts_of(name)
+            if name.endswith("/"):
+                files.make_folder(folder, parts)
             # The file first: after a crash in between, the next access creates the row from the announcement.
-            files.place(folder, files.parts_of(name), staged.path)
+            files.place(tree, parts, staged.path, self._keeps(bucket))
             return index.note_new(connection, bucket, name, status, staged.checksums, body, self._clock())
 
     def patch(
@@ -181,11 +223,18 @@ class Objects:
         Raises:
             ApiError: NOT_FOUND, FAILED_PRECONDITION.
         """
-        with self._transaction(bucket, name, conditions) as (connection, folder, current):
+        parts = files.parts_of(name)
+        with (
+            self._transaction(bucket, name, conditions) as (connection, tree, current),
+            self._folder(bucket) as folder,
+        ):
             if current is None or generation not in (None, current.generation):
                 raise _no_object(bucket, name)
-            files.remove(folder, files.parts_of(name))
+            files.remove(tree, parts)
             index.forget(connection, bucket, name)
+            if name.endswith("/"):
+                files.remove_folder(folder, parts)
+            files.free_names(folder, parts, self._keeps(bucket))
 
     def walk(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
         """Yield the bucket's selected names, in order.
@@ -194,7 +243,9 @@ class Objects:
             ApiError: NOT_FOUND: No such bucket.
         """
         with self._folder(bucket) as folder:
-            yield from files.walk(folder, wanted)
+            yield from merge(
+                self._folder_objects(bucket, wanted), files.walk(folder, wanted), key=attrgetter("name")
+            )
 
     def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
         """Yield the objects of found files, except files deleted since."""
@@ -222,6 +273,42 @@ class Objects:
                 raise
             yield folder
 
+    @contextmanager
+    def _tree(self, bucket: str, name: str, *, make: bool = False) -> Iterator[int]:
+        """Open the tree that contains the object's file; `make` creates a missing tree of folder objects."""
+        parts = files.parts_of(name)
+        with ExitStack() as stack:
+            folder = stack.enter_context(self._folder(bucket))
+            if not parts[-1]:
+                exists = files.has_folder(folder, parts)
+                if make:
+                    (self._folders / bucket).mkdir(parents=True, exist_ok=True)
+                try:
+                    folder = stack.enter_context(files.opened(self._folders / bucket))
+                except FileNotFoundError:
+                    raise _no_object(bucket, name) from None
+                if not (exists or make):
+                    raise _no_object(bucket, name)
+                if not exists:
+                    with suppress(FileNotFoundError):
+                        files.remove(folder, parts)
+            yield folder
+
+    def _folder_objects(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
+        """Yield the selected folder objects, none of them folded."""
+        wanted = Wanted(wanted.prefix, wanted.start, folders=True)
+        with (
+            suppress(FileNotFoundError),
+            files.opened(self._folders / bucket) as tree,
+            self._folder(bucket) as folder,
+        ):
+            for found in files.walk(tree, wanted):
+                if files.has_folder(folder, files.parts_of(found.name)):
+                    yield found
+
+    def _keeps(self, bucket: str) -> files.Keeps:
+        return lambda path: any(self._folder_objects(bucket, Wanted(path)))
+
     def _row(self, bucket: str, name: str) -> StoredObject | None:
         with self._database.reading() as connection:
             return index.find(connection, bucket, name)
@@ -243,13 +330,13 @@ class Objects:
         parts = files.parts_of(name)
         with suppress(ApiError):
             self.get(bucket, name)  # gives a file that another program wrote a generation
-        with self._folder(bucket) as folder, self._database.writing() as connection:
-            status = files.status(folder, parts)
+        with self._tree(bucket, name, make=True) as tree, self._database.writing() as connection:
+            status = files.status(tree, parts)
             current = index.find(connection, bucket, name) if status else None
             if status and (current is None or not current.may_be_of(status)):
                 current = _changed_just_now(bucket, name, status)
             conditions.check(current)
-            yield connection, folder, current
+            yield connection, tree, current
 
     def _recorded(self, bucket: str, name: str, file: BinaryIO) -> StoredObject | None:
         """Return the object of an open file; None if the file was truncated or replaced while it was read."""
@@ -261,14 +348,20 @@ class Objects:
         file.seek(0)
         if checksums is None:
             return None
-        with self._folder(bucket) as folder, self._database.writing() as connection:
-            now = files.status(folder, files.parts_of(name))
+        with self._tree(bucket, name) as tree, self._database.writing() as connection:
+            now = files.status(tree, files.parts_of(name))
             if now is None or now.st_ino != status.st_ino:
                 return None
             recorded = index.find(connection, bucket, name)
             if recorded is not None and recorded.is_of(status):
                 return recorded
             return index.note_outside(connection, bucket, name, status, checksums, self._clock())
+
+
+def _note_bucket(connection: sqlite3.Connection, bucket: Bucket) -> None:
+    more = {"metageneration": bucket.metageneration, "policy": bucket.policy} if bucket.policy else {}
+    row = (bucket.name, bucket.generation, bucket.created, json.dumps(bucket.body | more))
+    connection.execute("REPLACE INTO buckets VALUES (?, ?, ?, ?)", row)
 
 
 def _changed_just_now(bucket: str, name: str, status: os.stat_result) -> StoredObject:
@@ -286,129 +379,3 @@ def _no_bucket() -> ApiError:
 
 def _no_object(bucket: str, name: str) -> ApiError:
     return not_found(f"No such object: {bucket}/{name}")
-
-
-DEFAULT_TYPE = "application/octet-stream"
-
-_OBJECT_FIELDS = (
-    "cacheControl",
-    "contentDisposition",
-    "contentEncoding",
-    "contentLanguage",
-    "contentType",
-    "customTime",
-    "eventBasedHold",
-    "metadata",
-    "storageClass",
-    "temporaryHold",
-)
-_MAX_CUSTOM = 8 * 1024  # https://cloud.google.com/storage/quotas#objects
-BUCKET_FIELDS = ("iamConfiguration", "labels", "location", "storageClass")
-"""Fields of a bucket that are stored and returned, without effect here."""
-
-
-def object_body(given: Mapping[str, Json]) -> JsonObject:
-    """Return the stored part of a client's Object.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
-    """
-    return _checked({name: given[name] for name in _OBJECT_FIELDS if name in given})
-
-
-def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
-    """Return the metadata after a patch: null removes a field; entries of `metadata` are patched singly.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
-    """
-    merged = {**body, **given}
-    if isinstance(given.get("metadata"), dict):
-        entries = {**body.get("metadata", {}), **given["metadata"]}
-        merged["metadata"] = {key: value for key, value in entries.items() if value is not None}
-    return _checked({name: merged[name] for name in _OBJECT_FIELDS if merged.get(name) is not None})
-
-
-def object_resource(stored: StoredObject, base: str) -> JsonObject:
-    """Return the object in the API's form; `base` begins its links."""
-    # quote returns a part without special characters at once, but encodes a text with "/" byte by byte.
-    path = f"b/{stored.bucket}/o/{'%2F'.join(map(quote, stored.name.split('/')))}"
-    media = f"{base}/download/storage/v1/{path}?generation={stored.generation}&alt=media"
-    return {
-        "kind": "storage#object",
-        "id": f"{stored.bucket}/{stored.name}/{stored.generation}",
-        "selfLink": f"{base}/storage/v1/{path}",
-        "mediaLink": media,
-        "name": stored.name,
-        "bucket": stored.bucket,
-        "generation": str(stored.generation),
-        "metageneration": str(stored.metageneration),
-        "contentType": DEFAULT_TYPE,
-        "storageClass": "STANDARD",
-        **stored.body,
-        "size": str(stored.size),
-        "md5Hash": stored.md5,
-        "crc32c": stored.crc32c,
-        "etag": etag_of(stored),
-        "timeCreated": stored.created,
-        "updated": stored.updated,
-        "timeStorageClassUpdated": stored.created,
-        "timeFinalized": stored.created,
-    }
-
-
-def bucket_resource(bucket: Bucket, base: str) -> JsonObject:
-    """Return the bucket in the API's form."""
-    return {
-        "kind": "storage#bucket",
-        "id": bucket.name,
-        "selfLink": f"{base}/storage/v1/b/{bucket.name}",
-        "name": bucket.name,
-        "generation": str(bucket.generation),
-        "metageneration": "1",
-        "location": "LOCAL",
-        "storageClass": "STANDARD",
-        **bucket.body,
-        "etag": _base64(f"{bucket.generation}/1"),
-        "timeCreated": bucket.created,
-        "updated": bucket.created,
-    }
-
-
-def etag_of(stored: StoredObject) -> str:
-    """Return the etag, which changes with the generation and the metageneration."""
-    return _base64(f"{stored.generation}/{stored.metageneration}")
-
-
-def check_sums(given: Mapping[str, Json], found: Checksums) -> None:
-    """Compare content with the checksums that its sender may give: md5Hash and crc32c.
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: A checksum differs.
-    """
-    for name, expected, calculated in (
-        ("CRC32C", given.get("crc32c"), found.crc32c),
-        ("MD5 hash", given.get("md5Hash"), found.md5),
-    ):
-        if expected and expected != calculated:
-            text = f'Provided {name} "{expected}" doesn\'t match calculated {name} "{calculated}".'
-            raise ApiError("INVALID_ARGUMENT", text)
-
-
-def sums_of_header(header: str) -> JsonObject:
-    """Return the checksums of an X-Goog-Hash header: "crc32c=…,md5=…"."""
-    pairs = [part.strip().partition("=") for part in header.split(",")]
-    names = {"crc32c": "crc32c", "md5": "md5Hash"}
-    return {names[name]: value for name, _, value in pairs if name in names}
-
-
-def _checked(body: JsonObject) -> JsonObject:
-    size = sum(len(part.encode()) for entry in body.get("metadata", {}).items() for part in entry)
-    if size > _MAX_CUSTOM:
-        text = f"The custom metadata has {size} bytes, keys and values; at most {_MAX_CUSTOM} are allowed."
-        raise ApiError("INVALID_ARGUMENT", text)
-    return body
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()

@@ -16,12 +16,12 @@ from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.incoming import Session, Staged, Uploads
 from reconciler.training_service.storage.index import Conditions
-from reconciler.training_service.storage.objects import (
+from reconciler.training_service.storage.objects import Content, Objects
+from reconciler.training_service.storage.resources import (
     DEFAULT_TYPE,
-    Content,
-    Objects,
     check_sums,
     etag_of,
+    header_of_sums,
     object_body,
     object_resource,
     sums_of_header,
@@ -52,7 +52,7 @@ def download(content: Content, range_header: str) -> Response:
         ("ETag", f'"{etag_of(stored)}"'),
         ("X-Goog-Generation", str(stored.generation)),
         ("X-Goog-Metageneration", str(stored.metageneration)),
-        ("X-Goog-Hash", f"crc32c={stored.crc32c},md5={stored.md5}"),
+        ("X-Goog-Hash", header_of_sums(stored)),
         ("X-Goog-Stored-Content-Length", str(stored.size)),
         ("X-Goog-Stored-Content-Encoding", stored.body.get("contentEncoding", "identity")),
     ]

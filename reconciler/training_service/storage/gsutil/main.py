@@ -90,7 +90,9 @@ class Command:
             raise UsageError(f"Destination URL {text}")
         for source, top in found:
             below = into or several
-            if not source.path:
+            if source.place.bucket and source.place.name.endswith("/") and not source.path:
+                self._copy(source.place, target.below(f"{source.base}/" if below else ""), move=move)
+            elif not source.path:
                 self._copy(source.place, target.below(source.base) if below else target, move=move)
             elif below and top not in (".", ".."):
                 self._copy(source.place, target.below(f"{top}/{source.path}"), move=move)
@@ -224,6 +226,9 @@ class Command:
             self._remove(source)
 
     def _to_file(self, source: Place, path: Path) -> None:
+        if source.bucket and source.name.endswith("/"):  # a folder object
+            path.mkdir(parents=True, exist_ok=True)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         if not source.bucket:
             shutil.copyfile(source.name, path)

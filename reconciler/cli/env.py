@@ -1,0 +1,175 @@
+"""The command `env`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from reconciler.base.errors import ExitCode, ServiceError, UsageError
+from reconciler.base.safe_files import opened_folder, replace_file
+from reconciler.base.state_dir_trust import home_of
+from reconciler.cli.context import context_of
+from reconciler.google.embedded import address_of
+
+# The service's token has no end but the service's own; clients insist on one.
+_NEVER = "2099-12-31T00:00:00Z"
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_CREDENTIALS, _TOKEN = "credentials.json", "token"
+
+_PYTHON = '''"""Clients of the embedded training service, as `reconciler env --format python` prints them."""
+
+import os
+
+URL = {url}
+TOKEN = {token}
+PROJECT = {project}
+LOCATION = {location}
+
+os.environ.update({variables})
+
+
+def google_api(name, version):
+    """Return a client of google-api-python-client: google_api("ml", "v1")."""
+    from googleapiclient import discovery
+
+    return discovery.build(name, version, client_options={{"api_endpoint": URL}})
+
+
+def vertex_ai(location={region}, **more):
+    """Return google-cloud-aiplatform, set up for the service; it takes only Google's locations.
+
+    `more` goes to its init, such as staging_bucket.
+    """
+    from google.cloud import aiplatform
+
+    aiplatform.init(project=PROJECT, location=location, api_endpoint=URL, api_transport="rest", **more)
+    return aiplatform
+
+
+def storage():
+    """Return a client of google-cloud-storage."""
+    from google.cloud import storage
+
+    return storage.Client(project=PROJECT)
+
+
+def files():
+    """Return the file system of gcsfs."""
+    import gcsfs
+
+    return gcsfs.GCSFileSystem(project=PROJECT)
+
+
+def logging():
+    """Return a client of google-cloud-logging."""
+    from google.cloud import logging
+
+    return logging.Client(project=PROJECT, client_options={{"api_endpoint": URL}}, _use_grpc=False)
+'''
+
+
+class _Client(NamedTuple):
+    """Settings of a client."""
+
+    url: str
+    token: str
+    project: str
+    location: str
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Print what other people's clients need to use the embedded service, which is started if needed."""
+    context = context_of(arguments)
+    environment = context.environment
+    if environment.engine != "local":
+        text = f'the environment "{environment.name}" is Google\'s, which clients find by themselves'
+        raise UsageError(text, hint="choose an environment with `engine: local` by --env")
+    home = home_of(context.config.root, os.environ).path
+    with context.session(start=True):
+        address = address_of(home)
+    if address is None:
+        raise ServiceError("the embedded service has just ended", hint="try again")
+    client = _Client(*address, environment.project, environment.location)
+    _write_credentials(home, client.token)
+    found = _variables(client, home)
+    print({"shell": _shell, "json": _json, "python": _python}[arguments.format](client, found))
+    return ExitCode.DONE
+
+
+def _write_credentials(home: Path, token: str) -> None:
+    """Write the token as files that clients read: application default credentials, and the bare token."""
+    credentials = {
+        "type": "authorized_user",
+        "token": token,
+        "expiry": _NEVER,
+        # Needed to be read, never sent: the token doesn't expire.
+        "client_id": "reconciler",
+        "client_secret": "none",
+        "refresh_token": "none",
+    }
+    with opened_folder(home) as folder:
+        replace_file(_CREDENTIALS, json.dumps(credentials).encode(), folder)
+        replace_file(_TOKEN, token.encode(), folder)
+
+
+def _variables(client: _Client, home: Path) -> dict[str, dict[str, str]]:
+    """Return the environment variables of each group of clients."""
+    url, project = client.url, client.project
+    # Clients of an emulator send no token, so this address contains it.
+    storage = f"{url}/jobs/{client.token}"
+    token = {"access_token": client.token, "token_type": "Bearer", "expiry": _NEVER}
+    override = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+    return {
+        "The embedded training service": {"RECONCILER_URL": url, "RECONCILER_TOKEN": client.token},
+        "Google's clients for Python, gcsfs, pyarrow": {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(home / _CREDENTIALS),
+            "GOOGLE_CLOUD_PROJECT": project,
+            "GOOGLE_CLOUD_DISABLE_GRPC": "true",
+            "STORAGE_EMULATOR_HOST": storage,
+            "CLOUD_STORAGE_EMULATOR_ENDPOINT": storage,
+        },
+        "gcloud": {
+            "CLOUDSDK_CORE_PROJECT": project,
+            "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(home / _TOKEN),
+            f"{override}AIPLATFORM": f"{url}/",
+            f"{override}ML": f"{url}/",
+            f"{override}LOGGING": f"{url}/",
+            f"{override}STORAGE": f"{url}/storage/v1/",
+        },
+        'rclone, with the remote "reconciler:"': {
+            "RCLONE_CONFIG_RECONCILER_TYPE": "google cloud storage",
+            "RCLONE_CONFIG_RECONCILER_ENDPOINT": f"{url}/storage/v1/",
+            "RCLONE_CONFIG_RECONCILER_PROJECT_NUMBER": project,
+            "RCLONE_CONFIG_RECONCILER_TOKEN": json.dumps(token),
+        },
+    }
+
+
+def _flat(groups: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {name: value for group in groups.values() for name, value in group.items()}
+
+
+def _shell(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
+    lines = [
+        '# Read by: eval "$(reconciler env)". Valid until the service ends: `reconciler serve` keeps it.'
+    ]
+    for clients, variables in groups.items():
+        lines.append(f"# {clients}")
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return "\n".join(lines)
+
+
+def _json(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
+    return json.dumps({**client._asdict(), "variables": _flat(groups)}, indent=2)
+
+
+def _python(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
+    region = client.location if _REGION.fullmatch(client.location) else "us-central1"
+    settings = {name: repr(value) for name, value in {**client._asdict(), "region": region}.items()}
+    return _PYTHON.format(**settings, variables=json.dumps(_flat(groups), indent=4)).rstrip()

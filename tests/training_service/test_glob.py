@@ -1,0 +1,73 @@
+"""Glob patterns of object names."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.storage.glob import Glob
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("foo*bar", ["foobar", "foo-bar", "foobarbar"], ["foo/bar", "foobarx", "xfoobar"]),
+        ("foo**bar", ["foobar", "foo/bar", "foo/a/b/bar"], ["foobarx"]),
+        ("**/c.txt", ["a/c.txt", "a/b/c.txt", "/c.txt"], ["c.txt", "ac.txt"]),
+        ("a/*", ["a/", "a/b"], ["a", "a/b/c"]),
+        ("a/**", ["a/", "a/b", "a/b/c"], ["a"]),
+        ("?", ["a", "\u00e9"], ["", "/", "ab"]),
+        ("[a-c]x", ["ax", "cx"], ["dx", "x"]),
+        ("[!a-c]x", ["dx"], ["ax", "/x"]),
+        ("[^a]", ["b"], ["a"]),
+        ("[]a-]", ["]", "a", "-"], ["b"]),
+        ("[a-]", ["a", "-"], ["b"]),
+        ("{a,b*}c", ["ac", "bc", "bxc"], ["c", "b/c"]),
+        ("{a,{b,c}d}{,.gz}", ["a", "bd", "cd.gz"], ["b", "d"]),
+        ("a{}b", ["ab"], ["a{}b"]),
+        ("x,y}", ["x,y}"], ["x"]),
+        ("\\*\\{[\\]]", ["*{]"], ["a{]"]),
+        ("", [""], ["a"]),
+    ],
+)
+def test_pattern_matches_whole_names(pattern: str, matching: list[str], others: list[str]) -> None:
+    glob = Glob(pattern)
+    assert [name for name in [*matching, *others] if glob.matches(name)] == matching
+
+
+@pytest.mark.parametrize("pattern", ["[a", "[", "[]", "{a", "{a,", "\\", "[a-", "{" * 30 + "}" * 30])
+def test_unclosed_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ApiError, match="glob pattern"):
+        Glob(pattern)
+
+
+PIECES = st.sampled_from(["*", "**", "?", "a", "b", "/", "[ab]", "[!a]", "{a,b/}", "{*,b}"])
+EXPRESSIONS = {
+    "*": "[^/]*",
+    "**": ".*",
+    "?": "[^/]",
+    "[!a]": "[^a/]",
+    "{a,b/}": "(?:a|b/)",
+    "{*,b}": "(?:[^/]*|b)",
+}
+
+
+@settings(max_examples=500)
+@given(st.lists(PIECES, max_size=6), st.text("ab/", max_size=8))
+def test_pattern_matches_as_the_regular_expression_does(pieces: list[str], name: str) -> None:
+    # A star before another is one of two.
+    expression = "".join(EXPRESSIONS.get(piece, piece) for piece in pieces)
+    expression = expression.replace("[^/]*[^/]*", ".*").replace("[^/]*.*", ".*").replace(".*[^/]*", ".*")
+    if "[^/]*[^/]*" not in expression:
+        assert Glob("".join(pieces)).matches(name) is (re.fullmatch(expression, name) is not None)
+
+
+def test_pattern_of_many_stars_takes_no_time() -> None:
+    began = time.process_time()
+    assert not Glob("*a" * 100 + "**b" * 100 + "{*a,**a}" * 100).matches("a" * 1000)
+    assert time.process_time() - began < 1

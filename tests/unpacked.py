@@ -1,0 +1,21 @@
+"""Clients that only some tests use, from the wheelhouse: a folder for PYTHONPATH, without an installer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+# What they need beside the packages that the tests have anyway.
+PACKAGES = {
+    *("aiohappyeyeballs", "aiohttp", "aiosignal", "decorator", "frozenlist", "fsspec", "gcsfs"),
+    *("google_auth_oauthlib", "multidict", "oauthlib", "propcache", "pyarrow", "requests_oauthlib", "yarl"),
+    *("google_cloud_appengine_logging", "google_cloud_audit_log", "google_cloud_logging"),
+}
+
+
+def unpack(wheelhouse: Path, folder: Path) -> Path:
+    """Unpack gcsfs, pyarrow, google-cloud-logging and what they need into the folder."""
+    for wheel in wheelhouse.glob("*.whl"):
+        if wheel.name.partition("-")[0] in PACKAGES:
+            ZipFile(wheel).extractall(folder)
+    return folder
