@@ -21,12 +21,11 @@ from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Plan
 from reconciler.operations.apply import ApplyListener, apply, submitted_by
 from reconciler.operations.execute import PATIENCE
-from reconciler.operations.follow_up import follow_up, load_or_report
+from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
-from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import keys_of

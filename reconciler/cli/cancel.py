@@ -10,7 +10,7 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
 from reconciler.model.job import State
-from reconciler.operations.wait import awaited, wait
+from reconciler.operations.follow_up import awaited, wait
 from reconciler.submission.cancel import ask
 
 

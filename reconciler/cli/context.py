@@ -12,7 +12,7 @@ from msgspec import Struct
 from reconciler.base.errors import NotFoundError
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
-from reconciler.model.duplicates import age
+from reconciler.model.claim import age
 from reconciler.model.job import ActualJob
 from reconciler.submission.observe import observe
 

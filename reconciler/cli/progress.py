@@ -17,9 +17,9 @@ from reconciler.base.sanitize import one_line
 from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
+from reconciler.operations.follow_up import JobsListener
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.submissions import Standing
-from reconciler.operations.wait import JobsListener
 from reconciler.output.text import short_error
 
 if TYPE_CHECKING:

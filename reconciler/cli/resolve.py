@@ -19,7 +19,7 @@ from reconciler.operations.origin import origin_of, uncarried
 from reconciler.operations.plan import hours_of
 from reconciler.operations.submissions import unsettled_reason
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.limits import check_limit
+from reconciler.planning.planner import check_limit
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Submitter
 

@@ -7,12 +7,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from reconciler.base.diagnostics import Problem, capped
-from reconciler.base.errors import ExitCode, InvalidError
+from reconciler.base.errors import ExitCode, InvalidError, Problem, capped
 from reconciler.cli import print_json
 from reconciler.manifests.cache import cached_manifests
-from reconciler.manifests.paths import check_found, manifest_paths
-from reconciler.manifests.settings import find_root, load_config
+from reconciler.manifests.settings import check_found, find_root, load_config, manifest_paths
 from reconciler.manifests.validate import validate
 from reconciler.operations.load_desired import code_problems
 from reconciler.output.json import validation_json

@@ -29,11 +29,11 @@ from reconciler.google.client import (
     with_headers,
 )
 from reconciler.google.listing import Pages, listing
+from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.accelerators import accelerators_of
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
-from reconciler.packaging.staging_name import without_staged
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100

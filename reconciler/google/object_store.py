@@ -1,11 +1,12 @@
 """Objects in Cloud Storage: small JSON objects, written and deleted only by their generation, and packages.
 
-Packages are staged under names that contain their hashes.
+Packages are staged under names that contain their hashes and differ from users' own URIs.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
@@ -28,7 +29,6 @@ from reconciler.google.client import (
 from reconciler.google.listing import Pages, listing
 from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
-from reconciler.packaging.staging_name import staged_name, staged_uri
 
 if TYPE_CHECKING:
     from reconciler.packaging.sdist import Sdist
@@ -258,3 +258,27 @@ def ensure_bucket(connection: Connection, bucket: str) -> None:
     except ApiError as error:
         if error.status != 409:
             raise
+
+
+_FOLDER = "reconciler/packages"
+_URI = re.compile(rf"gs://[^/]+/{_FOLDER}/[0-9a-f]{{64}}/[^/]+")
+
+
+def staged_name(archive: Sdist) -> str:
+    """Return the object name of a staged archive, addressed by its SHA-256."""
+    return f"{_FOLDER}/{archive.sha256}/{archive.file_name}"
+
+
+def staged_uri(bucket: str, archive: Sdist) -> str:
+    """Return the `gs://` URI of a staged archive for a job's `packageUris`."""
+    return f"gs://{bucket}/{staged_name(archive)}"
+
+
+def without_staged(package: JsonObject) -> JsonObject:
+    """Return an object with its `packageUris` as in the manifest, without staged archives."""
+    uris = package.get("packageUris")
+    if not isinstance(uris, list):
+        return package
+    given = [uri for uri in uris if not (isinstance(uri, str) and _URI.fullmatch(uri))]
+    rest = {name: value for name, value in package.items() if name != "packageUris"}
+    return {**rest, "packageUris": given} if given else rest

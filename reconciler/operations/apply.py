@@ -19,8 +19,8 @@ from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
 from reconciler.operations.plan import accelerator_hours, plan_of
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
-from reconciler.planning.limits import SUBMISSIONS, check_limits
 from reconciler.planning.outcome import Outcome
+from reconciler.planning.planner import SUBMISSIONS, check_limits
 from reconciler.submission.observe import Observed
 
 _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}

@@ -12,8 +12,7 @@ from reconciler.base.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.base.errors import ReconcilerError
 from reconciler.google.object_store import Staging
 from reconciler.google.session import Session
-from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
-from reconciler.model.duplicates import age
+from reconciler.model.claim import Claim, ClaimId, ClaimState, age, rerun_digest
 from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
@@ -31,8 +30,8 @@ from reconciler.operations.submissions import (
 )
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.limits import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission import cancel
 from reconciler.submission.claims_upkeep import is_left, refreshed, runs_by_claim
 from reconciler.submission.observe import Observed

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import Problem
-from reconciler.base.errors import InvalidError
+from reconciler.base.errors import InvalidError, Problem
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
-from reconciler.manifests.paths import check_found, manifest_paths
-from reconciler.manifests.settings import Config, Environment
+from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest, unpacked
 from reconciler.model.naming import canonical_spec, identities, job_name, label_of

@@ -32,8 +32,7 @@ from reconciler.git.revision import Names, Revision, revision
 from reconciler.manifests.cache import digest_of
 from reconciler.manifests.files import real_path
 from reconciler.manifests.packages import PackageFolder, PackageOf, is_below_any, package_folder
-from reconciler.manifests.paths import JOBS_FOLDER, is_manifest
-from reconciler.manifests.settings import FILE_NAME, Config
+from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, is_manifest
 from reconciler.model.plan import DesiredJob, Plan
 
 if TYPE_CHECKING:

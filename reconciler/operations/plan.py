@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError
 from reconciler.google.engines import engine_class
+from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.claim import Claim, ClaimId
@@ -16,10 +17,8 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
-from reconciler.packaging.staging_name import staged_uri
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.limits import SUBMISSIONS
-from reconciler.planning.planner import by_owner, make_plan
+from reconciler.planning.planner import SUBMISSIONS, by_owner, make_plan
 from reconciler.submission.observe import Observed
 
 

@@ -6,13 +6,22 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reconciler.base.diagnostics import Problem, capped, quote
-from reconciler.base.errors import UsageError
+from reconciler.base.errors import Problem, UsageError, capped, quote
 from reconciler.git.revision import Names, Revision, revision
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.packages import PackageOf, package_folder
-from reconciler.manifests.paths import JOBS_FOLDER, check_found, is_manifest, manifest_paths
-from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, from_document, read_document
+from reconciler.manifests.settings import (
+    FILE_NAME,
+    JOBS_FOLDER,
+    LOCAL,
+    Config,
+    Environment,
+    check_found,
+    from_document,
+    is_manifest,
+    manifest_paths,
+    read_document,
+)
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.plan import Comparison, DesiredJob, Plan, Target
 from reconciler.operations.load_desired import stageable_jobs

@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-from reconciler.base.diagnostics import quote
-from reconciler.base.errors import InvalidError
+from reconciler.base.errors import InvalidError, quote
 from reconciler.packaging.work_tree import Folder, Names, UnfitError, WorkTree, not_a_file, refuse_excluded
 
 MAX_FILES = 10_000

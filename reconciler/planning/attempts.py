@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.duplicates import age, kept, made
+from reconciler.model.claim import Claim, ClaimId, ClaimState, age, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reconciler.model.claim import Claim, ClaimId, rerun_digest
+from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
 from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
-from reconciler.model.duplicates import age
 from reconciler.model.job import CODE, ActualJob
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, FieldChange

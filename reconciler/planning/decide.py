@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
-from reconciler.base.diagnostics import quote
-from reconciler.model.claim import Claim, ClaimState
-from reconciler.model.duplicates import age
+from reconciler.base.errors import quote
+from reconciler.model.claim import Claim, ClaimState, age
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of

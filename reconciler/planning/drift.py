@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from reconciler.model.claim import Claim
-from reconciler.model.duplicates import may_cancel
+from reconciler.model.claim import Claim, may_cancel
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
 from reconciler.planning.attempts import Attempt, keys_of

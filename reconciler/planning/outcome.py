@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.duplicates import made
+from reconciler.model.claim import Claim, ClaimId, ClaimState, made
 from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
 from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of

@@ -1,10 +1,13 @@
-"""Planner: a pure function from desired jobs, claims and actual jobs to a plan."""
+"""Planner: a pure function from desired jobs, claims and actual jobs to a plan; and the limits of a plan."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import ceil
 
+from reconciler.base.errors import RefusedError
+from reconciler.manifests.settings import Limits
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
@@ -123,3 +126,37 @@ def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:
         ],
     }
     return "sha256:" + hashlib.sha256(canonical_json(said)).hexdigest()
+
+
+SUBMISSIONS = (Action.SUBMIT, Action.RETRY)
+
+
+def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None) -> None:
+    """Raise RefusedError if the plan differs from the reviewed plan or exceeds a limit.
+
+    Args:
+        plan: The plan to apply.
+        hours: The most accelerator-hours that its submissions can use.
+        limits: The environment's limits.
+        reviewed: Digest of the reviewed plan; None without a review.
+    """
+    if reviewed is not None and reviewed != plan.digest:
+        raise RefusedError(
+            f"the plan is no longer the reviewed one: its digest is {plan.digest}",
+            hint="look at the plan again with `reconciler plan`, and pass the digest that it then shows",
+        )
+    submitted = [change for change in plan.changes if change.action in SUBMISSIONS]
+    cancelled = [change for change in plan.changes if change.action is Action.CANCEL]
+    check_limit("submissions", len(submitted), limits.submissions)
+    check_limit("cancels", len(cancelled), limits.cancels)
+    check_limit("acceleratorHours", hours, limits.accelerator_hours)
+
+
+def check_limit(name: str, planned: float, most: float | None) -> None:
+    """Raise RefusedError if the plan exceeds a limit; None is no limit."""
+    if most is not None and planned > most:
+        raise RefusedError(
+            f"the plan holds {planned:.10g} {name}, and one apply may do {most:.10g}",
+            hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if that is meant, '
+            "or apply some of the jobs: `reconciler apply PATH`",
+        )

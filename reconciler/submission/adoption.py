@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim
+from reconciler.model.claim import Claim, elder
 from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
-from reconciler.model.duplicates import elder
 from reconciler.model.job import ATTEMPT, CODE, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, attempt_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import FieldChange

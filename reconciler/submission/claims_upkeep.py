@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.duplicates import elder, kept, made
+from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.plan import DesiredJob
 from reconciler.submission.observe import Observed

@@ -9,8 +9,7 @@ from itertools import islice
 from msgspec import Struct
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
-from reconciler.model.duplicates import has_recorded_request
+from reconciler.model.claim import Claim, ClaimId, ClaimState, has_recorded_request, time_of
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
 

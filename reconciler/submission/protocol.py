@@ -35,8 +35,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.sanitize import one_line
-from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState
-from reconciler.model.duplicates import elder
+from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState, elder
 from reconciler.model.job import REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (

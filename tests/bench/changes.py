@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from reconciler.manifests.paths import JOBS_FOLDER
+from reconciler.manifests.settings import JOBS_FOLDER
 
 from . import manifests
 

@@ -27,11 +27,10 @@ from reconciler.google.embedded import EmbeddedService
 from reconciler.google.session import Session
 from reconciler.manifests import plain_reader
 from reconciler.manifests.files import Folders, ManifestFile, find_manifests
-from reconciler.manifests.paths import JOBS_FOLDER
 from reconciler.manifests.rules import domain_findings
 from reconciler.manifests.schemas import is_valid, schema_of
 from reconciler.manifests.secrets import may_hold_secrets
-from reconciler.manifests.settings import load_config
+from reconciler.manifests.settings import JOBS_FOLDER, load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import Manifest

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from msgspec import Raw, msgpack
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem, capped
-from reconciler.base.errors import UsageError
+from reconciler.base.errors import Problem, UsageError, capped
 from reconciler.manifests import accelerators, files, rules, schemas
 from reconciler.manifests import validate as validation
 from reconciler.manifests.files import read_one
-from reconciler.manifests.paths import manifest_paths
+from reconciler.manifests.settings import manifest_paths
 from reconciler.manifests.validate import Validation, check_document, validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import Manifest, Reconcile

@@ -20,13 +20,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "model.job": ("model/test_labels", "model/test_naming"),
     "model.naming": ("model/test_naming", "model/test_canonical", "model/test_canonical_places"),
     "model.diff": ("model/test_diff", "submission/test_adoption", "submission/test_adoption_fields"),
-    "planning.limits": ("planning/test_limits",),
     "planning.comparison": _PLANS,
     "planning.drift": _PLANS,
-    "planning.planner": _PLANS,
+    "planning.planner": (*_PLANS, "planning/test_limits"),
     "planning.decide": _PLANS,
     "planning.attempts": _PLANS,
-    "model.duplicates": _PLANS,
     "submission.adoption": (
         "submission/test_adoption",
         "submission/test_adoption_fields",
@@ -34,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "submission/test_submission_refusals",
         "submission/test_submission_details",
     ),
-    "model.claim": ("model/test_claim", "model/test_claim_limits"),
+    "model.claim": ("model/test_claim", "model/test_claim_limits", *_PLANS),
     "submission.observe": (
         "submission/test_observation",
         "google/test_unlisted_jobs",

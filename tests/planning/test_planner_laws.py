@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.model import naming
-from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.duplicates import elder, kept, may_cancel
+from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, may_cancel
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.limits import SUBMISSIONS
+from reconciler.planning.planner import SUBMISSIONS
 from tests.planning import GOOGLE, OURS, PARENT, claim_on, mark_of, plan, run_of, wanted
 
 

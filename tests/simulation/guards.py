@@ -91,7 +91,7 @@ GUARDS: Mapping[str, Guard] = {
         "elder",
         (
             Patch(
-                "model.duplicates",
+                "model.claim",
                 "return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))",
                 "return max(runs, key=lambda run: (run.state not in _IN_VAIN, *age(run)))",
             ),
@@ -102,7 +102,7 @@ GUARDS: Mapping[str, Guard] = {
         "elder",
         (
             Patch(
-                "model.duplicates",
+                "model.claim",
                 "return elder(own) if own else None",
                 "return next((run for run in own if claim and run.resource == claim.resource), "
                 "elder(own) if own else None)",

@@ -19,9 +19,8 @@ from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.limits import check_limits
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.planning.planner import make_plan
+from reconciler.planning.planner import check_limits, make_plan
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View

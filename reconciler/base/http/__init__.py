@@ -4,7 +4,8 @@
 create a job twice. The Google client therefore only builds and parses, and this package sends.
 """
 
-from reconciler.base.http.message import (
+from reconciler.base.http.send import DirectTransport, RetryingReads, retry_after
+from reconciler.base.http.wire import (
     READ_METHODS,
     HttpRequest,
     HttpResponse,
@@ -12,7 +13,6 @@ from reconciler.base.http.message import (
     NotSentError,
     Transport,
 )
-from reconciler.base.http.send import DirectTransport, RetryingReads, retry_after
 
 __all__ = [
     "READ_METHODS",

@@ -9,9 +9,8 @@ from contextlib import suppress
 from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.http.message import HttpResponse
 from reconciler.base.http.recipients import Destination
-from reconciler.base.http.wire import Incoming, read_response
+from reconciler.base.http.wire import HttpResponse, Incoming, read_response
 
 if TYPE_CHECKING:
     import ssl

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reconciler import __version__
-from reconciler.base.http.message import (
+from reconciler.base.http.recipients import Destination, TokenRule, destination_of
+from reconciler.base.http.wire import (
     READ_METHODS,
     HttpRequest,
     HttpResponse,
     NoAnswerError,
     NotSentError,
     Transport,
+    UnusableAnswerError,
+    is_field_value,
+    is_token,
+    request_bytes,
 )
-from reconciler.base.http.recipients import Destination, TokenRule, destination_of
-from reconciler.base.http.wire import UnusableAnswerError, is_field_value, is_token, request_bytes
 
 if TYPE_CHECKING:
     import ssl

@@ -1,4 +1,6 @@
-"""HTTP/1.1 writer and strict reader (RFC 9112); a request is one sequence of bytes.
+"""Requests, responses, and the HTTP/1.1 writer and strict reader of them (RFC 9112).
+
+A request is written as one sequence of bytes.
 
 `http.client` is unsuitable: its import takes three times as long as the interpreter's start, it writes
 headers and body separately, reconnects by itself, and accepts truncated headers.
@@ -8,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from reconciler.base.http.message import HttpResponse
+from reconciler.base.errors import ServiceError
 
 if TYPE_CHECKING:
     import socket
@@ -211,3 +214,50 @@ def _too_long(max_body: int) -> UnusableAnswerError:
 
 def _words(value: str) -> list[str]:
     return [word.strip().lower() for word in value.split(",")]
+
+
+READ_METHODS = frozenset({"GET", "HEAD"})
+
+
+class NotSentError(ServiceError):
+    """Error for a request that was certainly not sent: unknown host, refused, no TLS, or invalid in HTTP."""
+
+
+class NoAnswerError(ServiceError):
+    """Error for a request that may have arrived: timeout, broken connection, or incomplete response."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """HTTP request.
+
+    Attributes:
+        method: In capitals.
+        url: Absolute and percent-encoded; sent unchanged.
+        headers: Omitted from `repr`, as they contain the token.
+        body: Omitted from `repr`, as it may contain a manifest's environment variables.
+        timeout: Seconds for the whole exchange, from the connection to the last byte of the response.
+    """
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """Complete response of any status; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+class Transport(Protocol):
+    """Sender of requests, each at most once."""
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Send `request` once; raises NotSentError or NoAnswerError, but no error for any status."""
+        ...

@@ -15,8 +15,8 @@ from reconciler.operations.watch.http import Metrics
 from reconciler.operations.watch.state import Pass, Result
 from reconciler.output.json import problem_json
 from reconciler.output.text import short_error
-from reconciler.planning.limits import SUBMISSIONS
 from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.observe import Observed
 
 Fields = tuple[tuple[str, Any], ...]

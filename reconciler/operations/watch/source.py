@@ -19,8 +19,7 @@ from reconciler.base.git_command import GitError
 from reconciler.git.commit import head_of
 from reconciler.git.remote import Clone
 from reconciler.manifests.files import Signature, can_be_trusted, signature_of
-from reconciler.manifests.paths import JOBS_FOLDER
-from reconciler.manifests.settings import FILE_NAME, Config, from_document, load_config
+from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, from_document, load_config
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.state import Checkout
