@@ -338,8 +338,10 @@ def _file_names(name: str) -> tuple[str, ...]:
 
 
 def _file(name: str, folder: int) -> os.stat_result | None:
-    found = (_status(each, folder) for each in _file_names(name))
-    return next((each for each in found if each), None)
+    for each in _file_names(name):
+        if status := _status(each, folder):
+            return status
+    return None
 
 
 def _status(name: str, folder: int) -> os.stat_result | None:
