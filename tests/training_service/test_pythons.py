@@ -70,6 +70,7 @@ def test_pythons_are_found_where_they_are_kept(tmp_path: Path) -> None:
         UV_PYTHON_INSTALL_DIR=str(tmp_path / "uv"),
     )
     assert {minor: listed.get(minor) for minor in kept} == kept
+    assert next(iter(listed)) == OWN
     assert (3, 7) not in listed
 
 

@@ -141,7 +141,9 @@ def needs_of(packages: Sequence[Path]) -> Needs:
 
 
 def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
-    """List the Pythons of this machine, one of each minor version: uv's, pyenv's, and those on PATH.
+    """List the Pythons of this machine, one of each minor version, the service's own first.
+
+    They are its own, uv's, pyenv's, and those on PATH.
 
     Raises:
         OSError: uv can't list them.
@@ -170,7 +172,7 @@ def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
         usable = (entry["implementation"], entry["variant"]) == ("cpython", "default")
         if usable and (minor not in found or path.resolve() == own.resolve()):
             found[minor] = Python(path, minor, entry["version"])
-    return tuple(found.values())
+    return tuple(sorted(found.values(), key=lambda python: python.path.resolve() != own.resolve()))
 
 
 def by_distance(held: Iterable[Python], wanted: Minor, oldest: Minor, newest: Minor) -> tuple[Python, ...]:

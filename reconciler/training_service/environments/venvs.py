@@ -43,9 +43,10 @@ _NEVER_BUILT = (
 )
 # Only the answers of an index are short: a download may stand still for longer.
 _PATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "60"}
-_IMPATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "6", "UV_HTTP_RETRIES": "1"}
+_IMPATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "5", "UV_HTTP_RETRIES": "1"}
 _NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
+_DEBIAN_BUNDLE = Path("/usr/share/python-wheels")
 _TAIL = 2000
 _MOST_BASES = 10
 _MOST_LAYERS = 50
@@ -327,13 +328,13 @@ class _Environment:
     def install_pip(self, python: Python) -> None:
         """Install pip, for trainers: from the Python itself if it has one, as indexes needn't have it."""
         library = python.path.resolve().parents[1] / "lib" / f"python3.{python.minor[1]}"
-        bundle = library / "ensurepip" / "_bundled"
-        if bundle.is_dir():
-            into = str(self.path / "bin" / "python")
-            place = ["--python", into, "--no-index", "--find-links", str(bundle)]
-            self._run("installing pip", ["pip", "install", *place, "pip"])
-        else:
-            self.install(["pip"], "hardlink")
+        for bundle in (library / "ensurepip" / "_bundled", _DEBIAN_BUNDLE):
+            if any(bundle.glob("pip-*.whl")):
+                into = str(self.path / "bin" / "python")
+                place = ["--python", into, "--no-index", "--find-links", str(bundle)]
+                self._run("installing pip", ["pip", "install", *place, "pip"])
+                return
+        self.install(["pip"], "hardlink")
 
     def _pip(
         self,
