@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import socket
-import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -166,9 +165,10 @@ def _trusted(environ: Mapping[str, str]) -> bytes:
 
 
 def _bundles() -> Iterator[Path]:
-    default = ssl.get_default_verify_paths().cafile
-    yield from map(Path, [default] if default else [])
     yield from map(Path, _SYSTEM_BUNDLES)
+    import ssl  # here, as most systems have one of the above
+
+    yield from map(Path, filter(None, [ssl.get_default_verify_paths().cafile]))
     with suppress(ImportError):  # it comes with Google's clients
         import certifi
 
