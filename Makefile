@@ -23,6 +23,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# uv installs in seconds; it asks the indexes that pip would ask, by pip's settings.
+SETTINGS := settings=$$($(BIN)/python reconciler/training_service/environments/pip_settings.py) && eval "$$settings"
+INSTALL := $(SETTINGS) && $(BIN)/uv pip install --quiet --python $(BIN)/python $$UV_OPTIONS --constraint constraints.txt
 WHEELHOUSE := $(VENV)/wheelhouse
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate
 
@@ -104,9 +107,8 @@ bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: t
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
 constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
-	$(PIP) install --quiet uv
-	$(BUILD_REQUIRES) | $(LOCK) --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
-	$(BUILD_REQUIRES) | $(LOCK) --generate-hashes --only-binary :all: --constraint constraints.txt \
+	$(SETTINGS) && $(BUILD_REQUIRES) | $(LOCK) $$UV_OPTIONS --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(SETTINGS) && $(BUILD_REQUIRES) | $(LOCK) $$UV_OPTIONS --generate-hashes --only-binary :all: --constraint constraints.txt \
 		--output-file .github/actions/requirements.txt pyproject.toml -
 
 clean:  ## end the embedded service; remove .venv, .reconciler and all caches
@@ -123,19 +125,19 @@ $(STAMPS)/venv:
 		echo "On Debian and Ubuntu: apt-get install python3-venv. Otherwise: make PYTHON=/path/to/python3" >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --upgrade 'pip>=25.1'  # the first that knows dependency groups
+	$(PIP) install --quiet --constraint constraints.txt uv
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/app: $(STAMPS)/venv pyproject.toml constraints.txt
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	$(INSTALL) --editable .
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/app
-	$(PIP) install --quiet --constraint constraints.txt --group dev
+	$(INSTALL) --group dev
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/app
-	$(PIP) install --quiet --constraint constraints.txt --group bench
+	$(INSTALL) --group bench
 	@touch $@
 
 # Into a new folder first: an interrupted download leaves no half wheelhouse behind.

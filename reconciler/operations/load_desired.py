@@ -85,7 +85,7 @@ def stageable_jobs(
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package, module):
             job = _job(manifest, found, tree.digest, environment)
-            reader.add_archive(job.job_name, tree, manifest.name, module)
+            reader.add_archive(job.job_name, tree, module)
             trees[job.job_name] = tree
             jobs.append(job)
     jobs.sort(key=lambda job: job.manifest.base_name)

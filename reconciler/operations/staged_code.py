@@ -52,9 +52,9 @@ class CodeReader:
             return None
         return tree
 
-    def add_archive(self, job_name: str, tree: SourceTree, name: str, module: str) -> None:
+    def add_archive(self, job_name: str, tree: SourceTree, module: str) -> None:
         """Add a job's archive, to be built from the source tree that its name was computed from."""
-        self.archives[job_name] = cache(partial(build_sdist, tree, name, module))
+        self.archives[job_name] = cache(partial(build_sdist, tree, module))
 
     def _tree(self, folder: Path) -> SourceTree:
         if folder not in self._trees:

@@ -113,7 +113,8 @@ def _dict(items: Mapping[str, Iterable[str]]) -> str:
 VERSION = "0.0.0"
 """The version of every generated distribution; the archive's hash identifies the code."""
 
-_SUFFIX = "-job-code"
+# Not the job's name: jobs of the same code share an archive, and a job called "xgboost" replaces no library.
+_DISTRIBUTION = "job-code"
 _COMMENT = re.compile(r"(?:^|\s+)#.*")
 _SETUPTOOLS_SECTION = re.compile(rb"^\[(?:metadata|options)[\].]", re.MULTILINE)
 
@@ -125,7 +126,7 @@ class Sdist:
     Attributes:
         file_name: `<name>-<version>.tar.gz`, or `<name>.tar.gz` for a folder with its own build. Its name and
             version are unknown without running the build, and some installers reject a wrong file name.
-        data: The bytes; equal for the same tree, name and module on every machine and Python.
+        data: The bytes; equal for the same tree and module on every machine and Python.
         sha256: The SHA-256 of the bytes in hex.
         md5: The MD5 of the bytes in hex.
     """
@@ -136,20 +137,18 @@ class Sdist:
     md5: str
 
 
-def build_sdist(tree: SourceTree, name: str, module: str) -> Sdist:
-    """Build the source distribution of a package for a job with this base name that runs `module`.
+def build_sdist(tree: SourceTree, module: str) -> Sdist:
+    """Build the source distribution of a package for jobs that run `module`.
 
     Raises:
         SourceTreeError: A folder without its own build lacks the module, or pip would reject its
             configuration.
     """
-    # With a suffix, so that a job called "xgboost" doesn't replace the library.
-    distribution = re.sub(r"[-_.]+", "-", name.lower() + _SUFFIX)
-    stem = distribution.replace("-", "_")
+    stem = _DISTRIBUTION.replace("-", "_")
     files: Iterable[SourceFile] = tree.files
     if not _has_own_build(tree):
         stem += f"-{VERSION}"
-        files = _with_setup(tree, distribution, module)
+        files = _with_setup(tree, module)
     data = tar_gz(SourceFile(f"{stem}/{file.path}", file.executable, file.content) for file in files)
     sha256 = hashlib.sha256(data).hexdigest()
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -191,12 +190,12 @@ def _refused(path: str, message: str, hint: str) -> SourceTreeError:
     return SourceTreeError([SourceFinding(path, f"the package's {quote(path)} {message}", hint)])
 
 
-def _with_setup(tree: SourceTree, distribution: str, module: str) -> list[SourceFile]:
+def _with_setup(tree: SourceTree, module: str) -> list[SourceFile]:
     """Return the installed files of a folder and a generated `setup.py`."""
     around = "".join(f"{name}/" for name in _packages_around(tree, module))
     moved = [SourceFile(around + file.path, file.executable, file.content) for file in tree.files]
     installed = contents(file.path for file in moved)
-    script = setup_script(distribution, VERSION, installed, _requirements(tree))
+    script = setup_script(_DISTRIBUTION, VERSION, installed, _requirements(tree))
     return [
         SourceFile("setup.py", False, script.encode("ascii")),
         *(file for file in moved if installed.holds(file.path)),

@@ -73,7 +73,7 @@ def job(vector: dict[str, Any]) -> dict[str, Any]:
 def package(vector: dict[str, Any]) -> dict[str, Any]:
     """A vector about a package's files, with its results as computed now."""
     tree = SourceTree(tuple(map(_file, vector["files"])))
-    archive = build_sdist(tree, vector["name"], vector["module"])
+    archive = build_sdist(tree, vector["module"])
     return vector | {
         "code": tree.digest,
         "fileName": archive.file_name,

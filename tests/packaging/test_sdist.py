@@ -21,6 +21,7 @@ from reconciler.operations.load_desired import desired_jobs
 from reconciler.packaging import sdist
 from reconciler.packaging.sdist import MTIME, Sdist, build_sdist, check_sdist, tar_gz
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError
+from reconciler.packaging.staging_name import staged_uri
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +43,7 @@ def members(archive: Sdist) -> dict[str, str]:
 
 def finding(files: dict[str, str], module: str = "task") -> tuple[str, str]:
     with pytest.raises(SourceTreeError) as caught:
-        build_sdist(tree(files), "job", module)
+        build_sdist(tree(files), module)
     (found,) = caught.value.findings
     with pytest.raises(SourceTreeError) as checked:
         check_sdist(tree(files), module)
@@ -58,9 +59,9 @@ def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
     (tmp_path / "trainer" / "task.py").write_text("1")
     made = []
 
-    def counting(tree: SourceTree, name: str, module: str) -> Sdist:
-        made.append(name)
-        return build_sdist(tree, name, module)
+    def counting(tree: SourceTree, module: str) -> Sdist:
+        made.append(module)
+        return build_sdist(tree, module)
 
     monkeypatch.setattr(sdist, "build_sdist", counting)
     spec = {"trainingInput": {"region": "r", "pythonModule": "task"}}
@@ -71,8 +72,19 @@ def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
     one, two = (job.job_name for job in desired.jobs)
     assert [*desired.archives] == [one, two]
     assert desired.archives[two]() is desired.archives[two]()
-    assert made == ["two"]
+    assert made == ["task"]
     assert members(desired.archives[one]())["task.py"] == "1"
+
+
+def test_jobs_of_one_package_share_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "task.py").write_text("1")
+    spec = {"trainingInput": {"region": "r", "pythonModule": "task"}}
+    manifests = [Manifest(ML_V1, "Job", name, spec, package=tmp_path / "trainer") for name in ("one", "two")]
+    desired = desired_jobs(tmp_path, manifests, Environment("e", "local", "p", "l", "b", "b"))
+    one, two = (archive() for archive in desired.archives.values())
+    assert staged_uri("bucket", one) == staged_uri("bucket", two)
+    assert one == two
 
 
 # What pip makes of it
@@ -185,7 +197,7 @@ def test_pip_installs_it_and_the_module_runs(
     layout: str, environment: Path, wheelhouse: Path, tmp_path: Path
 ) -> None:
     module, files, said = LAYOUTS[layout]
-    archive = build_sdist(tree(files), "my-job", module)
+    archive = build_sdist(tree(files), module)
     (tmp_path / archive.file_name).write_bytes(archive.data)
     site = tmp_path / "site"
     pip(
@@ -208,11 +220,11 @@ def test_pip_installs_it_and_the_module_runs(
 
 def test_a_folder_that_builds_itself_is_archived_as_it_is() -> None:
     files = {"setup.py": SETUP, "trainer/__init__.py": "", "docs/x.md": "#", "requirements.txt": "-r x"}
-    assert members(build_sdist(tree(files), "job", "whatever.module")) == files
+    assert members(build_sdist(tree(files), "whatever.module")) == files
     files = {"pyproject.toml": PYPROJECT, "README.md": ""}
-    assert members(build_sdist(tree(files), "job", "")) == files
+    assert members(build_sdist(tree(files), "")) == files
     files = {"pyproject.toml": "[tool.x]\n", "setup.cfg": "[options.packages.find]\n"}
-    assert members(build_sdist(tree(files), "job", "")) == files
+    assert members(build_sdist(tree(files), "")) == files
 
 
 def test_only_what_is_installed_is_archived() -> None:
@@ -228,7 +240,7 @@ def test_only_what_is_installed_is_archived() -> None:
         "setup.cfg": "[flake8]",
         "pyproject.toml": "[tool.ruff]",
     }
-    held = members(build_sdist(tree(files), "job", "trainer.task"))
+    held = members(build_sdist(tree(files), "trainer.task"))
     assert sorted(held) == ["setup.py", "tool.py", "trainer/task.py", "trainer/x.csv"]
 
 
@@ -240,14 +252,14 @@ def test_the_setup_script_is_plain() -> None:
         "tool.py": "",
         "requirements.txt": "numpy>=2\npandas[parquet] ; python_version<'3.12' # soon\n",
     }
-    script = members(build_sdist(tree(files), "Census_Income", "trainer.task"))["setup.py"]
+    script = members(build_sdist(tree(files), "trainer.task"))["setup.py"]
     assert (
         script
         == """\
 from setuptools import setup
 
 setup(
-    name='census-income-job-code',
+    name='job-code',
     version='0.0.0',
     packages=[
         'trainer',
@@ -271,17 +283,13 @@ setup(
     )
 
 
-@pytest.mark.parametrize("name", ["census-income", "census_income", "Census__Income", "CENSUS-INCOME"])
-def test_the_file_is_called_after_the_job(name: str) -> None:
-    archive = build_sdist(tree({"task.py": ""}), name, "task")
-    assert archive.file_name == "census_income_job_code-0.0.0.tar.gz"
-    assert archive == build_sdist(tree({"task.py": ""}), "census-income", "task")
+def test_file_has_no_job_s_name() -> None:
+    assert build_sdist(tree({"task.py": ""}), "task").file_name == "job_code-0.0.0.tar.gz"
 
 
 def test_a_file_whose_distribution_is_not_known_claims_no_version() -> None:
     """Else it would be refused by installers that compare (uv) where the folder gives itself another name."""
-    archive = build_sdist(tree({"setup.py": SETUP}), "census-income", "trainer.task")
-    assert archive.file_name == "census_income_job_code.tar.gz"
+    assert build_sdist(tree({"setup.py": SETUP}), "trainer.task").file_name == "job_code.tar.gz"
 
 
 # What can't be installed
@@ -343,7 +351,7 @@ def test_a_setup_cfg_alone_is_not_enough() -> None:
 def test_requirements_in_another_encoding() -> None:
     requirements = SourceFile("requirements.txt", False, "numpy".encode("utf-16"))
     with pytest.raises(SourceTreeError, match="is no UTF-8"):
-        build_sdist(SourceTree((SourceFile("task.py", False, b""), requirements)), "job", "task")
+        build_sdist(SourceTree((SourceFile("task.py", False, b""), requirements)), "task")
 
 
 # Its bytes
@@ -402,10 +410,10 @@ from reconciler.packaging.source_tree import SourceFile, SourceTree, read_source
 root = pathlib.Path(sys.argv[1])
 # Once before, so that nothing is left to be imported.
 texts = {"task.py": b"", "requirements.txt": b"numpy", "pyproject.toml": b""}
-build_sdist(SourceTree(tuple(SourceFile(path, False, text) for path, text in texts.items())), "job", "task")
+build_sdist(SourceTree(tuple(SourceFile(path, False, text) for path, text in texts.items())), "task")
 heard = []
 sys.addaudithook(lambda event, arguments: heard.append([event, *map(repr, arguments)]))
-build_sdist(read_source_tree(root / "package", root), "job", "trainer.task")
+build_sdist(read_source_tree(root / "package", root), "trainer.task")
 told = list(heard)
 json.dump(told, sys.stdout)
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -84,7 +85,8 @@ class Run:
     def printed(self) -> list[str]:
         """What the trainer printed to its standard output."""
         texts = [text for severity, text in self.log() if severity == "INFO"]
-        return texts[texts.index("Installing trainer-0.1-py3-none-any.whl") + 1 :]
+        after = texts[texts.index("Installing trainer-0.1-py3-none-any.whl") + 1 :]
+        return [text for text in after if not re.match("Install(ing|ed in) ", text)]
 
     def wrote(self, name: str) -> str:
         """What the trainer has written into this file, once it is there."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trainers
 
-from reconciler.training_service.jobs.archives import builds_with_setuptools, needs, requires_others
+from reconciler.training_service.jobs.archives import builds_with_setuptools, needs, requirements_of
 
 
 def test_imports_are_found_wherever_they_are(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_wheels_and_zips_are_read(tmp_path: Path) -> None:
     wheel = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "import joblib", ["numpy>=1"])
     assert "joblib" in needs(wheel).modules
     assert "numpy" in needs(wheel).distributions
-    assert requires_others(wheel)
-    assert not requires_others(trainers.wheel(tmp_path / "alone.whl", "import joblib"))
+    assert requirements_of(wheel) == ["numpy>=1"]
+    assert requirements_of(trainers.wheel(tmp_path / "alone.whl", "import joblib")) == []
     with zipfile.ZipFile(tmp_path / "trainer.zip", "w") as file:
         file.writestr("trainer-0.1/task.py", "import torch")
     assert "torch" in needs(tmp_path / "trainer.zip").modules

@@ -1,84 +1,84 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import trainers
+from uv import find_uv_bin
 
 from reconciler.training_service.environments import venvs
+from reconciler.training_service.environments.pip_settings import uv_settings
+from reconciler.training_service.environments.prepare import pythons
 from reconciler.training_service.environments.shared_caches import get_or_build
 from reconciler.training_service.environments.venvs import (
     Base,
+    CommandError,
     InstallError,
     Layer,
     NoDistributionError,
-    Outcome,
     Python,
+    Replacement,
+    UnreachableIndexError,
+    Uv,
     base_environment,
-    candidates,
-    install_package,
-    job_environment,
     package_layer,
-    probe,
     run_environment,
 )
 from reconciler.training_service.jobs import environment_variables
 
 
-class Shell:
-    """Runs installers as plain processes, and remembers what it ran.
+class Shell(Uv):
+    """Runs uv as a plain process, and remembers its commands."""
 
-    Attributes:
-        empty: An environment with nothing but pip; where it is given, a new one is a copy of it. Making one
-            by `venv` takes seconds.
-    """
-
-    def __init__(self, temp: Path, empty: Path | None = None) -> None:
+    def __init__(self, temp: Path) -> None:
         self.ran: list[list[str]] = []
         self.said: list[str] = []
-        self.empty = empty
-        self._temp = temp
+        super().__init__(uv_settings({}), {}, temp, Pauses(), self.note, lambda: None)
+        self.read_settings()
 
-    def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-        self.ran.append([*argv])
-        if self.empty and "venv" in argv and "--without-pip" not in argv:
-            shutil.copytree(self.empty, argv[-1], symlinks=True)
-            return Outcome(0, "")
+    def read_settings(self) -> None:
+        self.settings = uv_settings(os.environ)
+        self.env = self.settings.applied_to(environment_variables.for_installer(os.environ, self.temp))
+
+    def note(self, _severity: str, text: str) -> None:
+        self.said.append(text)
+
+    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+        self.ran.append([*arguments])
         done = subprocess.run(
-            argv,
-            env=environment_variables.for_installer(os.environ, self._temp),
-            cwd=self._temp,
-            pass_fds=tuple(keep),
+            [find_uv_bin(), *arguments],
+            env={**self.env, **variables},
+            cwd=self.temp,
+            pass_fds=(lock,),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        return Outcome(done.returncode, done.stdout)
-
-    def pause(self) -> None:
-        threading.Event().wait(0.01)
-
-    def say(self, severity: str, text: str) -> None:
-        self.said.append(text)
+        if done.returncode != 0:
+            raise CommandError(done.stdout)
+        return done.stdout
 
     def commands(self) -> list[str]:
-        """What was run: `venv`, or pip's command."""
+        """The commands of uv, a dry run as "resolve"."""
         return [
-            next((word for word in argv if word in ("venv", "install", "wheel")), "") for argv in self.ran
+            "resolve" if "--dry-run" in argv else argv[1] if argv[0] == "pip" else argv[0]
+            for argv in self.ran
         ]
 
 
-@pytest.fixture(autouse=True)
-def _compiling_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pip installs is compiled when it is imported: a third of the time that these tests take."""
-    monkeypatch.setenv("PIP_COMPILE", "0")
+class Pauses:
+    """What waits for another that makes the same."""
+
+    def pause(self) -> None:
+        threading.Event().wait(0.01)
 
 
 @pytest.fixture
@@ -89,23 +89,14 @@ def shell(tmp_path: Path, wheelhouse: Path) -> Shell:
 
 @pytest.fixture(scope="session")
 def python() -> Python:
-    found = probe(candidates({"HOME": "/nowhere"})[0].path)
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="session")
-def empty(python: Python, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with nothing but pip."""
-    path = tmp_path_factory.mktemp("empty") / "environment"
-    subprocess.run([python.path, "-I", "-m", "venv", path], check=True)
-    return path
+    return next(found for found in pythons({"HOME": "/nowhere"}) if found.minor == sys.version_info[:2])
 
 
 @pytest.fixture
 def base(tmp_path_factory: pytest.TempPathFactory, python: Python, shell: Shell) -> Base:
     made = base_environment(trainers.shared_environments(tmp_path_factory), python, [], [], shell)
     shell.ran.clear()
+    shell.said.clear()
     return made
 
 
@@ -128,8 +119,11 @@ def test_a_base_environment_holds_what_is_required_within_the_constraints(
     made = base_environment(tmp_path / "e", python, ["urllib3"], ["urllib3<99", "numpy<99"], shell)
     found = says(made.path / "bin" / "python", "import urllib3, setuptools, wheel; print(urllib3.__file__)")
     assert found.startswith(str(made.path))
-    assert "--constraint" in shell.ran[1]
-    assert shell.said == [f"Installing setuptools, urllib3, wheel for Python {python.version}"]
+    assert says(made.path / "bin" / "python", "import pip; print(pip.__file__)").startswith(str(made.path))
+    first, second, last = shell.said
+    assert first == f"Installing setuptools, urllib3, wheel for Python {python.version}"
+    assert re.fullmatch(r"Installing packaging==\S+, setuptools==\S+, urllib3==\S+, wheel==\S+", second)
+    assert re.fullmatch(r"Installed in \d+\.\d s", last)
     assert (made.path / "constraints.txt").read_text() == "numpy<99\nurllib3<99\n"
 
 
@@ -139,21 +133,36 @@ def test_the_same_content_is_installed_once(base: Base, shell: Shell, python: Py
     assert shell.ran == []
 
 
-def test_other_content_is_another_environment(tmp_path: Path, python: Python) -> None:
-    keys = {
-        venvs._key(python, ["a"], []),
-        venvs._key(python, ["b"], []),
-        venvs._key(python, ["a"], ["c"]),
-        venvs._key(Python(python.path, python.minor, "3.99.0"), ["a"], []),
-        venvs._key(Python(tmp_path, python.minor, python.version), ["a"], []),
+def test_other_content_is_another_environment(tmp_path: Path, python: Python, wheelhouse: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    class Stopped(Shell):
+        def note(self, _severity: str, text: str) -> None:
+            raise Stop
+
+    def name(python: Python, requirements: list[str], constraints: list[str]) -> str:
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        with pytest.raises(Stop):
+            base_environment(folder, python, requirements, constraints, Stopped(tmp_path))
+        (lock,) = folder.iterdir()
+        return lock.name
+
+    names = {
+        name(python, ["a"], []),
+        name(python, ["b"], []),
+        name(python, ["a"], ["c"]),
+        name(Python(python.path, python.minor, "3.99.0"), ["a"], []),
+        name(Python(tmp_path, python.minor, python.version), ["a"], []),
     }
-    assert len(keys) == 5
+    assert len(names) == 5
+    assert name(python, ["a"], []) in names
 
 
 def test_two_that_want_the_same_at_once_build_it_once(
-    tmp_path: Path, python: Python, empty: Path, wheelhouse: Path
+    tmp_path: Path, python: Python, wheelhouse: Path
 ) -> None:
-    shells = [Shell(tmp_path, empty), Shell(tmp_path, empty)]
+    shells = [Shell(tmp_path), Shell(tmp_path)]
     made: list[Base] = []
 
     def make(shell: Shell) -> None:
@@ -166,26 +175,25 @@ def test_two_that_want_the_same_at_once_build_it_once(
         thread.join(120)
     assert len(made) == 2
     assert made[0] == made[1]
-    assert sorted(shell.commands() for shell in shells) == [[], ["venv", "install"]]
+    assert sorted(shell.commands() for shell in shells) == [[], ["venv", "resolve", "install", "install"]]
 
 
 def test_what_an_installer_left_that_was_killed_is_not_trusted(
-    tmp_path: Path, python: Python, empty: Path, shell: Shell
+    tmp_path: Path, python: Python, shell: Shell
 ) -> None:
     class Killed(BaseException):
         pass
 
     class KilledShell(Shell):
-        def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-            if "install" in argv:
+        def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+            if "install" in arguments:
                 raise Killed
-            return super().run(argv, keep=keep)
+            return super().run(task, arguments, lock, variables)
 
     with pytest.raises(Killed):
-        base_environment(tmp_path / "e", python, [], [], KilledShell(tmp_path, empty))
+        base_environment(tmp_path / "e", python, [], [], KilledShell(tmp_path))
     (left,) = (path for path in (tmp_path / "e").iterdir() if path.is_dir())
     (left / "half-written").touch()
-    shell.empty = empty
     made = base_environment(tmp_path / "e", python, [], [], shell)
     assert made.path == left
     assert not (left / "half-written").exists()
@@ -228,22 +236,22 @@ get_or_build(Path({str(tmp_path / "x")!r}), make, lambda: None)
 
 
 def test_what_has_no_wheel_for_this_python_is_told_from_other_failures(
-    tmp_path: Path, python: Python, empty: Path, shell: Shell
+    tmp_path: Path, python: Python, shell: Shell
 ) -> None:
-    shell.empty = empty
     with pytest.raises(NoDistributionError, match=r"scikit-learn==0\.1\.\*") as failure:
         base_environment(tmp_path / "e", python, ["scikit-learn==0.1.*"], [], shell)
-    assert "No matching distribution found" in str(failure.value)
+    assert "only scikit-learn==1." in str(failure.value)
     with pytest.raises(InstallError) as other:
         base_environment(tmp_path / "e", python, ["not a requirement"], [], shell)
     assert not isinstance(other.value, NoDistributionError)
 
 
-def test_a_job_s_environment_sees_the_base_one_after_its_own(
-    tmp_path: Path, base: Base, shell: Shell
-) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
-    install_package(own, package(tmp_path), tmp_path / "built", shell)
+def layer_of(tmp_path: Path, base: Base, shell: Shell, *packages: Path) -> Layer:
+    return package_layer(tmp_path / "kept", base, packages, shell)
+
+
+def test_layer_sees_base_after_its_own_packages(tmp_path: Path, base: Base, shell: Shell) -> None:
+    own = layer_of(tmp_path, base, shell, package(tmp_path)).path / "bin" / "python"
     assert says(own, "import trainer, wheel; print(trainer.VALUE)") == "7"
     paths = says(own, "import sys; print('\\n'.join(sys.path))").splitlines()
     sites = [path for path in paths if "site-packages" in path]
@@ -252,31 +260,30 @@ def test_a_job_s_environment_sees_the_base_one_after_its_own(
         says(base.path / "bin" / "python", "import trainer")
 
 
-def test_a_source_distribution_is_built_once(tmp_path: Path, base: Base, shell: Shell) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
-    install_package(own, package(tmp_path), tmp_path / "built", shell)
-    assert shell.commands() == ["venv", "wheel", "install"]
-    assert "--no-build-isolation" in shell.ran[1]
-    assert {"--force-reinstall", "--no-deps"} <= {*shell.ran[2]}
+def test_package_without_requirements_asks_no_index(tmp_path: Path, base: Base, shell: Shell) -> None:
+    layer_of(tmp_path, base, shell, package(tmp_path))
+    assert shell.commands() == ["build", "venv", "install"]
+    assert {"--no-build-isolation", "--no-index"} <= {*shell.ran[0]}
 
 
-def test_what_a_package_requires_is_installed_after_it(tmp_path: Path, base: Base, shell: Shell) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
-    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["idna>=3"])
-    install_package(own, archive, tmp_path / "built", shell)
-    assert shell.commands() == ["venv", "install", "install"]
-    assert says(own, "import idna, trainer; print(idna.__file__)").startswith(str(tmp_path))
-
-
-def test_a_package_replaces_the_same_version_that_is_there(tmp_path: Path, base: Base, shell: Shell) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
-    install_package(own, package(tmp_path / "1"), tmp_path / "built", shell)
-    newer = package(tmp_path / "2", trainer_SLASH___init____py="")
-    newer = trainers.source_distribution(
-        newer, {"setup.py": trainers.SETUP, "trainer/__init__.py": "VALUE = 8"}
+def test_requirements_that_the_base_lacks_are_installed(tmp_path: Path, base: Base, shell: Shell) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["idna>=3", "wheel"])
+    layer = layer_of(tmp_path, base, shell, archive)
+    assert shell.commands() == ["resolve", "venv", "install"]
+    where = says(
+        layer.path / "bin" / "python", "import idna, trainer, wheel; print(idna.__file__, wheel.__file__)"
     )
-    install_package(own, newer, tmp_path / "built", shell)
-    assert says(own, "import trainer; print(trainer.VALUE)") == "8"
+    assert [path.startswith(str(layer.path)) for path in where.split()] == [True, False]
+    assert layer.replaced == ()
+
+
+def test_of_two_archives_of_one_distribution_the_last_counts(
+    tmp_path: Path, base: Base, shell: Shell
+) -> None:
+    older = trainers.wheel(tmp_path / "1" / "trainer-0.1-py3-none-any.whl", "VALUE = 1")
+    newer = trainers.wheel(tmp_path / "2" / "trainer-0.1-py3-none-any.whl", "VALUE = 2")
+    layer = layer_of(tmp_path, base, shell, older, newer)
+    assert says(layer.path / "bin" / "python", "import trainer.task; print(trainer.task.VALUE)") == "2"
 
 
 @pytest.mark.parametrize(
@@ -289,26 +296,16 @@ def test_a_package_replaces_the_same_version_that_is_there(tmp_path: Path, base:
 def test_a_package_that_can_t_be_built_is_named_after_two_tries(
     files: dict[str, str], told: str, tmp_path: Path, base: Base, shell: Shell
 ) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
     archive = trainers.source_distribution(tmp_path / "broken-1.0.tar.gz", files)
     with pytest.raises(
         InstallError, match=r"The package broken-1\.0\.tar\.gz could not be installed"
     ) as failure:
-        install_package(own, archive, tmp_path / "built", shell)
+        layer_of(tmp_path, base, shell, archive)
     assert told in str(failure.value)
-    assert shell.commands() == ["venv", "wheel", "wheel"]
-
-
-def test_a_requirement_that_isn_t_there_fails_the_package(tmp_path: Path, base: Base, shell: Shell) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
-    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["no-such-thing"])
-    with pytest.raises(InstallError, match="no-such-thing"):
-        install_package(own, archive, tmp_path / "built", shell)
-    assert shell.commands() == ["venv", "install", "install", "install"]
+    assert shell.commands() == ["build", "build"]
 
 
 def test_a_second_try_may_succeed(tmp_path: Path, base: Base, shell: Shell) -> None:
-    own = job_environment(tmp_path / "environment", base, shell)
     once = f"""
         from pathlib import Path
         from setuptools import setup
@@ -321,21 +318,17 @@ def test_a_second_try_may_succeed(tmp_path: Path, base: Base, shell: Shell) -> N
     archive = trainers.source_distribution(
         tmp_path / "trainer-0.1.tar.gz", {"setup.py": once, "trainer/__init__.py": "VALUE = 9"}
     )
-    install_package(own, archive, tmp_path / "built", shell)
-    assert says(own, "import trainer; print(trainer.VALUE)") == "9"
-
-
-def layer_of(tmp_path: Path, base: Base, shell: Shell, *packages: Path) -> Layer:
-    return package_layer(tmp_path / "kept", base, packages, shell)
+    layer = layer_of(tmp_path, base, shell, archive)
+    assert says(layer.path / "bin" / "python", "import trainer; print(trainer.VALUE)") == "9"
 
 
 def test_the_same_packages_are_installed_once(tmp_path: Path, base: Base, shell: Shell) -> None:
     archive = package(tmp_path / "1")
     first = layer_of(tmp_path, base, shell, archive)
-    assert shell.commands() == ["venv", "wheel", "install"]
+    assert shell.commands() == ["build", "venv", "install"]
     shell.ran.clear()
     (tmp_path / "2").mkdir()
-    again = layer_of(tmp_path, base, shell, archive.rename(tmp_path / "2" / archive.name))
+    again = layer_of(tmp_path, base, shell, archive.rename(tmp_path / "2" / "other-0.3.tar.gz"))
     own = run_environment(tmp_path / "run", again)
     assert again == first
     assert shell.ran == []
@@ -358,16 +351,139 @@ def test_other_packages_are_another_layer(tmp_path: Path, base: Base, shell: She
     assert len(keys) == 7
 
 
+@pytest.fixture
+def framework(tmp_path: Path, python: Python, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Base:
+    """A base environment with a framework that works with an old version of another package only."""
+    links = tmp_path / "links"
+    trainers.library(links, "framework", "1.0", ["dep<2"])
+    for version in ("1.0", "2.0"):
+        trainers.library(links, "dep", version)
+    trainers.library(links, "other", "1.0", ["dep"])
+    trainers.library(links, "other", "2.0", ["dep>=2"])
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{os.environ['PIP_FIND_LINKS']} {links}")
+    shell.read_settings()
+    made = base_environment(tmp_path / "kept", python, ["framework"], ["dep<3"], shell)
+    shell.ran.clear()
+    return made
+
+
+DEP = "import dep; print(dep.VERSION)"
+
+
+def test_package_of_image_stays_where_it_satisfies_the_requirements(
+    tmp_path: Path, framework: Base, shell: Shell
+) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["other"])
+    layer = layer_of(tmp_path, framework, shell, archive)
+    python = layer.path / "bin" / "python"
+    assert layer.replaced == ()
+    assert says(python, "import other; print(other.VERSION)") == "1.0"
+    assert says(python, "import dep; print(dep.__file__)").startswith(str(framework.path))
+
+
+def test_package_that_the_trainer_demands_otherwise_is_put_over_the_image_s(
+    tmp_path: Path, framework: Base, shell: Shell
+) -> None:
+    archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["dep>=2"])
+    layer = layer_of(tmp_path, framework, shell, archive)
+    assert layer.replaced == (Replacement("dep", "1.0", "2.0", (("framework", "dep<2"),)),)
+    assert layer_of(tmp_path, framework, shell, archive) == layer
+    assert says(run_environment(tmp_path / "run", layer), DEP) == "2.0"
+    assert says(framework.path / "bin" / "python", DEP) == "1.0"
+
+
+def test_satisfied_requirements_ask_no_index(
+    tmp_path: Path, framework: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    shell.read_settings()
+    archive = trainers.wheel(
+        tmp_path / "trainer-0.1-py3-none-any.whl", "", ["framework", "dep>=1", "x; extra=='y'"]
+    )
+    assert layer_of(tmp_path, framework, shell, archive).replaced == ()
+
+
+def test_archive_that_another_requires_is_looked_for_in_no_index(
+    tmp_path: Path, base: Base, shell: Shell
+) -> None:
+    private = trainers.library(tmp_path / "1", "private", "1.0")
+    archive = trainers.wheel(tmp_path / "2" / "trainer-0.1-py3-none-any.whl", "", ["private"])
+    layer = layer_of(tmp_path, base, shell, archive, private)
+    assert says(layer.path / "bin" / "python", "import private; print(private.VERSION)") == "1.0"
+
+
+def test_archive_that_a_requirement_requires_is_looked_for_in_no_index(
+    tmp_path: Path, base: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers.library(tmp_path / "links", "public", "1.0", ["private"])
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    shell.read_settings()
+    private = trainers.library(tmp_path / "1", "private", "1.0")
+    archive = trainers.wheel(tmp_path / "2" / "trainer-0.1-py3-none-any.whl", "", ["public"])
+    layer = layer_of(tmp_path, base, shell, archive, private)
+    assert says(layer.path / "bin" / "python", "import private, public; print(private.VERSION)") == "1.0"
+
+
+@pytest.mark.parametrize("answer", ["refuses", "is silent"])
+def test_unreachable_index_is_named_after_one_try(
+    answer: str, tmp_path: Path, base: Base, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setitem(venvs._IMPATIENT, "UV_HTTP_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if answer == "refuses":
+            server.close()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://user:secret@127.0.0.1:{port}/simple")
+        shell.read_settings()
+        archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "", ["nothing-like-it"])
+        with pytest.raises(UnreachableIndexError) as failure:
+            layer_of(tmp_path, base, shell, archive)
+    assert f"cannot reach the package index at http://127.0.0.1:{port}/simple: " in str(failure.value)
+    assert "secret" not in "".join([str(failure.value), *shell.said])
+    assert shell.commands() == ["resolve"]
+
+
+def test_unreachable_index_is_given_up_within_15_seconds() -> None:
+    limits = {name: float(value) for name, value in venvs._IMPATIENT.items()}
+    tries = 1 + limits["UV_HTTP_RETRIES"]
+    assert tries * max(limits["UV_HTTP_TIMEOUT"], limits["UV_HTTP_CONNECT_TIMEOUT"]) < 13
+
+
 def test_a_run_changes_its_own_copy_only(tmp_path: Path, base: Base, shell: Shell) -> None:
     archive = trainers.wheel(tmp_path / "trainer-0.1-py3-none-any.whl", "VALUE = 1", ["idna>=3"])
     layer = layer_of(tmp_path, base, shell, archive)
     first, second = (run_environment(tmp_path / name, layer) for name in ("a", "b"))
     task = Path(says(first, "import trainer.task; print(trainer.task.__file__)"))
     task.write_text("VALUE = 22")
-    value = "import trainer.task, idna; print(trainer.task.VALUE, idna.__file__)"
-    assert says(first, value).startswith(f"22 {layer.path}")
-    assert says(second, value).startswith(f"1 {layer.path}")
-    assert says(layer.path / "bin" / "python", value).startswith("1 ")
+    Path(says(first, "import idna; print(idna.__file__)")).write_text("__version__ = 'broken'")
+    value = "import trainer.task, idna; print(trainer.task.VALUE, idna.__version__)"
+    assert says(first, value) == "22 broken"
+    later = run_environment(tmp_path / "c", layer_of(tmp_path, base, shell, archive))
+    for unchanged in (second, later, layer.path / "bin" / "python"):
+        assert says(unchanged, value).startswith("1 3.")
+
+
+def test_requirement_changed_by_run_is_whole_in_layer_of_other_packages(
+    tmp_path: Path, base: Base, shell: Shell
+) -> None:
+    """What a trainer's package brings shares no file with uv's cache."""
+    one, two = (
+        layer_of(
+            tmp_path,
+            base,
+            shell,
+            trainers.wheel(tmp_path / name / "trainer-0.1-py3-none-any.whl", name, ["idna"]),
+        )
+        for name in ("1", "2")
+    )
+    where, what = "import idna; print(idna.__file__)", "import idna; print(idna.__version__)"
+    file = Path(says(one.path / "bin" / "python", where))
+    assert file.stat().st_nlink == 1
+    file.write_text("__version__ = 'broken'")
+    assert says(one.path / "bin" / "python", what) == "broken"
+    assert says(two.path / "bin" / "python", what).startswith("3.")
 
 
 def test_what_a_trainer_installs_while_it_runs_stays_in_its_run(
@@ -377,10 +493,10 @@ def test_what_a_trainer_installs_while_it_runs_stays_in_its_run(
     layer = layer_of(tmp_path, base, shell, package(tmp_path))
     own = run_environment(tmp_path / "run", layer)
     for command in ([own, "-m", "pip"], [own.parent / "pip"]):
-        assert shell.run([*map(str, command), "install", "--quiet", "--upgrade", "idna"]).code == 0
+        subprocess.run([*command, "install", "--quiet", "--upgrade", "idna"], check=True)
         where = "import idna; print(idna.__file__)"
         assert says(own, where).startswith(str(tmp_path / "run"))
-        assert shell.run([*map(str, command), "uninstall", "--quiet", "--yes", "idna"]).code == 0
+        subprocess.run([*command, "uninstall", "--quiet", "--yes", "idna"], check=True)
         for below in (layer.path, base.path):
             with pytest.raises(subprocess.CalledProcessError):
                 says(below / "bin" / "python", where)

@@ -232,9 +232,11 @@ class Storm:
         ]
 
     def _installers(self) -> list[Victim]:
-        # pip is tried twice: the second one is let alone.
+        # Installing is tried twice: the second one is let alone.
         return [
-            Victim(process, job) for job, process, _ in self._marked("pip") if job.id not in self.installers
+            Victim(process, job)
+            for job, process, _ in self._marked("install")
+            if job.id not in self.installers
         ]
 
     def _marked(self, word: str) -> Iterator[tuple[JobRecord, psutil.Process, int]]:

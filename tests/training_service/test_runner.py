@@ -17,7 +17,8 @@ from waiting import PATIENCE, until
 
 from reconciler.base.state_dir import Home
 from reconciler.base.state_dir_trust import accept
-from reconciler.training_service.environments import prepare
+from reconciler.training_service.environments import prepare, venvs
+from reconciler.training_service.environments.pip_settings import uv_settings
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.run_folder import PythonTask, RunSpec, locked, write_json
@@ -134,6 +135,50 @@ def test_a_module_of_the_image_that_nothing_imports_plainly(
     assert state == "FAILED"
     assert "ModuleNotFoundError: No module named 'sklearn'" in message
     assert "The image has scikit-learn==1.6.*, but no import statement" in message
+
+
+def test_trainer_that_breaks_the_image_is_told_the_package_and_the_entry(
+    trainer: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = tmp_path / "links"
+    check = "import dep\nif dep.VERSION != '1.0':\n    raise TypeError('dep is too new')\n"
+    trainers.library(links, "framework", "1.0", ["dep<2"], check)
+    trainers.library(links, "dep", "1.0")
+    trainers.library(links, "dep", "2.0")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{os.environ['PIP_FIND_LINKS']} {links}")
+    images = {trainers.PLAIN: {"python": trainers.OWN_PYTHON, "requirements": ["framework==1.*"]}}
+    job = replace(trainers.custom_job(), images=images)
+    run = trainer("import framework", requires=("dep>=2",), job=job).start()
+    state, _, message = run.end()
+    replaced = (
+        "The image has dep 1.0, and the trainer's packages require another: they got 2.0."
+        " framework of the image requires dep<2."
+    )
+    entry = f'{{python: "{trainers.OWN_PYTHON}", requirements: ["framework", "dep==2.0"]}}'
+    assert state == "FAILED"
+    assert "TypeError: dep is too new" in message
+    assert message.splitlines()[-2] == replaced
+    assert message.endswith(f'images: {{"{trainers.PLAIN}": {entry}}}')
+    assert ("WARNING", replaced) in run.log()
+    assert "images:" not in trainer("raise ValueError('x')", requires=("dep>=2",), job=job).start().end()[2]
+
+
+def test_unreachable_index_fails_the_run_at_once(trainer: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    images = {trainers.PLAIN: {"python": ">=3.6", "requirements": ["not-installed-yet"]}}
+    state, code, message = trainer("", job=replace(trainers.custom_job(), images=images)).start().end()
+    assert (state, code) == ("FAILED", 14)
+    assert "cannot reach the package index at http://127.0.0.1:9/simple: " in message
+
+
+def test_setting_of_pip_without_translation_fails_the_run(
+    trainer: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_PREFER_BINARY", "1")
+    state, code, message = trainer("").start().end()
+    assert (state, code) == ("FAILED", 9)
+    assert "pip's setting prefer-binary" in message
 
 
 def test_a_package_that_isn_t_there(trainer: Starter) -> None:
@@ -515,3 +560,26 @@ def test_home_is_checked_before_each_installer(trainer: Starter) -> None:
     with pytest.raises(RefusedError):
         prepare.prepare(run.folder, task, programs, lambda _severity, _text: None, refuse_after_the_fetch)
     assert checks == [False, False]
+
+
+def test_long_installation_reports_its_progress(
+    trainer: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(
+        f"#!/bin/sh\necho ' Downloading much (1 GiB)'\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.01; done\n"
+    )
+    uv.chmod(0o755)
+    monkeypatch.setattr(venvs, "find_uv_bin", lambda: str(uv))
+    monkeypatch.setattr(venvs, "_REPORT_EVERY", 0.2)
+    said: list[str] = []
+
+    def say(_severity: str, text: str) -> None:
+        said.append(text)
+        (tmp_path / "go").touch()
+
+    run = trainer("")
+    programs = Programs(run.folder.run_id, run.folder.sessions, 0, lambda: None)
+    installer = venvs.Uv(uv_settings(os.environ), os.environ, tmp_path, programs, say, lambda: None)
+    installer.run("resolving requirements", ["x"], 0, {})
+    assert said[0] == "Still resolving requirements after 0 s: Downloading much (1 GiB)"

@@ -37,20 +37,30 @@ def shared_environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wheel(path: Path, source: str, requires: Sequence[str] = ()) -> Path:
     """A wheel with the module `trainer.task`; quick to install, because nothing is built."""
+    files = {"trainer/__init__.py": "", "trainer/task.py": textwrap.dedent(source)}
+    return _wheel(path, "trainer", "0.1", files, requires)
+
+
+def library(folder: Path, name: str, version: str, requires: Sequence[str] = (), source: str = "") -> Path:
+    """A wheel with a module of its name, which knows its version."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    return _wheel(path, name, version, {f"{name}/__init__.py": f"VERSION = {version!r}\n{source}"}, requires)
+
+
+def _wheel(path: Path, name: str, version: str, modules: Mapping[str, str], requires: Sequence[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    info = "trainer-0.1.dist-info"
-    metadata = ["Metadata-Version: 2.1", "Name: trainer", "Version: 0.1"]
+    info = f"{name}-{version}.dist-info"
+    metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     metadata += [f"Requires-Dist: {line}" for line in requires]
     files = {
-        "trainer/__init__.py": "",
-        "trainer/task.py": textwrap.dedent(source),
+        **modules,
         f"{info}/METADATA": "\n".join(metadata) + "\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w") as archive:
-        for name, content in {**files, f"{info}/RECORD": record}.items():
-            archive.writestr(name, content)
+        for file, content in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(file, content)
     return path
 
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from uv import find_uv_bin
 
 from reconciler.training_service.environments import venvs
-from reconciler.training_service.environments.venvs import Base, Candidate, NoDistributionError, Outcome
+from reconciler.training_service.environments.pip_settings import SettingError, uv_settings
+from reconciler.training_service.environments.venvs import (
+    Base,
+    Layer,
+    NoDistributionError,
+    Python,
+    UnreachableIndexError,
+    Uv,
+)
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
@@ -30,6 +41,10 @@ from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
 
 _PYTHONS_TRIED = 3
+_LISTING_LIMIT = 30.0
+_AT_IMPORT = re.compile(
+    r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
+)
 
 Say = Callable[[str, str], None]
 
@@ -42,11 +57,13 @@ class Prepared:
         python: Its Python.
         programs: Folders to put at the front of its PATH.
         locks: Descriptors; the shared environments aren't removed while they are open.
+        conflicts: The packages of the image that the trainer's packages replaced, and the remedy; "" if none.
     """
 
     python: Path
     programs: tuple[Path, ...]
     locks: tuple[int, ...]
+    conflicts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class Choice:
     """
 
     wanted: Minor
-    fitting: tuple[Candidate, ...]
+    fitting: tuple[Python, ...]
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
 
@@ -77,24 +94,33 @@ def prepare(
     Raises:
         HomeError: `check_home` rejected the home.
         RunError: A package is missing, or this machine has no suitable Python.
-        InstallError: pip failed.
+        InstallError: uv failed.
         Interrupted: The run was to end.
     """
-    shell = _Shell(folder, programs, say, check_home)
+    try:
+        settings = uv_settings(os.environ)
+    except SettingError as error:
+        raise RunError(Code.FAILED_PRECONDITION, str(error)) from error
+    env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
+    uv = Uv(settings, env, folder.temp(), programs, say, check_home)
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
     shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
-    choice = choose(task, needs_of(packages), venvs.candidates(os.environ))
-    base = _base(choice, task, shared, shell)
-    for archive in packages:
-        say(INFO, f"Installing {archive.name}")
-    layer = venvs.package_layer(shared, base, packages, shell)
+    choice = choose(task, needs_of(packages), pythons({**os.environ, **env}))
+    try:
+        base = _base(choice, task, shared, uv)
+        for archive in packages:
+            say(INFO, f"Installing {archive.name}")
+        layer = venvs.package_layer(shared, base, packages, uv)
+    except UnreachableIndexError as error:
+        raise RunError(Code.UNAVAILABLE, str(error)) from error
     python = venvs.run_environment(folder.environment / name, layer)
+    os.close(layer.lock)  # the run has a copy of it
     main.write_launchers(folder.environment / "gs")
     folders = (folder.environment / "gs", python.parent, base.path / "bin")
-    return Prepared(python, folders, (base.lock, layer.lock))
+    return Prepared(python, folders, (base.lock,), _conflicts(task, choice, layer, say))
 
 
 def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
@@ -114,7 +140,55 @@ def needs_of(packages: Sequence[Path]) -> Needs:
     return found
 
 
-def choose(task: PythonTask, needs: Needs, held: Sequence[Candidate]) -> Choice:
+def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
+    """List the Pythons of this machine, one of each minor version: uv's, pyenv's, and those on PATH.
+
+    Raises:
+        OSError: uv can't list them.
+    """
+    # The base interpreter: the service's virtual environment may be deleted before environments made from it.
+    own = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    search = os.pathsep.join([str(own.parent), *_folders_of_pythons(environ)])
+    command = [find_uv_bin(), "python", "list", "--only-installed", "--output-format", "json"]
+    env = {**environ, "UV_PYTHON_SEARCH_PATH": search}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            timeout=_LISTING_LIMIT,
+            stdin=subprocess.DEVNULL,
+            env=env,
+            cwd="/",
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(f"uv can't list the Pythons of this machine: {error}") from error
+    found: dict[Minor, Python] = {}
+    for entry in json.loads(done.stdout):
+        version, path = entry["version_parts"], Path(entry["path"])
+        minor = (int(version["major"]), int(version["minor"]))
+        usable = (entry["implementation"], entry["variant"]) == ("cpython", "default")
+        if usable and (minor not in found or path.resolve() == own.resolve()):
+            found[minor] = Python(path, minor, entry["version"])
+    return tuple(found.values())
+
+
+def by_distance(held: Iterable[Python], wanted: Minor, oldest: Minor, newest: Minor) -> tuple[Python, ...]:
+    """Return the Pythons from `oldest` to `newest`, the nearest to `wanted` first; on a tie, the newer."""
+    fitting = (python for python in held if oldest <= python.minor <= newest)
+    return tuple(sorted(fitting, key=lambda python: (abs(python.minor[1] - wanted[1]), -python.minor[1])))
+
+
+def _folders_of_pythons(environ: Mapping[str, str]) -> list[str]:
+    home = Path(environ.get("HOME") or Path.home())
+    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
+    # Most of pyenv's shims run no Python, and uv would try each of them, in each run.
+    listed = environ.get("PATH", "").split(os.pathsep)
+    versions = sorted(pyenv.glob("versions/*/bin"), reverse=True)
+    return [*map(str, versions), *(folder for folder in listed if folder != str(pyenv / "shims"))]
+
+
+def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     """Choose among the Pythons of this machine for a trainer with these needs.
 
     Raises:
@@ -140,8 +214,37 @@ def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     return archive
 
 
-def hint_of_missing_module(task: PythonTask, errors: str) -> str:
-    """Return advice if a trainer failed for a module that its image has in the cloud, else ""."""
+def hint_of(task: PythonTask, prepared: Prepared, errors: str) -> str:
+    """Return advice if a trainer failed at an import, for a package that is missing or replaced, else ""."""
+    return _hint_of_missing_module(task, errors) or (prepared.conflicts if _AT_IMPORT.search(errors) else "")
+
+
+def _conflicts(task: PythonTask, choice: Choice, layer: Layer, say: Say) -> str:
+    """Log the packages of the image that the trainer's packages replaced; return them with the remedy."""
+    lines = [
+        f"The image has {each.name} {each.old}, and the trainer's packages require another: they got"
+        f" {each.new}."
+        + "".join(f" {name} of the image requires {required}." for name, required in each.broken)
+        for each in layer.replaced
+    ]
+    for line, each in zip(lines, layer.replaced, strict=True):
+        say(WARNING if each.broken else INFO, line)
+    if not lines:
+        return ""
+    news = {each.name: f"{each.name}=={each.new}" for each in layer.replaced}
+    free = {name for each in layer.replaced for name, _ in each.broken}
+    kept = [
+        line if name not in free else name
+        for line in choice.requirements
+        if (name := _name(line)) not in news
+    ]
+    entry = images.override_entry(task.image, _text(layer.base.python.minor), [*kept, *news.values()])
+    return "\n".join(
+        [*lines, f"To install the image's packages for those versions, say in reconciler.yaml: {entry}"]
+    )
+
+
+def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
     missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", errors)
     image = images.find_image(task.image) if task.override is None else None
     package = image.package_with(missing[1]) if image and missing else None
@@ -168,20 +271,20 @@ def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
             yield file
 
 
-def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Candidate]) -> Choice:
+def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Python]) -> Choice:
     matching = _specifier(override.python)
     fitting = [candidate for candidate in held if matching.contains(_text(candidate.minor))]
-    nearest = venvs.by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
+    nearest = by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
     if not nearest:
         raise _no_python(f"{name} is to run on Python {override.python}", held)
     # The user chose a Python that differs from the cloud's, so this causes no warning.
     return Choice(nearest[0].minor, nearest, override.requirements)
 
 
-def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Candidate]) -> Choice:
+def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Python]) -> Choice:
     packages = image.needed(needs)
     oldest, newest = images.pythons_with_wheels(packages)
-    nearest = venvs.by_distance(held, wanted, oldest, newest)
+    nearest = by_distance(held, wanted, oldest, newest)
     if not nearest:
         limited = ", ".join(package.requirement for package in packages if package.newest < NEWEST)
         raise _no_python(
@@ -209,67 +312,31 @@ def _minor_of(version: str) -> Minor | None:
     return (int(parts[0]), int(parts[1])) if is_minor else None
 
 
-def _no_python(wanted: str, held: Sequence[Candidate], remedy: str = "") -> RunError:
+def _no_python(wanted: str, held: Sequence[Python], remedy: str = "") -> RunError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
     return RunError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
 
 
-def _base(choice: Choice, task: PythonTask, folder: Path, shell: _Shell) -> Base:
+def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
     """Return the base environment on the nearest Python with distributions of all requirements."""
     problem = ""
-    # Each attempt may cost minutes of pip, so only the nearest Pythons are tried.
-    for python in islice(venvs.working_pythons(choice.fitting), _PYTHONS_TRIED):
+    # Each attempt may take minutes, so only the nearest Pythons are tried.
+    for python in choice.fitting[:_PYTHONS_TRIED]:
         try:
-            base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, shell)
+            base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, uv)
         except NoDistributionError as error:
             problem = problem or str(error)
             continue
         if python.minor != choice.wanted:
             wanted = f"{task.image} has Python {_text(choice.wanted)}"
-            shell.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
+            uv.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
-    tried = ", ".join(dict.fromkeys(_text(candidate.minor) for candidate in choice.fitting))
-    raise RunError(
-        Code.FAILED_PRECONDITION,
-        problem or f"{task.image} could run on Python {tried}, but none of these here makes environments.",
-    )
+    raise RunError(Code.FAILED_PRECONDITION, problem)
+
+
+def _name(requirement: str) -> str:
+    return images.Package(requirement).distribution
 
 
 def _text(minor: Minor) -> str:
     return f"{minor[0]}.{minor[1]}"
-
-
-class _Shell:
-    """Runner of installers as programs of the run; logs the output of those that fail."""
-
-    def __init__(
-        self, folder: RunFolder, programs: Programs, say: Say, check_home: Callable[[], None]
-    ) -> None:
-        self._check_home = check_home
-        self._programs = programs
-        self._folder = folder
-        self._temp = folder.temp()
-        self.say = say
-
-    def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-        done = self._run_once(argv, keep)
-        # A signal comes from the kernel, for lack of memory, or from a person; the packages aren't at fault.
-        return self._run_once(argv, keep) if done.code < 0 else done
-
-    def _run_once(self, argv: Sequence[str], keep: Sequence[int]) -> Outcome:
-        # Python would run a .pth file that a checkout has put into the environment since the last check.
-        self._check_home()
-        printed: list[str] = []
-        env = environment_variables.for_installer(os.environ, self._temp)
-        code = self._programs.run(
-            argv, env=env, cwd=self._temp, out=printed.extend, err=printed.extend, keep=keep
-        )
-        if code < 0:
-            printed.append(f"The installer was killed by signal {-code}.")
-        output = "\n".join(printed)
-        if code != 0:
-            self.say(INFO, output)
-        return Outcome(code, output)
-
-    def pause(self) -> None:
-        self._programs.pause()

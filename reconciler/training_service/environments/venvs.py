@@ -1,184 +1,142 @@
 """Python environments in three layers: base, packages, and run.
 
-The base environment holds the framework. The package layer holds a job's packages with their requirements,
-cached by content: jobs, trials and retries with the same packages install nothing. Both are shared and never
-change. The run's own environment is on top. It has copies of the job's packages, because a trainer may write
-next to its modules, and receives the packages that a trainer installs while it runs.
+The base environment holds the framework. The package layer holds a job's packages, and the requirements that
+the base lacks or has in an unsuitable version, cached by content: jobs, trials and retries with the same
+packages install nothing. Both are shared and never change. A run's own environment is a copy of the layer
+with the base below it: a trainer may write next to its modules and install packages while it runs.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
+from uv import find_uv_bin
 
 from reconciler.training_service.environments import shared_caches
+from reconciler.training_service.environments.pip_settings import UvSettings
 from reconciler.training_service.environments.shared_caches import CachedFolder
 from reconciler.training_service.jobs import archives
 from reconciler.training_service.jobs.archives import normalised
 from reconciler.training_service.jobs.images import Minor
+from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.run_folder import remove
 from reconciler.training_service.state.run_log import INFO
 
-_PROBE_LIMIT = 10.0
-_PROBE = (
-    "import ensurepip, json, platform, sys, venv;"
-    "assert sys.implementation.name == 'cpython' and sys.version_info[0] == 3;"
-    "print(json.dumps([sys.version_info[1], platform.python_version()]))"
+_REPORT_EVERY = 15.0
+_BUILD_TOOLS = ("setuptools", "wheel")
+# Building these needs compilers and many minutes: a version without a wheel counts as unavailable.
+_NEVER_BUILT = (
+    *("cryptography", "grpcio", "h5py", "lightgbm", "matplotlib", "numpy", "pandas", "pillow", "pyarrow"),
+    *("scikit-learn", "scipy", "tables", "tensorflow", "torch", "torchaudio", "torchvision", "xgboost"),
 )
-_NO_ROOM = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-_NAME = re.compile(r"python3\.(\d+)")
+# Only the answers of an index are short: a download may stand still for longer.
+_PATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "60"}
+_IMPATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "6", "UV_HTTP_RETRIES": "1"}
+_NO_SOLUTION = "No solution found"
+_UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
+_TAIL = 2000
+_MOST_BASES = 10
+_MOST_LAYERS = 50
+_PINS = "pins.txt"
+_LIMITS = "constraints.txt"
+_CHANGES = "changes.json"
+_BUILT = "built"
+_LAYER = "-"  # separates the base's key from the layer's own in a layer's name
+_MAKER = "uv"  # part of each key: environments that an earlier version made with pip aren't relocatable
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A file named like a Python 3; it may be a shim that runs no Python."""
+class CommandError(Exception):
+    """A command of uv failed; the message is its output."""
 
-    path: Path
-    minor: Minor
+
+class InstallError(Exception):
+    """An installation failed; the message names the package and ends with uv's output."""
+
+
+class NoDistributionError(InstallError):
+    """No distribution of a requirement suits this Python and the other requirements."""
+
+
+class UnreachableIndexError(InstallError):
+    """A package index doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """A Python that runs here and can make virtual environments with pip."""
+    """A Python of this machine."""
 
     path: Path
     minor: Minor
     version: str
 
 
-def candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """Find Pythons on this machine by file name: the service's own, pyenv's and uv's, and those on PATH."""
-    found: dict[Path, Candidate] = {}
-    for candidate in (_own(), *_managed(environ), *_on_path(environ)):
-        found.setdefault(candidate.path.resolve(), candidate)
-    return tuple(found.values())
+@dataclass(eq=False, slots=True)
+class Uv:
+    """Runner of uv as a program of a run.
 
-
-def by_distance(
-    held: Iterable[Candidate], wanted: Minor, oldest: Minor, newest: Minor
-) -> tuple[Candidate, ...]:
-    """Return the candidates from `oldest` to `newest`, the nearest to `wanted` first; on a tie, the newer."""
-    fitting = (candidate for candidate in held if oldest <= candidate.minor <= newest)
-    return tuple(sorted(fitting, key=lambda c: (abs(c.minor[1] - wanted[1]), -c.minor[1])))
-
-
-def working_pythons(held: Iterable[Candidate]) -> Iterator[Python]:
-    """Probe the candidates in order; yield the first working Python of each minor version."""
-    found = set()
-    for candidate in held:
-        python = probe(candidate.path) if candidate.minor not in found else None
-        if python is not None and python.minor == candidate.minor:
-            found.add(python.minor)
-            yield python
-
-
-@cache
-def probe(path: Path) -> Python | None:
-    """Run this Python once; return None if it doesn't run or can't make virtual environments.
-
-    Raises:
-        OSError: The machine can't start another process, so the result is unknown and must not be cached.
+    Attributes:
+        settings: The user's settings for uv.
+        env: The environment variables, those settings included.
+        temp: The working folder.
+        say: Writes a text to the run's log, with a severity.
+        check_home: Raises an exception if the service's home must not be used.
     """
-    command = [str(path), "-I", "-c", _PROBE]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_PROBE_LIMIT, stdin=subprocess.DEVNULL)
-        if done.returncode == -signal.SIGKILL:  # the kernel kills processes this way when memory runs out
-            raise OSError(errno.ENOMEM, "killed, for memory perhaps", str(path))
-        minor, version = json.loads(done.stdout)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise
-        return None
-    except (subprocess.TimeoutExpired, ValueError):
-        return None
-    return Python(path, (3, int(minor)), str(version))
 
+    settings: UvSettings
+    env: Mapping[str, str]
+    temp: Path
+    programs: Programs
+    say: Callable[[str, str], None]
+    check_home: Callable[[], None]
 
-def _own() -> Candidate:
-    # The base interpreter: the service's virtual environment may be deleted before environments made from it.
-    path = getattr(sys, "_base_executable", None) or sys.executable
-    return Candidate(Path(path), (3, sys.version_info[1]))
+    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+        """Run a command of uv to its end; return its output.
 
+        Args:
+            task: Describes the command in reports of its progress, as "building trainer.tar.gz".
+            lock: A descriptor that every started process inherits.
+            variables: Further environment variables.
 
-def _managed(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    home = Path(environ.get("HOME") or Path.home())
-    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv") / "versions"
-    data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    uv = Path(environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
-    for folder in (pyenv, uv):
-        for path in sorted(folder.glob("*/bin/python3.[0-9]*"), reverse=True):
-            yield from _named(path)
-
-
-def _on_path(environ: Mapping[str, str]) -> Iterator[Candidate]:
-    for folder in filter(None, environ.get("PATH", "").split(os.pathsep)):
-        for path in sorted(Path(folder).glob("python3.[0-9]*")):
-            yield from _named(path)
-
-
-def _named(path: Path) -> Iterator[Candidate]:
-    match = _NAME.fullmatch(path.name)
-    if match and os.access(path, os.X_OK):
-        yield Candidate(path, (3, int(match[1])))
-
-
-_BUILD_TOOLS = ("setuptools", "wheel")
-# Building these needs compilers and many minutes: a version without a wheel counts as unavailable.
-_NEVER_BUILT = (
-    "numpy,pandas,pyarrow,scikit-learn,scipy,tables,tensorflow,torch,torchaudio,torchvision,xgboost"
-)
-_NOT_FOUND = ("No matching distribution found", "ResolutionImpossible")
-_TAIL = 2000
-_MOST_BASES = 10
-_MOST_LAYERS = 50
-_PACKAGES = "packages.json"
-_BUILT = "built"
-_HEAD = 1024
-_LONGEST_FIRST_LINE = 126  # Linux cuts a script's "#!" line off after 127 bytes
-_LAYER = "-"  # separates the base's key from the layer's own in a layer's name
-
-
-class InstallError(Exception):
-    """An installation failed; the message names the package and ends with pip's output."""
-
-
-class NoDistributionError(InstallError):
-    """Pip found no distribution of a requirement for this Python."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Exit code of a command and all its output."""
-
-    code: int
-    output: str
-
-
-class Shell(Protocol):
-    """Runner of installers; each method may raise an exception that ends the run."""
-
-    def run(self, argv: Sequence[str], *, keep: Sequence[int] = ()) -> Outcome:
-        """Run a command to its end; it inherits the descriptors in `keep`."""
-
-    def pause(self) -> None:
-        """Wait for a moment."""
-
-    def say(self, severity: str, text: str) -> None:
-        """Write into the run's log."""
+        Raises:
+            CommandError: The command failed.
+            Interrupted: The run is to end.
+        """
+        # Python would run a .pth file that a checkout has put into the environment since the last check.
+        self.check_home()
+        self.programs.pause(0)
+        printed: list[str] = []
+        program = self.programs.start(
+            [find_uv_bin(), *arguments],
+            env={**self.env, **variables},
+            cwd=self.temp,
+            out=printed.extend,
+            err=printed.extend,
+            keep=(lock,),
+        )
+        reported = start = time.monotonic()
+        while not self.programs.turn():
+            self.programs.end_if_interrupted()
+            if time.monotonic() > reported + _REPORT_EVERY:
+                reported = time.monotonic()
+                last = f": {printed[-1].strip()}" if printed else ""
+                self.say(INFO, f"Still {task} after {reported - start:.0f} s{last}")
+        self.programs.finish(program)
+        if program.code:
+            killed = [f"The installer was killed by signal {-program.code}."] if program.code < 0 else []
+            raise CommandError("\n".join([*printed, *killed]))
+        return "\n".join(printed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +156,32 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """A package of the base environment that a layer has in another version.
+
+    Attributes:
+        old, new: The two versions.
+        broken: Packages of the base whose requirement the new version violates, with that requirement.
+    """
+
+    name: str
+    old: str
+    new: str
+    broken: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A job's packages and their requirements on a base environment; `lock` as in `Base`."""
 
     path: Path
     base: Base
+    replaced: tuple[Replacement, ...] = ()
     lock: int = field(default=-1, compare=False)
 
 
 def base_environment(
-    folder: Path, python: Python, requirements: Sequence[str], constraints: Sequence[str], shell: Shell
+    folder: Path, python: Python, requirements: Sequence[str], constraints: Sequence[str], uv: Uv
 ) -> Base:
     """Return the base environment with these requirements, and build it if it is missing.
 
@@ -217,24 +191,34 @@ def base_environment(
 
     Raises:
         NoDistributionError: This Python has no wheels of a requirement.
-        InstallError: pip failed for another reason.
+        InstallError: uv failed for another reason.
     """
     required, limits = sorted({*_BUILD_TOOLS, *requirements}), sorted(constraints)
-    path = folder / _key(python, required, limits)
+    path = folder / _key(_MAKER, str(python.path.resolve()), python.version, required, limits)
 
     def build(lock: int) -> None:
-        _build(Base(path, python), required, limits, shell, lock)
+        names = ", ".join(required)
+        uv.say(INFO, f"Installing {names} for Python {python.version}")
+        made = _Environment(path, uv, lock, f"{names} could not be installed")
+        made.make(python)
+        (path / _LIMITS).write_text("".join(f"{line}\n" for line in limits), "utf-8")
+        binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
+        added, _ = made.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
+        (path / _PINS).write_text("".join(f"{line}\n" for line in added), "utf-8")
+        uv.say(INFO, f"Installing {', '.join(added)}")
+        made.install(added, "hardlink", *binary)
+        made.install_pip(python)
 
-    found = _get_or_build(path, build, shell, _MOST_BASES, lambda name: _LAYER not in name)
+    found = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _LAYER not in name)
     return Base(path, python, found.made, found.lock)
 
 
-def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: Shell) -> Layer:
-    """Return the layer of these packages on a base environment; if missing, install them in order.
+def package_layer(folder: Path, base: Base, packages: Sequence[Path], uv: Uv) -> Layer:
+    """Return the layer of these packages on a base environment, and build it if it is missing.
 
     Args:
         folder: The folder of all shared environments.
-        packages: The archives, each in a folder of its own.
+        packages: The archives, each in a folder of its own; of two of one distribution, the last counts.
 
     Raises:
         InstallError: A package can't be installed.
@@ -242,181 +226,229 @@ def package_layer(folder: Path, base: Base, packages: Sequence[Path], shell: She
     path = folder / f"{base.path.name}{_LAYER}{_key_of_packages(base, packages)}"
 
     def build(lock: int) -> None:
-        python = job_environment(path, base, shell, (lock,))
-        for archive in packages:
-            install_package(python, archive, archive.parent / _BUILT, shell, (lock,))
-        names = [archives.distribution_of(_wheel_of(archive)) for archive in packages]
-        (path / _PACKAGES).write_text(json.dumps(names), "utf-8")
+        _build_layer(path, base, packages, uv, lock)
 
-    found = _get_or_build(path, build, shell, _MOST_LAYERS, lambda name: _LAYER in name)
-    return Layer(path, base, found.lock)
+    found = _get_or_build(path, build, uv, _MOST_LAYERS, lambda name: _LAYER in name)
+    replaced = msgspec.json.decode((path / _CHANGES).read_bytes(), type=tuple[Replacement, ...])
+    return Layer(path, base, replaced, found.lock)
 
 
 def run_environment(path: Path, layer: Layer) -> Path:
     """Make a run's own environment, for the trainer to change freely; return its Python."""
-    base = layer.base
-    site = _site_packages(path, base.python)
-    # The layer's `venv` files are copied, because running `venv` again would cost a process for each run.
-    site.mkdir(parents=True)
-    (path / "bin").mkdir()
-    for name in ("pyvenv.cfg", "lib64"):
-        if (layer.path / name).exists():
-            shutil.copy2(layer.path / name, path / name, follow_symlinks=False)
-    for python in (layer.path / "bin").glob("python*"):
-        shutil.copy2(python, path / "bin" / python.name, follow_symlinks=False)
-    (site / "reconciler-layer.pth").write_text(_pth_line(_site_packages(layer.path, base.python)), "utf-8")
-    names = json.loads((layer.path / _PACKAGES).read_text("utf-8"))
-    for file in _files_of(names, _site_packages(layer.path, base.python)):
-        copy = path / file.relative_to(layer.path)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, copy)  # with its time, or Python ignores the compiled .pyc file
-    # The programs of both environments below run their own Python, which doesn't see this environment.
-    for below in (base.path, layer.path):
-        for program in sorted((below / "bin").iterdir()):
-            _copy_program(program, below, path)
+    shutil.copytree(layer.path, path, symlinks=True)
     return path / "bin" / "python"
 
 
-def job_environment(path: Path, base: Base, shell: Shell, keep: Sequence[int] = ()) -> Path:
-    """Make an environment with the base environment's packages after its own; return its Python.
+def _build_layer(path: Path, base: Base, packages: Sequence[Path], uv: Uv, lock: int) -> None:
+    names = ", ".join(archive.name for archive in packages)
+    plural = "s" if len(packages) > 1 else ""
+    made = _Environment(path, uv, lock, f"The package{plural} {names} could not be installed")
+    built = [made.wheel(archive, base) for archive in packages]
+    wheels = {archives.distribution_of(wheel): wheel for wheel in built}
+    added, replaced = made.resolve_on(base, wheels)
+    if added:
+        uv.say(INFO, f"Installing {', '.join(added)}")
+    made.make(base.python)
+    # Copies: a file that a trainer changes must not be one of the cache, nor of another job.
+    # Many modules are compiled once here, not in each run; few aren't worth it, and uv can't with Python 3.6.
+    compiling = ["--compile-bytecode"] if added and base.python.minor > (3, 6) else []
+    made.install([*map(str, wheels.values()), *added], "copy", *compiling)
+    site, below = (_site_packages(environment, base.python) for environment in (path, base.path))
+    # A plain path would be enough for its modules, but Python would ignore its own .pth files.
+    (site / "reconciler-base.pth").write_text(f"import site; site.addsitedir({str(below)!r})\n", "utf-8")
+    _copy_programs(base.path / "bin", path / "bin")
+    (path / _CHANGES).write_bytes(msgspec.json.encode(replaced))
 
-    Args:
-        keep: Descriptors that every started process inherits.
 
-    Raises:
-        InstallError: `venv` failed.
-    """
-    _make_venv(["--without-pip", str(path)], base.python, shell, keep)
-    pth = _site_packages(path, base.python) / "reconciler-base.pth"
-    pth.write_text(_pth_line(_site_packages(base.path, base.python)), "utf-8")
-    return path / "bin" / "python"
+def _copy_programs(source: Path, target: Path) -> None:
+    """Copy the scripts that the target lacks: they run the Python of their folder."""
+    for program in source.iterdir():
+        if not program.is_symlink() and not (target / program.name).exists():
+            with program.open("rb") as file:
+                is_script = file.read(2) == b"#!"
+            if is_script:
+                shutil.copy2(program, target / program.name)
 
 
-def install_package(
-    python: Path, archive: Path, builds: Path, shell: Shell, keep: Sequence[int] = ()
-) -> None:
-    """Install a trainer's package as the cloud does: first it alone, by force, and then its requirements.
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    """An environment being made; `failure` begins the message if a command fails."""
 
-    Each step is tried twice. A source distribution is built once, for both steps.
+    path: Path
+    uv: Uv
+    lock: int
+    failure: str
 
-    Args:
-        python: The environment's Python.
-        builds: The folder for the built wheel.
-        keep: Descriptors that every started process inherits.
+    def make(self, python: Python) -> None:
+        """Make the environment, with no packages; its scripts run in a copy of it, too."""
+        where = ["--relocatable", "--python", str(python.path), str(self.path)]
+        self._run("making an environment", ["venv", "--quiet", *where])
 
-    Raises:
-        InstallError: Building or installing failed twice.
-    """
-
-    def pip(command: str, *arguments: str) -> None:
-        line = _pip(python, command, *arguments)
-        done = shell.run(line, keep=keep)
-        if done.code != 0:
-            done = shell.run(line, keep=keep)
-        if done.code != 0:
-            raise InstallError(f"The package {archive.name} could not be installed: {_tail(done.output)}")
-
-    if archive.suffix != ".whl":
+    def wheel(self, archive: Path, base: Base) -> Path:
+        """Return the archive's wheel, built with the base environment's Python if it is a source archive."""
+        if archive.suffix == ".whl":
+            return archive
+        builds = archive.parent / _BUILT
         remove(builds)
-        builds.mkdir(parents=True)
         isolation = ["--no-build-isolation"] if archives.builds_with_setuptools(archive) else []
-        pip("wheel", "--no-deps", *isolation, "--wheel-dir", str(builds), str(archive))
-    wheel = _wheel_of(archive, builds)
-    pip("install", "--force-reinstall", "--no-deps", str(wheel))
-    if archives.requires_others(wheel):
-        pip("install", str(wheel))
+        python = str(base.path / "bin" / "python")
+        options = ["--python", python, *self.uv.settings.options, *isolation, "--out-dir", str(builds)]
+        self._run(f"building {archive.name}", ["build", "--wheel", *options, "--", str(archive)])
+        return next(builds.glob("*.whl"))
+
+    def resolve(
+        self, requirements: Sequence[str], environment: Path, *options: str
+    ) -> tuple[list[str], list[str]]:
+        """Return the pinned packages that uv would add to an environment, and those it would remove."""
+        task = "resolving requirements"
+        lines = self._pip(task, environment, ["--dry-run", *options], requirements, _IMPATIENT).splitlines()
+        added = [line[3:] for line in lines if line.startswith((" + ", " ~ "))]
+        return added, [line[3:] for line in lines if line.startswith(" - ")]
+
+    def resolve_on(self, base: Base, wheels: Mapping[str, Path]) -> tuple[list[str], list[Replacement]]:
+        """Return the pinned requirements of wheels to add to a base environment, and what they replace."""
+        wanted = _wanted(wheels)
+        if not wanted:
+            return [], []
+        kept = [f"--constraint={base.path / name}" for name in (_PINS, _LIMITS)]
+        try:
+            added, removed = self.resolve(wanted, base.path, *kept)
+        except NoDistributionError:
+            added, removed = self.resolve(wanted, base.path)
+        added = [line for line in added if _name_of(line) not in wheels]
+        return added, _replacements(base, added, removed)
+
+    def install(self, pins: Sequence[str], link_mode: str, *options: str) -> None:
+        """Install pinned packages and wheels."""
+        if pins:
+            options = ("--no-deps", "--link-mode", link_mode, *options)
+            self._pip("downloading and installing", self.path, options, pins)
+
+    def install_pip(self, python: Python) -> None:
+        """Install pip, for trainers: from the Python itself if it has one, as indexes needn't have it."""
+        library = python.path.resolve().parents[1] / "lib" / f"python3.{python.minor[1]}"
+        bundle = library / "ensurepip" / "_bundled"
+        if bundle.is_dir():
+            into = str(self.path / "bin" / "python")
+            place = ["--python", into, "--no-index", "--find-links", str(bundle)]
+            self._run("installing pip", ["pip", "install", *place, "pip"])
+        else:
+            self.install(["pip"], "hardlink")
+
+    def _pip(
+        self,
+        task: str,
+        environment: Path,
+        options: Sequence[str],
+        requirements: Sequence[str],
+        variables: Mapping[str, str] = _PATIENT,
+    ) -> str:
+        settings = self.uv.settings
+        python = ["--python", str(environment / "bin" / "python")]
+        always = [*python, *settings.options, *settings.install_options]
+        return self._run(task, ["pip", "install", *always, *options, "--", *requirements], variables)
+
+    def _run(self, task: str, arguments: Sequence[str], variables: Mapping[str, str] = _PATIENT) -> str:
+        try:
+            return self.uv.run(task, arguments, self.lock, variables)
+        except CommandError as error:
+            output = str(error)
+        unreachable = _UNREACHABLE.search(output)
+        if unreachable:
+            index, cause = (
+                unreachable[1].rstrip("/").rpartition("/")[0],
+                output.strip().rpartition("cause: ")[2],
+            )
+            raise UnreachableIndexError(f"{self.failure}: cannot reach the package index at {index}: {cause}")
+        if _NO_SOLUTION in output:
+            raise NoDistributionError(f"{self.failure}: {_tail(output)}")
+        self.uv.say(INFO, output)  # the error has its end alone
+        raise InstallError(f"{self.failure}: {_tail(output)}")
+
+
+def _wanted(wheels: Mapping[str, Path]) -> list[str]:
+    """Return the requirements to resolve for these wheels, by distribution.
+
+    Lines of one wheel's metadata are better than the wheel: uv asks no index if all are satisfied. Wheels
+    that may require each other have to be given themselves, or an index would be asked for them.
+    """
+    lines = [line for wheel in wheels.values() for line in archives.requirements_of(wheel)]
+    if len(wheels) > 1 or any(_name_of(line) in wheels for line in lines):
+        return [str(wheel) for wheel in wheels.values()] if lines else []
+    return lines
+
+
+def _replacements(base: Base, added: Sequence[str], removed: Sequence[str]) -> list[Replacement]:
+    news = {_name_of(line): _version_of(line) for line in added}
+    olds = {_name_of(line): _version_of(line) for line in removed}
+    return [
+        Replacement(name, old, news[name], tuple(_broken_by(base, name, news)))
+        for name, old in olds.items()
+        if name in news
+    ]
+
+
+def _broken_by(base: Base, name: str, news: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the packages of a base environment whose requirement of `name` the new version violates."""
+    here = {"python_version": f"3.{base.python.minor[1]}", "python_full_version": base.python.version}
+    for distribution in metadata.distributions(path=[str(_site_packages(base.path, base.python))]):
+        own = normalised(distribution.metadata["Name"] or "")
+        for line in (distribution.requires or ()) if own not in news else ():
+            with suppress(InvalidRequirement, InvalidVersion):
+                required = Requirement(line)
+                applies = required.marker is None or required.marker.evaluate({**here, "extra": ""})
+                suits = required.specifier.contains(news[name], prereleases=True)
+                if normalised(required.name) == name and applies and not suits:
+                    yield own, f"{name}{required.specifier}"
 
 
 def _get_or_build(
-    path: Path, build: Callable[[int], None], shell: Shell, most: int, belongs: Callable[[str], bool]
+    path: Path, build: Callable[[int], None], uv: Uv, most: int, belongs: Callable[[str], bool]
 ) -> CachedFolder:
     built = False
 
-    def build_noted(lock: int) -> None:
+    def build_twice(lock: int) -> None:
         nonlocal built
+        start = time.monotonic()
+        try:
+            build(lock)
+        except (NoDistributionError, UnreachableIndexError):
+            raise
+        except InstallError:
+            # As in the cloud; the installer may also have been killed, for lack of memory or by a person.
+            remove(path)
+            build(lock)
+        uv.say(INFO, f"Installed in {time.monotonic() - start:.1f} s")
         built = True
-        build(lock)
 
-    found = shared_caches.get_or_build(path, build_noted, shell.pause)
+    found = shared_caches.get_or_build(path, build_twice, uv.programs.pause)
     # Only a new environment can exceed the limit.
     if built:
         shared_caches.remove_unused(path.parent, most, belongs)
     return found
 
 
-def _make_venv(arguments: Sequence[str], python: Python, shell: Shell, keep: Sequence[int]) -> None:
-    made = shell.run([str(python.path), "-I", "-m", "venv", *arguments], keep=keep)
-    if made.code != 0:
-        raise InstallError(f"No Python environment could be made with {python.path}: {_tail(made.output)}")
-
-
-def _build(
-    base: Base, requirements: Sequence[str], constraints: Sequence[str], shell: Shell, lock: int
-) -> None:
-    _make_venv([str(base.path)], base.python, shell, (lock,))
-    shell.say(INFO, f"Installing {', '.join(requirements)} for Python {base.python.version}")
-    limits = base.path / "constraints.txt"
-    limits.write_text("".join(f"{line}\n" for line in constraints))
-    python = base.path / "bin" / "python"
-    options = ["--prefer-binary", "--only-binary", _NEVER_BUILT, "--constraint", str(limits)]
-    done = shell.run(_pip(python, "install", *options, *requirements), keep=(lock,))
-    if done.code != 0:
-        error = NoDistributionError if any(text in done.output for text in _NOT_FOUND) else InstallError
-        raise error(f"{', '.join(requirements)} could not be installed: {_tail(done.output)}")
-
-
-def _pth_line(site_packages: Path) -> str:
-    # A plain path would be enough for its modules, but Python would ignore its own .pth files.
-    return f"import site; site.addsitedir({str(site_packages)!r})\n"
-
-
-def _files_of(names: Sequence[str], site_packages: Path) -> Iterator[Path]:
-    """Yield the installed files of these distributions, without the programs in `bin`."""
-    environment = site_packages.parents[2]
-    for distribution in metadata.distributions(path=[str(site_packages)]):
-        if normalised(distribution.metadata["Name"] or "") in names:
-            for file in distribution.files or ():
-                path = Path(os.path.normpath(site_packages / file))
-                inside = path.is_relative_to(environment) and path.parent != environment / "bin"
-                if inside and path.is_file():
-                    yield path
-
-
-def _copy_program(program: Path, environment: Path, path: Path) -> None:
-    """Copy a program of an environment to the one in `path`, to run the latter's Python."""
-    own, new = (str(folder / "bin" / "python").encode() for folder in (environment, path))
-    with suppress(OSError), program.open("rb") as file:
-        head = file.read(_HEAD)
-        if not head.startswith(b"#!") or own not in head:
-            return
-        text = (head + file.read()).replace(own, new, 1)
-        first, _, rest = text.partition(b"\n")
-        if len(first) > _LONGEST_FIRST_LINE:
-            # A shell starts the Python instead: pip writes the same lines, which are valid in both languages.
-            text = b"#!/bin/sh\n'''exec' \"" + first[2:] + b'" "$0" "$@"\n\' \'\'\'\n' + rest
-        (path / "bin" / program.name).write_bytes(text)
-        shutil.copymode(program, path / "bin" / program.name)
-
-
-def _wheel_of(archive: Path, builds: Path | None = None) -> Path:
-    return archive if archive.suffix == ".whl" else next((builds or archive.parent / _BUILT).glob("*.whl"))
-
-
-def _key(python: Python, requirements: Sequence[str], constraints: Sequence[str]) -> str:
-    content = [str(python.path.resolve()), python.version, list(requirements), list(constraints)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
-
-
 def _key_of_packages(base: Base, packages: Sequence[Path]) -> str:
     content = [base.made]
     for archive in packages:
         with archive.open("rb") as file:
-            content += [archive.name, hashlib.file_digest(file, "sha256").hexdigest()]
+            # A wheel's name is part of its meaning; a source archive may have any name.
+            name = archive.name if archive.suffix == ".whl" else ""
+            content += [name, hashlib.file_digest(file, "sha256").hexdigest()]
+    return _key(_MAKER, *content)
+
+
+def _key(*content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
-def _pip(python: Path, command: str, *arguments: str) -> list[str]:
-    return [str(python), "-m", "pip", "--quiet", "--no-input", command, *arguments]
+def _name_of(requirement: str) -> str:
+    match = re.match(r"\s*([A-Za-z0-9._-]+)", requirement)
+    return normalised(match[1]) if match else ""
+
+
+def _version_of(pin: str) -> str:
+    return pin.partition("==")[2]
 
 
 def _site_packages(environment: Path, python: Python) -> Path:
@@ -424,7 +456,5 @@ def _site_packages(environment: Path, python: Python) -> Path:
 
 
 def _tail(output: str) -> str:
-    """Return the end of pip's output, from its first error on if it reports one."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    errors = next((number for number, line in enumerate(lines) if line.startswith("ERROR:")), 0)
-    return "\n".join(lines[errors:])[-_TAIL:]
+    """Return the end of uv's output, without its remark on the environment."""
+    return "\n".join(line for line in output.splitlines() if not line.startswith("Using Python "))[-_TAIL:]

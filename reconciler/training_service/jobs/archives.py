@@ -10,6 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 
 _FILE_LIMIT = 2 * 1024 * 1024
@@ -75,11 +76,15 @@ def builds_with_setuptools(archive: Path) -> bool:
     return True
 
 
-def requires_others(wheel: Path) -> bool:
-    """Return True if a wheel depends on other distributions."""
-    with zipfile.ZipFile(wheel) as file:
-        metadata = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
-        return any("\nRequires-Dist:" in file.read(name).decode("utf-8", "replace") for name in metadata)
+def requirements_of(wheel: Path) -> list[str]:
+    """Return a wheel's requirements; empty if it is unreadable, as the installer then reports the reason."""
+    try:
+        with zipfile.ZipFile(wheel) as file:
+            metadata = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
+            texts = [file.read(name).decode("utf-8", "replace") for name in metadata]
+    except (OSError, zipfile.BadZipFile):
+        return []
+    return [line for text in texts for line in HeaderParser().parsestr(text).get_all("Requires-Dist", ())]
 
 
 def distribution_of(wheel: Path) -> str:

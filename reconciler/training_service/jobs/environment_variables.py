@@ -182,15 +182,16 @@ def for_runner(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_installer(environ: Mapping[str, str], temp: Path) -> dict[str, str]:
-    """Return the variables for pip, with the user's settings of it, such as the index."""
+    """Return the variables for uv, and for what it runs to build packages."""
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache")
     return {
         **_chosen(environ, _INSTALLERS, ("LC_", "PIP_")),
         "TMPDIR": str(temp),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_COLOR": "1",
-        "PIP_PROGRESS_BAR": "off",
-        "PIP_ROOT_USER_ACTION": "ignore",
-        "PIP_USER": "0",
+        # Not uv's own cache: environments share files with this one, and a trainer might write into them.
+        "UV_CACHE_DIR": str(cache / "reconciler" / "uv"),
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_NO_PROGRESS": "1",
+        "NO_COLOR": "1",
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from reconciler.training_service.environments.prepare import Prepared, Say, hint_of_missing_module, prepare
+from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes.programs import Consumer, Program, Programs, Tail
 from reconciler.training_service.runner import mounts
@@ -61,7 +61,7 @@ class Commands:
 
         Raises:
             RunError: A package or an image is missing, or no installed Python or container engine fits.
-            InstallError: pip failed.
+            InstallError: uv failed.
             HomeError: The home must not be used.
             Interrupted: The run is to end.
         """
@@ -108,7 +108,7 @@ class Commands:
                 replica, self._folder, self._buckets, self._spec.buckets, self._proxy
             )
             return start(argv, env=env)
-        prepared = next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
+        prepared = self._prepared_for(task)
         return start(
             [str(prepared.python), "-m", task.module, *task.args],
             env={
@@ -135,7 +135,10 @@ class Commands:
         """Return advice about a failure; "" if there is none."""
         if isinstance(replica.task, ContainerTask):
             return ""
-        return hint_of_missing_module(replica.task, errors)
+        return hint_of(replica.task, self._prepared_for(replica.task), errors)
+
+    def _prepared_for(self, task: PythonTask) -> Prepared:
+        return next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
 
     def _found_engine(self) -> Engine:
         engine = find_engine(os.environ)

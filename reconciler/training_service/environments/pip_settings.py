@@ -1,0 +1,202 @@
+"""Translation of pip's settings for uv, which reads neither pip's files nor its variables.
+
+Run as a program, it prints the translation for a shell. It imports the standard library alone, because the
+Makefile runs it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Settings that change the choice of packages or their place, and that uv doesn't have.
+_UNTRANSLATABLE = frozenset(
+    {
+        *("abi", "editable", "force-reinstall", "group", "ignore-installed", "ignore-requires-python"),
+        *("implementation", "no-deps", "no-dependencies", "platform", "prefer-binary", "prefix"),
+        *("python-version", "require-hashes", "requirement", "root", "target", "upgrade", "use-deprecated"),
+    }
+)
+_MACHINE_FILE = Path("/etc/pip.conf")
+_OFF = {"n", "no", "f", "false", "off", "0"}
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+class SettingError(Exception):
+    """A setting of pip that uv can't follow, or a file of settings that can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class UvSettings:
+    """Settings for uv.
+
+    Attributes:
+        variables: Environment variables for every command; None unsets a variable. Only they contain URLs,
+            because other users of the machine can read a command's arguments, passwords in URLs included.
+        options: Options of every command that may ask an index.
+        install_options: Further options of `uv pip install`.
+    """
+
+    variables: Mapping[str, str | None]
+    options: tuple[str, ...]
+    install_options: tuple[str, ...]
+
+    def applied_to(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return environment variables with those of the settings."""
+        wanted = {**environ, **self.variables}
+        return {name: value for name, value in wanted.items() if value is not None}
+
+
+def uv_settings(environ: Mapping[str, str]) -> UvSettings:
+    """Translate pip's settings.
+
+    Raises:
+        SettingError: uv can't follow a setting, or a file of settings can't be read.
+    """
+    found = _settings(environ)
+    for name in sorted(_UNTRANSLATABLE & {*found}):
+        if _is_on(found, name):
+            raise SettingError(
+                f"pip's setting {name} changes which packages are installed, and uv, the installer here, has"
+                " no such setting: remove it from pip's configuration (`pip config list` shows it)"
+            )
+    variables: dict[str, str | None] = {
+        "UV_NO_CONFIG": "1",  # pip doesn't know uv's files: they must not add an index
+        "UV_NO_SOURCES": "1",  # neither does it know where a package's tool.uv wants its requirements from
+        **dict(_sources(found)),
+        **dict(_connection(found, environ)),
+    }
+    return UvSettings(
+        variables,
+        options=("--no-index",) if _is_on(found, "no-index") else (),
+        install_options=tuple(_install_options(found)),
+    )
+
+
+def _settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return pip's settings for `pip install`, by their long names."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
+    for path in _files(environ):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path)
+        except (configparser.Error, UnicodeDecodeError, OSError) as error:
+            raise SettingError(f"pip's settings in {path} can't be read: {error}") from error
+        for section in sections.keys() & {*parser.sections()}:
+            sections[section].update((_long_name(name), value) for name, value in parser.items(section))
+    variables = {_long_name(name[4:]): value for name, value in environ.items() if name.startswith("PIP_")}
+    found: dict[str, str] = {}
+    for settings in (*sections.values(), variables):
+        # As in pip, an empty value sets nothing.
+        found.update((name, value) for name, value in settings.items() if value)
+    return found
+
+
+def _files(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the paths of pip's files, later ones overriding earlier ones."""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return
+    home = Path(environ.get("HOME") or Path.home())
+    is_mac = sys.platform == "darwin"
+    if is_mac:
+        shared = ["/Library/Application Support"]
+    else:
+        shared = environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+    yield from (Path(folder, "pip", "pip.conf") for folder in shared)
+    yield _MACHINE_FILE
+    if named is None or not Path(named).exists():
+        library = home / "Library" / "Application Support" / "pip"
+        config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"
+        yield home / ".pip" / "pip.conf"
+        yield (library if is_mac and library.is_dir() else config) / "pip.conf"
+    yield Path(sys.prefix, "pip.conf")
+    if named is not None:
+        yield Path(named)
+
+
+def _long_name(name: str) -> str:
+    plain = name.lower().replace("_", "-").removeprefix("--")
+    return "index-url" if plain == "pypi-url" else plain
+
+
+def _is_on(found: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    return found[name].lower() not in _OFF if name in found else default
+
+
+def _sources(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    # pip takes the best version of all indexes, uv by default the best of the first that has any.
+    yield "UV_INDEX_STRATEGY", "unsafe-best-match"
+    indexes = (("index-url", "UV_DEFAULT_INDEX"), ("extra-index-url", "UV_INDEX"))
+    for name, variable in (
+        *(() if _is_on(found, "no-index") else indexes),
+        ("trusted-host", "UV_INSECURE_HOST"),
+        ("build-constraint", "UV_BUILD_CONSTRAINT"),
+        ("uploaded-prior-to", "UV_EXCLUDE_NEWER"),
+    ):
+        if name in found:
+            yield variable, " ".join(found[name].split())
+    if "find-links" in found:
+        yield "UV_FIND_LINKS", ",".join(map(_expanded, found["find-links"].split()))
+    if _is_on(found, "pre"):
+        yield "UV_PRERELEASE", "allow"
+    if found.get("keyring-provider") == "subprocess":
+        yield "UV_KEYRING_PROVIDER", "subprocess"
+    # As pip has it: a false value of "no-build-isolation" turns the isolation off.
+    if not _is_on(found, "no-build-isolation", default=True):
+        yield "UV_NO_BUILD_ISOLATION", "1"
+
+
+def _install_options(found: Mapping[str, str]) -> Iterator[str]:
+    for path in found.get("constraint", "").split():
+        yield f"--constraint={path}"
+    for name in ("no-binary", "only-binary"):
+        for distribution in found.get(name, "").replace(",", " ").split():
+            yield f"--{name}={distribution}"
+
+
+def _connection(found: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    bundle = found.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
+    if bundle:
+        path = _expanded(bundle)
+        is_folder = Path(path).is_dir()
+        yield "SSL_CERT_FILE", None if is_folder else path
+        yield "SSL_CERT_DIR", path if is_folder else None
+    else:
+        yield "UV_SYSTEM_CERTS", "1"
+    if "client-cert" in found:
+        yield "SSL_CLIENT_CERT", _expanded(found["client-cert"])
+    if "proxy" in found:
+        for name in _PROXIES:
+            yield name, found["proxy"]
+            yield name.lower(), found["proxy"]
+        # As in pip: its own proxy is for every host.
+        yield from (("NO_PROXY", None), ("no_proxy", None))
+
+
+def _expanded(place: str) -> str:
+    return str(Path(place).expanduser()) if place.startswith("~") else place
+
+
+def main() -> int:
+    """Print pip's settings as lines for a shell, which sets UV_OPTIONS for `uv pip install` besides."""
+    try:
+        settings = uv_settings(os.environ)
+    except SettingError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    for name, value in settings.variables.items():
+        line = f"unset {name};" if value is None else f"export {name}={shlex.quote(value)};"
+        sys.stdout.write(f"{line}\n")
+    options = shlex.join((*settings.options, *settings.install_options))
+    sys.stdout.write(f"UV_OPTIONS={shlex.quote(options)};\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
