@@ -29,7 +29,7 @@ from tls import server_tls
 
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.runner import proxy, proxy_server
-from reconciler.training_service.runner.authority import make_certificates
+from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.state.records import JobRecord
 
 API, XML = "www.googleapis.com", "storage.googleapis.com"
@@ -72,7 +72,7 @@ class Client:
 def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> Iterator[Client]:
     """A proxy's process for this job of the service."""
     certificates, bundle = folder / "certificates.pem", folder / "bundle.pem"
-    certificates.write_bytes(make_certificates())
+    certificates.write_bytes(sign_certificates())
     with bundle.open("ab") as file:
         file.write(authority_of(certificates.read_bytes()))
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "printed").open("ab") as printed:
@@ -131,7 +131,7 @@ class Outside:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Outside]:
-    made = make_certificates()
+    made = sign_certificates()
     (tmp_path / "google.pem").write_bytes(made)
     google = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     google.load_cert_chain(tmp_path / "google.pem")

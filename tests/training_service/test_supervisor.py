@@ -50,7 +50,6 @@ def test_a_job_runs_to_its_end(bench: Bench) -> None:
         """
         import os, sys
         from pathlib import Path
-from typing import Any
         Path(os.environ["OUT"], "told").write_text(
             os.environ["STORAGE_EMULATOR_HOST"] + " " + str(os.listdir(os.environ["RECONCILER_GCS_DIR"])))
         """,

@@ -11,16 +11,16 @@ import json
 import os
 import secrets
 import socket
-import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.environment_variables import HOST
+from reconciler.training_service.jobs.environment_variables import HOST, STORAGE_HOSTS
 from reconciler.training_service.state.run_folder import RunFolder
 from reconciler.training_service.state.run_log import WARNING
 
@@ -33,6 +33,8 @@ SETTINGS = "RECONCILER_PROXY"
 
 USER = "run"
 
+_VALID = timedelta(days=90)  # longer than any run
+_SKEW = timedelta(days=1)
 _BACKLOG = 128
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
@@ -76,12 +78,63 @@ def make_certificates(folder: RunFolder) -> None:
     """
     if folder.certificates.exists():
         return
-    from reconciler.training_service.runner import authority
-
     part = folder.certificates.with_suffix(".part")
     part.touch(0o600)
-    part.write_bytes(authority.make_certificates())
+    part.write_bytes(sign_certificates())
     part.replace(folder.certificates)
+
+
+def sign_certificates() -> bytes:
+    """Return, as PEM, the key of a proxy's certificate, that certificate, and its authority's.
+
+    The authority's key is dropped here, so nothing else can ever be signed with it.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    hosts = [x509.DNSName(host) for host in STORAGE_HOSTS]
+    now = datetime.now(UTC)
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Authority of one run of reconciler")])
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Storage of one run of reconciler")])
+
+    def signed(
+        name: x509.Name, public: ec.EllipticCurvePublicKey, *extensions: tuple[x509.ExtensionType, bool]
+    ) -> bytes:
+        number = x509.random_serial_number()
+        made = x509.CertificateBuilder(issuer, name, public, number, now - _SKEW, now + _VALID)
+        for extension, critical in (
+            *extensions,
+            (x509.SubjectKeyIdentifier.from_public_key(public), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False),
+        ):
+            made = made.add_extension(extension, critical)
+        return made.sign(authority_key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def usage(*, of_authority: bool) -> x509.KeyUsage:
+        return x509.KeyUsage(
+            not of_authority, False, False, False, False, of_authority, of_authority, False, False
+        )
+
+    own = signed(
+        subject,
+        key.public_key(),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (usage(of_authority=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.SubjectAlternativeName([*hosts, x509.DNSName(f"*.{STORAGE_HOSTS[1]}")]), False),
+    )
+    authority = signed(
+        issuer,
+        authority_key.public_key(),
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (usage(of_authority=True), True),
+        (x509.NameConstraints(hosts, None), True),
+    )
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + own + authority
 
 
 class Proxy:
@@ -166,9 +219,10 @@ def _trusted(environ: Mapping[str, str]) -> bytes:
 
 
 def _bundles() -> Iterator[Path]:
-    default = ssl.get_default_verify_paths().cafile
-    yield from map(Path, [default] if default else [])
     yield from map(Path, _SYSTEM_BUNDLES)
+    import ssl  # here, as most systems have one of the above
+
+    yield from map(Path, filter(None, [ssl.get_default_verify_paths().cafile]))
     with suppress(ImportError):  # it comes with Google's clients
         import certifi
 
