@@ -1,4 +1,4 @@
-"""Settings in `reconciler.yaml`: environments, limits, images, the id of the jobs; and a command's manifests."""
+"""Settings in `reconciler.yaml`: environments, limits, images, id of the jobs; and a command's manifests."""
 
 from __future__ import annotations
 
