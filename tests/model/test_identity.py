@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from reconciler.manifests.settings import Environment
 from reconciler.manifests.validate import validate
+from reconciler.operations import staged_code
 from reconciler.operations.load_desired import Desired, desired_jobs
-from reconciler.packaging import sdist
 from reconciler.packaging.sdist import Sdist, build_sdist
 from tests.yaml_styles import written
 
@@ -138,7 +138,7 @@ def test_an_archive_of_other_bytes_makes_no_other_job(root: Path, monkeypatch: p
 
     text = json.dumps(CONTENT, ensure_ascii=False)
     before = wanted(root, text).archives
-    monkeypatch.setattr(sdist, "build_sdist", other_archive)
+    monkeypatch.setattr(staged_code, "build_sdist", other_archive)
     after = wanted(root, text).archives
     assert [*before] == [*after] == [NAME]
     assert before[NAME]().data != after[NAME]().data
