@@ -1030,6 +1030,7 @@ def test_hostile_database_is_shown_as_unreadable(
     assert "it can't be read" in found.problem
 
 
+@pytest.mark.slow
 def test_showing_hostile_database_takes_little_memory(tmp_path: Path) -> None:
     view = f"SELECT group_concat(printf('%0900d', state)) OVER (ORDER BY state) AS state FROM ({ENDLESS})"
     database(tmp_path, f"CREATE VIEW jobs AS {view}")

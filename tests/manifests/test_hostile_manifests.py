@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconciler.manifests.validate import validate
@@ -93,6 +93,7 @@ def limits(seconds: int) -> Callable[[], None]:
 
 
 @pytest.mark.fault(37)
+@pytest.mark.slow
 def test_bombs_are_refused_within_narrow_limits(root: Path) -> None:
     for number, (text, _) in enumerate(BOMBS.values()):
         write(root, f"jobs/{number:02}.yaml", text)
@@ -117,7 +118,14 @@ def test_no_text_brings_validation_down() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=limits(60))
 
 
-@settings(max_examples=400, database=None)
+# In a process of its own there is no profile: the same examples each time, and none is judged by its time.
+@settings(
+    max_examples=400,
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(data=st.data())
 def validate_any_text(data: st.DataObject) -> None:
     """A good manifest with pieces put in, or nothing but pieces: problems or manifests, and no exception."""

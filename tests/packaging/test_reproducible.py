@@ -110,6 +110,7 @@ SURROUNDINGS: list[tuple[list[str], dict[str, str], str, int, int, str]] = [
 
 
 @pytest.mark.fault(20)
+@pytest.mark.slow
 def test_surroundings_make_no_difference(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(CHECK_OUT_AND_NAME, encoding="utf-8")
     said = set()
@@ -142,6 +143,7 @@ def other_pythons() -> list[str]:
 
 
 @pytest.mark.fault(19, 20)
+@pytest.mark.slow
 def test_every_python_computes_the_golden_vectors() -> None:
     vectors = VECTORS.read_text(encoding="utf-8")
     for python in [sys.executable, *other_pythons()]:
