@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
-from reconciler.google.engines import Engine, EngineJobs, api_versions, engine_class
+from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
 from reconciler.google.incremental import TargetMemory
 from reconciler.google.object_store import Staging, ensure_bucket
 from reconciler.manifests.settings import Config, Environment
@@ -78,10 +78,17 @@ class Session:
         """Seconds between two polls."""
         return _LOCAL_PAUSE if self.is_local else _GOOGLE_PAUSE
 
-    @property
+    @cached_property
     def bounds(self) -> Bounds:
         """The longest delays of the environment's services."""
-        return EMBEDDED_BOUNDS if self.is_local else GOOGLE_BOUNDS
+        # An engine of another package may run jobs elsewhere than the embedded service. With that service's
+        # short delays, a create whose answer was lost would be sent again before its job can be seen.
+        others = set(self._api_versions) - set(BUILT_IN)
+        return EMBEDDED_BOUNDS if self.is_local and not others else GOOGLE_BOUNDS
+
+    @cached_property
+    def _api_versions(self) -> list[str]:
+        return api_versions()
 
     @cached_property
     def staging(self) -> Staging:
@@ -124,7 +131,7 @@ class Session:
         """The jobs of all engines."""
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
-        versions = (version for version in api_versions() if version not in gone)
+        versions = (version for version in self._api_versions if version not in gone)
         return EngineJobs(self.config.source, self.engine, versions, self._memory, self.bounds)
 
     @cached_property

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from repository import Repository
 
 from reconciler.base.errors import UsageError
+from reconciler.google.client import Connection, Endpoint
 from reconciler.google.engines import Engine, api_versions, engine_class
+from reconciler.google.session import Session
+from reconciler.manifests.settings import load_config
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 
 ENGINE = """
 from reconciler.google.vertex_ai import VertexAi
@@ -75,3 +80,14 @@ def test_another_packages_engine_runs_its_manifests(repository: Repository, othe
     assert repository.run("render", "night", **environ).json["script"] == "echo hello"
     repository.write("jobs/night.yaml", MANIFEST.replace("spec:", "spek:"))
     assert "spec" in repository.run("validate", **environ).out
+
+
+def test_another_packages_engine_gets_google_s_long_delays_in_a_local_environment(
+    repository: Repository, other_package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may submit to a service that shows a job much later than the embedded one."""
+    config = load_config(repository.root)
+    connection = Connection(Endpoint(cast("Any", None), dict, "p", "l", {}))
+    assert Session(config, config.environment("local"), connection).bounds == EMBEDDED_BOUNDS
+    monkeypatch.syspath_prepend(other_package)
+    assert Session(config, config.environment("local"), connection).bounds == GOOGLE_BOUNDS
