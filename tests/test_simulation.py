@@ -59,11 +59,11 @@ def test_each_guard_is_needed(guard: str) -> None:
 def test_guard_whose_line_changed_is_reported() -> None:
     code = (
         "from simulation import guards; "
-        "guards.GUARDS['x'] = guards.Guard('I1', (guards.Patch('model.duplicates', 'no such line', ''),)); "
+        "guards.GUARDS['x'] = guards.Guard('I1', (guards.Patch('model.claim', 'no such line', ''),)); "
         "guards.leave_out('x')"
     )
     ended = _python("-c", code)
-    assert "guard x: reconciler.model.duplicates has to contain once: no such line" in ended.stderr
+    assert "guard x: reconciler.model.claim has to contain once: no such line" in ended.stderr
 
 
 def test_a_seed_is_the_same_run_every_time_on_every_interpreter() -> None:

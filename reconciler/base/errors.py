@@ -1,13 +1,17 @@
-"""Exceptions that end a command, with their exit codes, and mistakes in a user's files.
+"""Exceptions that end a command, with their exit codes.
 
-Mistakes in files are `Problem` values instead, so that a command reports all of them together.
+Mistakes in manifests are `diagnostics.Problem` values instead, so that a command reports all of them
+together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reconciler.base.diagnostics import Problem
 
 
 class ExitCode(IntEnum):
@@ -64,68 +68,3 @@ class UsageError(ReconcilerError):
     """Error for an invalid command line."""
 
     exit_code = ExitCode.USAGE
-
-
-MAX_PROBLEMS_PER_FILE = 100
-MAX_COUNTED_PER_FILE = 1_000
-"""The number of problems in a file after which checks stop."""
-
-MAX_QUOTED = 200
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Problem:
-    """One mistake in one file.
-
-    Attributes:
-        path: The file with "/" separators, relative to the repository's root if it lies below the root.
-        line: From 1; 1 if the line is unknown.
-        column: From 1, in characters.
-        pointer: JSON pointer (RFC 6901) into the document; "" is the whole document.
-        message: The description of the mistake, one sentence.
-        hint: The correction; "" if unknown.
-    """
-
-    path: str
-    line: int
-    column: int
-    pointer: str
-    message: str
-    hint: str = ""
-
-
-def quote(text: str) -> str:
-    """Return `text` for a message: cut at 200 characters, controls escaped, in double quotes."""
-    cut = text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…"
-    return '"' + "".join(c if c.isprintable() and c != '"' else _escape(c) for c in cut) + '"'
-
-
-def _escape(char: str) -> str:
-    return '\\"' if char == '"' else char.encode("unicode_escape", "backslashreplace").decode("ascii")
-
-
-def pointer_of(keys: Iterable[str | int]) -> str:
-    """Return the JSON pointer of a path of mapping keys and list indices (RFC 6901, section 3)."""
-    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if it isn't 1."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def capped(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems sorted, without repeats, at most 100 per file and a count of the omitted."""
-    by_path: dict[str, list[Problem]] = {}
-    for problem in sorted(set(problems)):
-        by_path.setdefault(problem.path, []).append(problem)
-    shown: list[Problem] = []
-    for path, found in by_path.items():
-        shown += found[:MAX_PROBLEMS_PER_FILE]
-        if len(found) > MAX_PROBLEMS_PER_FILE:
-            last = found[MAX_PROBLEMS_PER_FILE - 1]
-            left = len(found) - MAX_PROBLEMS_PER_FILE
-            # Checks stop at MAX_COUNTED_PER_FILE problems, so a larger count is a lower bound.
-            number = f"at least {left}" if len(found) >= MAX_COUNTED_PER_FILE else str(left)
-            shown.append(Problem(path, last.line, last.column, "", f"{number} more problems in this file"))
-    return shown

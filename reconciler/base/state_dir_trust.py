@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from reconciler.base.errors import counted
+from reconciler.base.diagnostics import counted
 from reconciler.base.state_dir import (
     MARK,
     OUTSIDE,

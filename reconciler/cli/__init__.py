@@ -15,7 +15,7 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli.arguments import parse
 
 if TYPE_CHECKING:
-    from reconciler.base.errors import Problem
+    from reconciler.base.diagnostics import Problem
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
 _INTERRUPTED = """interrupted; jobs that were submitted go on

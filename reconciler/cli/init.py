@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconciler.base.errors import ExitCode, UsageError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import LOCAL, find_root

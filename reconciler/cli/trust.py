@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconciler.base.errors import ExitCode, UsageError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.base.state_dir import is_empty, locate
 from reconciler.base.state_dir_trust import accept, check, is_trusted, refuse_tracked

@@ -7,7 +7,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from reconciler.base.errors import ExitCode, InvalidError, Problem, capped
+from reconciler.base.diagnostics import Problem, capped
+from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config, manifest_paths

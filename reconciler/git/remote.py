@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from reconciler.base.errors import ServiceError, UsageError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
 

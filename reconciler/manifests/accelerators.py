@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct, json
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.manifests.schemas import folder
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard")

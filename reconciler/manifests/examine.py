@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reconciler.base.errors import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
 from reconciler.manifests.cache import KnownDocument, digest_of
 from reconciler.manifests.explain import findings
 from reconciler.manifests.fast_validate import known_document

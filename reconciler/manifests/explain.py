@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import MAX_COUNTED_PER_FILE, quote
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
 from reconciler.manifests.messages import brief, choices, keyword_message, list_message, missing_message
 from reconciler.manifests.yaml_document import Document

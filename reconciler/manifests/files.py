@@ -16,7 +16,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.base.errors import Problem, UsageError
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import UsageError
 from reconciler.base.safe_files import IrregularFileError, open_file
 from reconciler.manifests.findings import MAX_FILE_BYTES, file_problem, too_large
 

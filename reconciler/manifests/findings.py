@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.errors import Problem
+from reconciler.base.diagnostics import Problem
 
 Keys = tuple[str | int, ...]
 """The path to a value in a document: keys of mappings, and indices of lists from 0."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.manifests.files import ManifestFile, file_mode, real_path
 from reconciler.manifests.findings import similar_word
 

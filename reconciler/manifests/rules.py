@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.manifests import accelerators
 from reconciler.manifests.findings import Finding, Keys
 

@@ -19,7 +19,7 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.errors import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
 from reconciler.manifests.findings import MAX_SECRETIVE, Keys
 
 if TYPE_CHECKING:

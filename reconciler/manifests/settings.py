@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, msgpack
 
-from reconciler.base.errors import InvalidError, Problem, UsageError
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import InvalidError, UsageError
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.manifests.findings import Finding
 
 _LOCAL = "local"

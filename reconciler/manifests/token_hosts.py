@@ -13,7 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.base.errors import InvalidError, Problem, pointer_of, quote
+from reconciler.base.diagnostics import Problem, pointer_of, quote
+from reconciler.base.errors import InvalidError
 from reconciler.base.http.recipients import (
     GITHUB,
     GOOGLE,

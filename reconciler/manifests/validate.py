@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, msgpack
 
-from reconciler.base.errors import Problem, capped
+from reconciler.base.diagnostics import Problem, capped
 from reconciler.manifests.cache import (
     DEFAULT_POLICY,
     Identities,

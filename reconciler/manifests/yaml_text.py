@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.errors import MAX_COUNTED_PER_FILE
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE
 from reconciler.manifests.findings import Keys
 
 _CLEAN_ASCII = bytes([*b"\t\n\r", *range(0x20, 0x7F)])

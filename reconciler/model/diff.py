@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from reconciler.base.errors import pointer_of
+from reconciler.base.diagnostics import pointer_of
 from reconciler.model.plan import FieldChange
 
 Keys = tuple[str | int, ...]

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.errors import Problem
+from reconciler.base.diagnostics import Problem
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
 

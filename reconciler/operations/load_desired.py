@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reconciler.base.errors import InvalidError, Problem
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import InvalidError
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reconciler.base.errors import Problem, UsageError, capped, quote
+from reconciler.base.diagnostics import Problem, capped, quote
+from reconciler.base.errors import UsageError
 from reconciler.git.revision import Names, Revision, revision
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.packages import PackageOf, package_folder

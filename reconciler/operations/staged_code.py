@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from reconciler.base.errors import Problem, pointer_of
+from reconciler.base.diagnostics import Problem, pointer_of
 from reconciler.manifests.files import real_path
 from reconciler.manifests.yaml_load import position_in
 from reconciler.model.manifest import Manifest

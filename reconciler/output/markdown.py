@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reconciler.base.errors import MAX_QUOTED, Problem, counted
+from reconciler.base.diagnostics import MAX_QUOTED, Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
 from reconciler.output.text import (

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.errors import MAX_QUOTED, Problem, counted
+from reconciler.base.diagnostics import MAX_QUOTED, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target

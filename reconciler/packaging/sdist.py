@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from glob import escape
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.packaging.source_tree import SourceFile, SourceFinding, SourceTree, SourceTreeError
 
 

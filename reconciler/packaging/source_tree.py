@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-from reconciler.base.errors import InvalidError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import InvalidError
 from reconciler.packaging.work_tree import Folder, Names, UnfitError, WorkTree, not_a_file, refuse_excluded
 
 MAX_FILES = 10_000

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.base.safe_files import IrregularFileError, opened_folder, read_file
 from reconciler.packaging import gitignore
 

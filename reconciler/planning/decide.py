@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
-from reconciler.base.errors import quote
+from reconciler.base.diagnostics import quote
 from reconciler.model.claim import Claim, ClaimState, age
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1

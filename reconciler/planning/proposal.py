@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import pointer_of
+from reconciler.base.diagnostics import pointer_of
 from reconciler.model.diff import diff
 from reconciler.model.manifest import JsonObject, Manifest
 from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target

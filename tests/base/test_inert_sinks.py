@@ -16,7 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from rich.console import Console
 
-from reconciler.base.errors import Problem, ServiceError
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import ServiceError
 from reconciler.base.logging import events
 from reconciler.cli import init, logs, print_error, print_json, print_message, print_problems, progress
 from reconciler.model.job import ActualJob, LogEntry, State

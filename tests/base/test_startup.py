@@ -104,7 +104,7 @@ def loaded(root: Path, *command: str, code: int = 0) -> set[str]:
 def test_help_loads_nothing_but_the_command_line(command: tuple[str, ...], tmp_path: Path) -> None:
     modules = loaded(tmp_path, *command)
     assert modules & (HEAVY | READING | DISTRIBUTIONS | ASKING | PLANNING | STAGING | TELLING_MORE) == set()
-    assert modules & {"json", "pathlib", "reconciler.base.errors", "reconciler.model.manifest"} == set()
+    assert modules & {"json", "pathlib", "reconciler.base.diagnostics", "reconciler.model.manifest"} == set()
 
 
 def test_a_schema_is_printed_without_what_reads_manifests(tmp_path: Path) -> None:

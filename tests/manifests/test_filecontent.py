@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reconciler.base.errors import Problem
+from reconciler.base.diagnostics import Problem
 from reconciler.manifests import files as filecontent
 from reconciler.manifests.files import (
     FileContent,

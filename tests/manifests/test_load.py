@@ -14,7 +14,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reconciler.base.errors import Problem
+from reconciler.base.diagnostics import Problem
 from reconciler.manifests import yaml_document, yaml_reader
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents

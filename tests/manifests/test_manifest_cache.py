@@ -22,7 +22,8 @@ import pytest
 from msgspec.structs import replace
 
 import reconciler
-from reconciler.base.errors import InvalidError, Problem
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import InvalidError
 from reconciler.base.state_dir import Home, HomeError, locate, prepare_home
 from reconciler.base.state_dir_trust import accept
 from reconciler.manifests import cache, fast_validate, files, process_pool, schemas

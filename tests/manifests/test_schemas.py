@@ -18,7 +18,7 @@ from googleapiclient import discovery_cache
 from googleapiclient.discovery import build_from_document
 from jsonschema import Draft202012Validator
 
-from reconciler.base.errors import pointer_of
+from reconciler.base.diagnostics import pointer_of
 from reconciler.manifests import schemas
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 

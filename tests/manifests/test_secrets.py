@@ -20,7 +20,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reconciler.base.errors import InvalidError, Problem
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import InvalidError
 from reconciler.manifests import secrets as searching
 from reconciler.manifests.findings import MAX_FILE_BYTES
 from reconciler.manifests.secrets import may_hold_secrets

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from msgspec import Raw, msgpack
 from msgspec.structs import replace
 
-from reconciler.base.errors import Problem, UsageError, capped
+from reconciler.base.diagnostics import Problem, capped
+from reconciler.base.errors import UsageError
 from reconciler.manifests import accelerators, files, rules, schemas
 from reconciler.manifests import validate as validation
 from reconciler.manifests.files import read_one

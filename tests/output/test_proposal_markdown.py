@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec import structs
 
-from reconciler.base.errors import Problem
+from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import (
     Action,

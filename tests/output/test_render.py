@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reconciler.base.errors import Problem
+from reconciler.base.diagnostics import Problem
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
 from reconciler.output.markdown import plan_markdown

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from reconciler.google.object_store import staged_uri
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import ML_V1, Manifest
+from reconciler.operations import staged_code
 from reconciler.operations.load_desired import desired_jobs
-from reconciler.packaging import sdist
 from reconciler.packaging.sdist import MTIME, Sdist, build_sdist, check_sdist, tar_gz
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError
 
@@ -63,7 +63,7 @@ def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
         made.append(module)
         return build_sdist(tree, module)
 
-    monkeypatch.setattr(sdist, "build_sdist", counting)
+    monkeypatch.setattr(staged_code, "build_sdist", counting)
     spec = {"trainingInput": {"region": "r", "pythonModule": "task"}}
     manifests = [Manifest(ML_V1, "Job", name, spec, package=tmp_path / "trainer") for name in ("one", "two")]
     desired = desired_jobs(tmp_path, manifests, Environment("e", "local", "p", "l", "b", "b"))

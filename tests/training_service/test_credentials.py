@@ -328,7 +328,7 @@ def test_google_api_python_client_has_tokens_made(service: Service) -> None:
         accounts.generateAccessToken(name=name, body={}).execute()
     with pytest.raises(HttpError) as refused:
         accounts.signBlob(name=name, body={"payload": "eA=="}).execute()
-    assert refused.value.status_code == 404
+    assert refused.value.status_code == 501
 
 
 @pytest.mark.parametrize("name", ["Authorization", "authorization"])

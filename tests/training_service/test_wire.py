@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from bodies import job_spec
 from google.cloud.aiplatform_v1 import types
+from google.logging.type.log_severity_pb2 import LogSeverity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,6 +192,7 @@ def test_the_numbers_of_enum_values_are_the_official_sdks() -> None:
         ("GoogleCloudAiplatformV1" + schema, field): {member.value: member.name for member in enum}
         for (schema, field), enum in ENUMS.items()
     }
+    official["LogEntry", "severity"] = {number: name for name, number in LogSeverity.items()}
     assert official == NUMBERS
 
 
@@ -209,7 +211,7 @@ def test_every_enum_that_a_vertex_client_may_send_has_its_numbers() -> None:
                 found.add((name, key))
             if "$ref" in inner and inner["$ref"] not in seen:
                 left.append(inner["$ref"])
-    assert found == set(NUMBERS)
+    assert found == {key for key in NUMBERS if key[0].startswith("GoogleCloudAiplatformV1")}
 
 
 def test_query_parameters_are_read_by_their_type() -> None:

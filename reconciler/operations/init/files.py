@@ -12,7 +12,8 @@ from pathlib import Path
 from tempfile import mkstemp
 
 from reconciler import __version__
-from reconciler.base.errors import ReconcilerError, UsageError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ReconcilerError, UsageError
 from reconciler.manifests import schemas
 from reconciler.manifests.schemas import ANY_KIND
 from reconciler.manifests.settings import FILE_NAME, Environment

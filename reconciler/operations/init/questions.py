@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reconciler.base.errors import InvalidError, UsageError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import InvalidError, UsageError
 from reconciler.base.git_command import Git
 from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, load_config
 from reconciler.operations.init.files import (

@@ -17,7 +17,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from reconciler.base.errors import ServiceError, UsageError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import ServiceError, UsageError
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Drift, DriftKind

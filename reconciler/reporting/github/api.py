@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from reconciler.base.errors import MAX_QUOTED, ServiceError
+from reconciler.base.diagnostics import MAX_QUOTED
+from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, RetryingReads, Transport, retry_after
 from reconciler.base.sanitize import one_line
 from reconciler.reporting.github.settings import GitHubSettings

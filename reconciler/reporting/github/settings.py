@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reconciler.base.errors import InvalidError, quote
+from reconciler.base.diagnostics import quote
+from reconciler.base.errors import InvalidError
 from reconciler.base.http import DirectTransport
 from reconciler.base.http.recipients import GITHUB, OwnerHosts, destination_of
 from reconciler.manifests.settings import LOCAL, Config
