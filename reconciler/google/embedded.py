@@ -94,7 +94,7 @@ class EmbeddedService:
     Args:
         home: The service's folder.
         start: True to start a stopped service. If false, reads are answered in this process from a private
-            copy of its state: no process is started, no file is written.
+            copy of its state: no process is started, and nothing is written into the home.
         checkout: The checkout that contains the home, as in `reconciler.base.state_dir.Home`.
     """
 
@@ -294,7 +294,8 @@ def _state_of(home: Path) -> object:
 class _Stopped:
     """Transport to the service's handlers in this process, over a copy of a stopped service's state.
 
-    The copy exists only in memory, until the last reference to this object.
+    The copy is in memory, until the last reference to this object; only while it is made do copied files lie
+    in a temporary folder outside the home.
 
     Raises:
         ServiceRunningError: The service runs.

@@ -3,7 +3,7 @@
 Another package adds an engine by an entry point in the group `schemas.ENGINES`, named for the apiVersion. Its
 class provides every method of `Engine`, but `jobs` needs no `since`; its `manifest_schema` is the only source
 of its kinds. It may ignore the `Connection` and reach its service by itself, if it raises the errors that
-`Engine` names.
+`Engine` names. Its service must refuse a create whose credential has expired.
 
 Only built-in engines have an entry in `BUILT_IN`, their kinds and schemas in `schemas.KINDS`, the version of
 their API in `client.API_VERSIONS`, and its discovery document in `schemas/discovery`.
@@ -156,7 +156,11 @@ class Engine(Protocol):
         """Read a job with its spec; raise NotFoundError."""
 
     def named(self, kind: str, job_name: str) -> str | None:
-        """Return the resource name of a job of this name; None if the service chooses it."""
+        """Return the resource name of a job of this name; None if the service chooses it.
+
+        A returned name promises that the service makes at most one job of this name, ever: no wait precedes
+        a second create.
+        """
 
     def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
         """Send the create, once.
@@ -167,9 +171,12 @@ class Engine(Protocol):
             headers: Authorization, in place of that of other requests.
 
         Raises:
-            ApiError: The service refused.
+            ApiError: The service answered with an error. It counts as a refusal only with a status in
+                `ports.REFUSALS` and a reason in `ports.REASONS`; 409 with ALREADY_EXISTS means that the name
+                is taken (`ports.Taken`). Any other leaves the outcome unknown.
             NotSentError: The service certainly received nothing.
-            NoAnswerError: The job may exist; also raised if the response names no job of this target.
+            NoAnswerError: The job may exist; also raised if the response names no job of this target. Any
+                other ServiceError counts the same.
         """
 
     def cancel(self, job: ActualJob) -> None:

@@ -178,10 +178,11 @@ def open_session(
     start: bool,
     memory: TargetMemory | None = None,
 ) -> Iterator[Session]:
-    """Open a session; it sends no request and reads no credentials before the first use.
+    """Open a session; before its first use it reads no credentials, and sends requests only with `start`.
 
     Args:
-        start: True to start the embedded service if it doesn't run.
+        start: True to start the embedded service if it doesn't run, to send it the settings, and to create
+            the environment's buckets; without effect for Google Cloud.
         memory: The memory of earlier sessions, updated by this session; None for none.
 
     Raises:

@@ -9,6 +9,7 @@ from reconciler.base.diagnostics import quote
 from reconciler.manifests.findings import Finding
 
 _LOCAL = "local"
+# A project's id has at most 30 characters:
 # https://cloud.google.com/resource-manager/docs/creating-managing-projects
 _MAX_PROJECT = 30
 

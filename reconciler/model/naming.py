@@ -235,8 +235,7 @@ def identity(manifest: Manifest, spec: JsonObject, code: str) -> str:
     """Return the identity of a manifest's job: a SHA-256, as 64 hex digits, of the newest version.
 
     Args:
-        manifest: apiVersion, kind, base name and `rerun` count; its path, its labels and the rest of
-            `reconcile` don't.
+        manifest: Only its apiVersion, kind, base name and `rerun` matter.
         spec: The manifest's spec from `canonical_spec`, without an environment's defaults.
         code: The digest of the package's source tree; "" without a package.
     """

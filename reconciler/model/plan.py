@@ -26,7 +26,7 @@ class Action(StrEnum):
 
 
 class DriftKind(StrEnum):
-    """Kinds of drift: differences that apply does not resolve by itself."""
+    """Kinds of drift; for some, `planning.drift` adds a cancel that resolves the difference."""
 
     ORPHANED = "orphaned"
     SUPERSEDED = "superseded"

@@ -1,4 +1,4 @@
-"""Execution of a plan: the only module that submits and cancels jobs."""
+"""Execution of a plan's changes."""
 
 from __future__ import annotations
 

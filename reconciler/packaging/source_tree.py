@@ -3,9 +3,8 @@
 A package includes every regular file below its folder, except
 
 - files that a `.gitignore` excludes, from the repository's root down to the file's folder, with git's rules.
-The
-  exclude files of the user and of the clone differ between machines, and only git's index lists the tracked
-  files: neither is read. A tracked file that a `.gitignore` excludes is therefore excluded too;
+  The exclude files of the user and of the clone differ between machines, and only git's index lists the
+  tracked files: neither is read. A tracked file that a `.gitignore` excludes is therefore excluded too;
 - files that are never code: `.git`, `.reconciler`, `.venv`, `__pycache__`, `.DS_Store`, `*.pyc`, `*.pyo`.
 
 A link stands for its target, a file or a folder, unless the target is excluded in its own place. An absolute

@@ -5,13 +5,16 @@ of steps. `Submitter` runs them in this order; docs/at-most-once.md has the same
 
 1. Read the claim (`_run`, `_step`). BOUND: finished. HELD: only bind an existing job. PENDING, REJECTED, or
    no claim: go on.
-2. Look for the attempt's job (`adoption.JobSearch`). If it exists, bind it and send no create.
+2. Look for the attempt's job (`adoption.JobSearch`; `_begin`, `_send_if_absent`). If it exists, bind it and
+   send no create. Without a claim, two guards come first: the previous attempt must be known to have failed
+   (`_check_failed_before`), and a claim under an older version of the hash ends the call (`Order.earlier`).
 3. If a request may have left and no job is visible (`_recover`): before its credential expiry plus `executes`
    plus `visible`, by the store's clock, return, and leave the claim PENDING; a later call continues. After
    that time the credential has expired, an accepted request has become a job, and every listing shows that
    job. Look a second time.
-4. Mint a credential for one create (`_send`). It expires at a known time and is never renewed, so the
-   service refuses a process that was suspended in between.
+4. Mint a credential for one create (`_send`), but not for an attempt beyond the manifest's limit
+   (`Order.attempts`). It expires at a known time and is never renewed, so the service refuses a process that
+   was suspended in between.
 5. Write the claim as PENDING by compare-and-swap, with a new request id and the credential's expiry: of
    several reconcilers, only the one that wrote the claim goes on to send.
 6. Check that the claims still have their genesis (`ClaimStore.check`): a bucket that was emptied or replaced
@@ -227,6 +230,8 @@ class Submitter:
             return self._send_if_absent(order, found, now)
         return self._recover(order, found, now, forced=True)
 
+    # Step 2: look for the attempt's job; without a claim, after two guards.
+
     def _begin(self, order: Order, now: datetime) -> SubmissionResult | None:
         self._check_failed_before(order.claim.id)
         # A claim under an older version of the hash is for the same content: a second would submit it twice.
@@ -258,8 +263,6 @@ class Submitter:
             hint="run `reconciler plan` again: jobs changed since the last plan",
         )
 
-    # Step 3: make sure that no earlier request can still make a job.
-
     def _has_unique_name(self, order: Order) -> bool:
         """Return whether the service makes only one job of a name: then no wait is needed."""
         claim = order.claim
@@ -269,6 +272,8 @@ class Submitter:
         # A refusal should mean that no job exists; the search guards against an answer that was wrong.
         job = self._search.find(order.claim, order.body, found.claim)
         return self._send(order, found, now) if job is None else self._bind_or_hold(found, job)
+
+    # Step 3: make sure that no earlier request can still make a job.
 
     def _recover(
         self, order: Order, found: Versioned, now: datetime, *, forced: bool = False
@@ -305,7 +310,8 @@ class Submitter:
         expiry = claim.credential_expiry
         return expiry and expiry + self._bounds.executes + self._bounds.visible
 
-    # Steps 4 to 7: mint a credential, write the claim, check the store, send one create.
+    # Steps 4 to 7: mint a credential, write the claim, check the store, send one create. `_send` also runs
+    # step 8.
 
     def _send(
         self, order: Order, found: Versioned | None, now: datetime, unanswered: int = 0

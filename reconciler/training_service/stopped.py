@@ -1,7 +1,7 @@
-"""Reader of a stopped service's state through its own handlers, which starts and writes nothing.
+"""Reader of a stopped service's state through its own handlers, without a change of the home.
 
-It opens a copy, because SQLite's read-only modes leave files behind or lose the content of the write-ahead
-log.
+It copies the database's files to a temporary folder, reads the copy into memory, and removes the folder:
+SQLite's read-only modes leave files behind or lose the content of the write-ahead log.
 """
 
 from __future__ import annotations

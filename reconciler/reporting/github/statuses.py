@@ -14,8 +14,9 @@ from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
 
-# GitHub asks for a second between the writes of a longer series.
+# Number of statuses that are posted without pauses: a short series needs none.
 FEW = 20
+# GitHub asks for a second between the writes of a longer series.
 PAUSE = 1.0
 # GitHub accepts 1,000 statuses of a context and commit. The last ten are reserved for the ends of jobs.
 MAX_STATUSES = 1000

@@ -173,7 +173,7 @@ def _whole_lines(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _offset_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
-    # Binary search: the lines of a file are in the order of time.
+    # The lines of a file are in the order of time.
     low, high = 0, opened.seek(0, os.SEEK_END)
     while high - low > _SMALL_BLOCK:
         middle = (low + high) // 2
