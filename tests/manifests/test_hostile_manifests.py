@@ -111,6 +111,7 @@ def test_bombs_are_refused_within_narrow_limits(root: Path) -> None:
     assert wrong == {f"jobs/{number:02}.yaml" for number in range(len(BOMBS))} | {"jobs/holes.yaml"}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37, 38)
 def test_no_text_brings_validation_down() -> None:
     """Hypothesis runs inside the limits: memory or time beyond them ends the process."""

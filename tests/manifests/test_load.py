@@ -238,6 +238,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data(), DOCUMENTS)
 def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, value: Any) -> None:
@@ -689,6 +690,7 @@ def test_any_bytes_give_documents_and_problems(data: bytes) -> None:
     check_loading(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(mutated())
 def test_any_damage_to_a_manifest_gives_documents_and_problems(data: bytes) -> None:

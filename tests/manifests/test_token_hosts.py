@@ -211,6 +211,7 @@ PERMITTED = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)  # a first connection reads what TLS trusts
 @given(scheme=SCHEMES, text=TEXTS, allows=st.booleans(), owner=st.sampled_from([GOOGLE, GITHUB]))
 @example(scheme="https://", text="storage.googleapis.com/", allows=False, owner=GOOGLE)

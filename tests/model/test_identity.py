@@ -116,6 +116,7 @@ def spelt_otherwise(draw: st.DrawFn) -> dict[str, Any]:
 # What makes no other job.
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 @settings(max_examples=150)
 @given(st.data())

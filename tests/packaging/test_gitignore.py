@@ -106,6 +106,7 @@ def excluded_by_git(repository: Path, paths: list[str]) -> set[str]:
     return {path.removeprefix("./") for path in said.stdout.decode().split("\0") if path}
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

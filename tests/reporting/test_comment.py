@@ -359,6 +359,7 @@ def emulator() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_an_emulator_of_github_understands_it(emulator: str, transport: DirectTransport) -> None:
     from github import Auth, Github
 

@@ -511,6 +511,7 @@ def test_a_commit_that_isnt_there(github: GitHubServer, reporter: Callable[..., 
     assert "push it first (HTTP 422)" in message
 
 
+@pytest.mark.slow
 @pytest.mark.fault(27)
 def test_the_last_ten_of_a_thousand_statuses_are_kept_for_the_end(
     github: GitHubServer, reporter: Callable[..., GitHubReporter]
@@ -524,6 +525,7 @@ def test_the_last_ten_of_a_thousand_statuses_are_kept_for_the_end(
     assert reporter().report(SHA, [end]) == [Posted(end)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(27)
 def test_the_thousandth_status_is_the_last(
     github: GitHubServer, reporter: Callable[..., GitHubReporter]
