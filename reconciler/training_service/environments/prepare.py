@@ -42,6 +42,9 @@ from reconciler.training_service.storage.gsutil import main
 
 _PYTHONS_TRIED = 3
 _LISTING_LIMIT = 30.0
+_INSTALLING = (
+    "To add one, run `uv python install VERSION`, or for a version before 3.8 `pyenv install VERSION`."
+)
 _AT_IMPORT = re.compile(
     r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
 )
@@ -316,7 +319,8 @@ def _minor_of(version: str) -> Minor | None:
 
 def _no_python(wanted: str, held: Sequence[Python], remedy: str = "") -> RunError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
-    return RunError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
+    message = f"{wanted}; this machine has Python {here}. {_INSTALLING}{remedy}"
+    return RunError(Code.FAILED_PRECONDITION, message)
 
 
 def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
