@@ -156,7 +156,7 @@ def test_a_request_without_a_good_answer_arrives_once(
     if warm:
         transport.send(HttpRequest("GET", f"{server.url}/warm"))
     with pytest.raises(NoAnswerError) as caught:
-        transport.send(request_to(server, method, timeout=patience(1.0) if fault in SLOW else PATIENCE))
+        transport.send(request_to(server, method, timeout=patience(0.3) if fault in SLOW else PATIENCE))
     assert [request.target for request in server.arrived[warm:]] == ["/v1/jobs?alt=json"]
     assert SECRET not in all_text(caught.value)
     assert str(caught.value).startswith(f"no whole answer from {server.url}: ")
@@ -171,7 +171,7 @@ def test_over_tls_too(
     server = serve(FAULTS[fault], tls=server_tls)
     with pytest.raises(NoAnswerError) as caught:
         DirectTransport(Loopback(), max_body=10_000).send(
-            request_to(server, timeout=patience(1.0) if fault in SLOW else PATIENCE)
+            request_to(server, timeout=patience(0.3) if fault in SLOW else PATIENCE)
         )
     assert server.count("POST") == len(server.arrived) == 1
     assert SECRET not in all_text(caught.value)
