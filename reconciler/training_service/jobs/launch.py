@@ -14,7 +14,7 @@ from typing import Any
 from reconciler.training_service.http import auth
 from reconciler.training_service.jobs import environment_variables, metadata_server
 from reconciler.training_service.jobs.cluster import Pool, Replica, job_spec_of, pools_of, replicas_of
-from reconciler.training_service.jobs.images import find_image, find_override, how_to_override
+from reconciler.training_service.jobs.images import find_image, find_override
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.state.records import (
     ML_JOBS,
@@ -69,9 +69,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
         trial: The trial to run, for a job with trials.
     """
     pools = pools_of(job)
-    refusal = _too_many(pools) or next(
-        (found for pool in pools if (found := _refusal(pool, job.images))), None
-    )
+    refusal = next((found for pool in pools if (found := _refusal(pool))), None)
     if refusal is not None or not pools:
         return refusal or Refusal(Code.INVALID_ARGUMENT, "The job has no primary replica.")
     number = trial.number if trial else 0
@@ -100,8 +98,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
 
 def ports_wanted(job: JobRecord) -> int:
     """Return the number of ports that a run of this job needs."""
-    # Limited, because ports are reserved before `launch` refuses a job with too many replicas.
-    return 1 + min(MOST_REPLICAS, sum(pool.size for pool in pools_of(job)))
+    return 1 + sum(pool.size for pool in pools_of(job))
 
 
 def demand(job: JobRecord, whole: Machine) -> Machine:
@@ -235,16 +232,6 @@ def _image_warnings(pools: Sequence[Pool]) -> tuple[str, ...]:
     return ()
 
 
-def _too_many(pools: Sequence[Pool]) -> Refusal | None:
-    total = sum(pool.size for pool in pools)
-    if total <= MOST_REPLICAS:
-        return None
-    return Refusal(
-        Code.UNIMPLEMENTED,
-        f"The job has {total} replicas: the embedded training service runs {MOST_REPLICAS} at most.",
-    )
-
-
 def _refuse_null(spec: RunSpec) -> Refusal | None:
     # The system ends a program's argument or variable at its first NUL, so it would get another value.
     for replica in spec.replicas:
@@ -260,10 +247,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
     return None
 
 
-def _refusal(pool: Pool, images: Mapping[str, Any]) -> Refusal | None:
-    if pool.on_tpu:
-        message = "The embedded training service doesn't run jobs on TPUs: this machine has none."
-        return Refusal(Code.UNIMPLEMENTED, message)
+def _refusal(pool: Pool) -> Refusal | None:
     for name, value in pool.env:
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             message = f"The environment variable {name!r} has a name or a value that none can have."
@@ -275,17 +259,6 @@ def _refusal(pool: Pool, images: Mapping[str, Any]) -> Refusal | None:
         missing = missing or ("" if pool.task.image else "executorImageUri or runtimeVersion to run in")
     if missing:
         return Refusal(Code.INVALID_ARGUMENT, f"The job names no {missing}.")
-    image = pool.task.image
-    if (
-        isinstance(pool.task, PythonTask)
-        and find_image(image) is None
-        and find_override(image, images) is None
-    ):
-        return Refusal(
-            Code.UNIMPLEMENTED,
-            f"The embedded training service doesn't know {image}. "
-            f"Say in reconciler.yaml what to run it as: {how_to_override(image)}",
-        )
     return None
 
 
