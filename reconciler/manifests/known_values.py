@@ -161,7 +161,8 @@ def python_doubt(runtime: str, python: str) -> Doubt | None:
     pythons = _TABLES.runtimes.get(runtime, (python,))
     if python in pythons:
         return None
-    return Doubt(f"the runtime version {runtime} has no Python {python}", f'write "{_join_or(pythons)}"')
+    listed = _join_or(quote(version) for version in pythons)
+    return Doubt(f"the runtime version {runtime} has no Python {python}", f"write {listed}")
 
 
 @lru_cache(maxsize=1000)  # many manifests share a value, and the search is slow

@@ -501,6 +501,45 @@ def test_accelerators_are_warned_of_once(job: JobRecord, word: str) -> None:
     assert "CPU" in warning
 
 
+NETWORK = "projects/1/global/networks/n"
+
+
+def test_each_field_without_effect_is_one_warning() -> None:
+    job = changed(trainers.custom_job(), diskSpec={"bootDiskSizeGb": 200}, nfsMounts=[])
+    job.body["encryptionSpec"] = {"kmsKeyName": "k"}
+    job.body["jobSpec"].update(
+        network=NETWORK,
+        serviceAccount="me@x.test",
+        enableWebAccess=False,
+        scheduling={"strategy": "SPOT", "timeout": "60s"},
+    )
+    ended = " has no effect here: the job runs as if it weren't set."
+    assert sorted(launched(job).warnings) == sorted(
+        f"{field}{ended}"
+        for field in (
+            "encryptionSpec",
+            "network",
+            "serviceAccount",
+            "scheduling.strategy SPOT",
+            "workerPoolSpecs[0].diskSpec",
+        )
+    )
+
+
+def test_fields_of_ai_platform_without_effect_are_warned_of() -> None:
+    job = trainers.ml_job(network=NETWORK, masterConfig={"diskConfig": {"bootDiskSizeGb": 200}})
+    assert [line.partition(" ")[0] for line in launched(job).warnings] == [
+        "trainingInput.network",
+        "trainingInput.masterConfig.diskConfig",
+    ]
+
+
+def test_job_with_effective_fields_alone_has_no_warning() -> None:
+    job = changed(trainers.custom_job(), replicaCount="1")
+    job.body["jobSpec"]["scheduling"] = {"strategy": "STANDARD", "timeout": "60s", "disableRetries": True}
+    assert launched(job).warnings == launched(trainers.tuning_job(), trial(1)).warnings == ()
+
+
 def test_a_job_without_accelerators_has_no_warning_and_sees_nobody_s_gpus() -> None:
     spec = launched(trainers.custom_job(), gpus=("0", "1"))
     assert spec.warnings == ()

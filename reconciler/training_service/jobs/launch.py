@@ -6,7 +6,7 @@ The functions are pure: the caller passes in the machine's properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from reconciler.training_service.tuning.study import DEFAULT_TAG, as_argument
 MOST_REPLICAS = 200  # of one run: each is a process, and its environment lists the addresses of all
 _WEEK = "604800s"
 _DAY = "86400s"
+_ML_ROLES = ("master", "worker", "parameterServer", "evaluator")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -86,7 +87,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
         buckets=auth.job_access(job.body, host.reserved).places(),
         time_limit=seconds(scheduling.get(limit, _WEEK)),
         time_limit_field=f"scheduling.{limit}",
-        warnings=_warnings(pools, host.gpus),
+        warnings=(*_warnings(pools, host.gpus), *_without_effect(job)),
         trial=number,
         metrics=_metrics(job) if trial else (),
         restarts=may_be_retried(job),
@@ -230,6 +231,56 @@ def _image_warnings(pools: Sequence[Pool]) -> tuple[str, ...]:
         if image is not None and image.on_accelerators:
             return (f"The image {pool.task.image} asks for accelerators: the job runs on the CPU here.",)
     return ()
+
+
+# The fields that take effect here. A field of the API that is missing below is only stored.
+_EFFECTIVE = {
+    "job_spec": "workerPoolSpecs scheduling baseOutputDirectory",
+    "scheduling": "timeout restartJobOnWorkerRestart disableRetries maxWaitDuration",
+    "worker_pool": "machineSpec replicaCount containerSpec pythonPackageSpec",
+    "machine": "machineType acceleratorType acceleratorCount",
+    "study": "metrics parameters algorithm measurementSelectionType studyStoppingConfig"
+    " decayCurveStoppingSpec medianAutomatedStoppingSpec convexAutomatedStoppingSpec",
+    "training_input": "scaleTier region packageUris pythonModule args hyperparameters jobDir runtimeVersion"
+    " pythonVersion useChiefInTfConfig scheduling"
+    + "".join(f" {role}Type {role}Count {role}Config" for role in _ML_ROLES),
+    "replica": "acceleratorConfig imageUri containerCommand containerArgs",
+}
+
+
+def _without_effect(job: JobRecord) -> tuple[str, ...]:
+    """Return a line for each field of the job that is set but has no effect here."""
+    return tuple(
+        f"{field} has no effect here: the job runs as if it weren't set."
+        for field in dict.fromkeys(_ineffective(job))
+    )
+
+
+def _ineffective(job: JobRecord) -> Iterator[str]:
+    if job.collection == ML_JOBS:
+        given = job.body.get("trainingInput", {})
+        yield from _others(given, "training_input", "trainingInput.")
+        for role in _ML_ROLES:
+            yield from _others(given.get(f"{role}Config", {}), "replica", f"trainingInput.{role}Config.")
+        return
+    if job.body.get("encryptionSpec"):
+        yield "encryptionSpec"
+    yield from _others(job.body.get("studySpec", {}), "study", "studySpec.")
+    spec = job_spec_of(job)
+    yield from _others(spec, "job_spec", "")
+    scheduling = dict(spec.get("scheduling", {}))
+    strategy = scheduling.pop("strategy", "")
+    if strategy not in ("", "STRATEGY_UNSPECIFIED", "STANDARD", "ON_DEMAND", "FLEX_START"):
+        yield f"scheduling.strategy {strategy}"
+    yield from _others(scheduling, "scheduling", "scheduling.")
+    for index, pool in enumerate(spec.get("workerPoolSpecs", [])):
+        yield from _others(pool, "worker_pool", f"workerPoolSpecs[{index}].")
+        yield from _others(pool.get("machineSpec", {}), "machine", f"workerPoolSpecs[{index}].machineSpec.")
+
+
+def _others(message: JsonObject, kind: str, path: str) -> Iterator[str]:
+    effective = _EFFECTIVE[kind].split()
+    return (f"{path}{name}" for name, value in message.items() if value and name not in effective)
 
 
 def _refuse_null(spec: RunSpec) -> Refusal | None:
