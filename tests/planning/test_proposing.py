@@ -379,7 +379,9 @@ def test_what_decides_most_is_told_first() -> None:
     ]
 
 
-@pytest.mark.parametrize("pointer", ["", "/environments", "/environments/source", "/images/source", "/x", "/x/source"])
+@pytest.mark.parametrize(
+    "pointer", ["", "/environments", "/environments/source", "/images/source", "/x", "/x/source"]
+)
 def test_what_decides_nothing(pointer: str) -> None:
     assert decides(pointer) == ""
 
