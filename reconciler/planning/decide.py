@@ -73,7 +73,7 @@ class _Decision:
         """Return the change of a content that this environment never submitted."""
         key = label_of(self._job.identity)
         if beside := self._beside():
-            return self._blocked(key, 1, _of_stranger(beside), beside)
+            return self._blocked(key, 1, Blocked.STRANGER.format(resource=beside.resource), beside)
         reason, fields = compared(self._job, self._rest)
         return self._submission(key, 1, reason, fields=fields)
 
@@ -84,7 +84,8 @@ class _Decision:
             return self._ended(last, State.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
         if beside := self._beside():
-            return self._blocked(last.id.key, number + 1, _of_stranger(beside), beside)
+            reason = Blocked.STRANGER.format(resource=beside.resource)
+            return self._blocked(last.id.key, number + 1, reason, beside)
         reason = f"attempt {number} failed, {left} left"
         return self._submission(last.id.key, number + 1, reason, actual=last.run)
 
@@ -260,12 +261,6 @@ def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
 def _counting(attempts: Sequence[Attempt]) -> Attempt:
     """Return the attempt that decides: the latest with a known job, else the latest."""
     return max(reversed(attempts), key=lambda attempt: (attempt.state is not None, attempt.id.attempt))
-
-
-def _of_stranger(run: ActualJob) -> str:
-    # A run that has ended can't be cancelled any more, only deleted.
-    undo = "delete" if run.state.ended else "cancel"
-    return Blocked.STRANGER.format(resource=run.resource, undo=undo)
 
 
 def _of_other_instance(run: ActualJob) -> str:

@@ -505,8 +505,7 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
     if state in (State.FAILED, State.CANCELLED):
         assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
-    undo = "delete" if state.ended else "cancel"
-    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; {undo} it, or {RERUN}"
+    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
     assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
 
@@ -978,7 +977,6 @@ def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
         assert (change.action, change.attempt) == (Action.SUBMIT, 1)
         return
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
-    undo = "delete" if state.ended else "cancel"
     assert change.reason == (
-        f"{run.resource} has this job's labels, and no recorded request made it; {undo} it, or {RERUN}"
+        f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
     )
