@@ -63,7 +63,7 @@ trainers: $(STAMPS)/dev $(STAMPS)/tensorflow  ## run real trainings of TensorFlo
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
-	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
+	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
