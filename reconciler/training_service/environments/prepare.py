@@ -245,7 +245,7 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     if task.override is not None:
         override = Override(task.override["python"], tuple(task.override["requirements"]))
         return _by_override(task.image, override, image, held)
-    if image is None:
+    if image is None:  # an earlier version took the job: now its create is refused
         raise RunError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
     return _by_image(image, _minor_of(task.python) or image.python, needs, held)
 
