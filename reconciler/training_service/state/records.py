@@ -76,7 +76,8 @@ class JobRecord:
     @property
     def name(self) -> str:
         """Return the name by which people know the job."""
-        return str(self.body.get("displayName", self.job_id))
+        # A record of another version may have no object here, and the supervisor must go on for other jobs.
+        return str(self.body.get("displayName", self.job_id)) if isinstance(self.body, dict) else self.job_id
 
 
 @dataclass(frozen=True, slots=True)
