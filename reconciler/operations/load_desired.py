@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
@@ -35,11 +36,13 @@ class Desired(Struct, frozen=True):
         jobs: The jobs, sorted by base name.
         archives: The builders of staged archives by job name, each from exactly the code that was named.
         code: The source tree as it was read, by job name; without jobs that have no package.
+        warnings: What is probably a mistake in the manifests and settings.
     """
 
     jobs: tuple[DesiredJob, ...]
     archives: Mapping[str, Callable[[], Sdist]]
     code: Mapping[str, SourceTree] = {}
+    warnings: tuple[Problem, ...] = ()
 
 
 def desired_jobs(
@@ -80,11 +83,10 @@ def stageable_jobs(
             jobs.append(_job(manifest, found, "", environment))
             continue
         reader = reader or _code_reader(root)
-        module = _module(manifest)
         # The name contains the code's digest, so a job with unreadable code has none.
-        if tree := reader.read(manifest, manifest.package, module):
+        if tree := reader.read(manifest, manifest.package):
             job = _job(manifest, found, tree.digest, environment)
-            reader.add_archive(job.job_name, tree, module)
+            reader.add_archive(job.job_name, manifest, tree)
             trees[job.job_name] = tree
             jobs.append(job)
     jobs.sort(key=lambda job: job.manifest.base_name)
@@ -92,25 +94,11 @@ def stageable_jobs(
     return desired, reader.problems if reader else []
 
 
-def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
-    """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
-    reader: CodeReader | None = None
-    for manifest in manifests:
-        if manifest.package is not None:
-            reader = reader or _code_reader(root)
-            reader.read(manifest, manifest.package, _module(manifest))
-    return reader.problems if reader else []
-
-
 def _code_reader(root: Path) -> CodeReader:
     # Slow to import, and needed only for jobs with a package.
     from reconciler.operations.staged_code import CodeReader
 
     return CodeReader(root)
-
-
-def _module(manifest: Manifest) -> str:
-    return engine_class(manifest.api_version).module(manifest.kind, manifest.spec)
 
 
 def _job(manifest: Manifest, known: Identities, code: str, environment: Environment) -> DesiredJob:
@@ -155,4 +143,5 @@ def load_desired(
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
-    return desired_jobs(root, found.manifests, environment, found.identities)
+    desired = desired_jobs(root, found.manifests, environment, found.identities)
+    return replace(desired, warnings=(*config.warnings, *found.warnings))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
 from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form, Match
+from reconciler.training_service.http.list_cache import ListCache, Listing
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
     ApiError,
@@ -36,7 +37,7 @@ from reconciler.training_service.http.message import (
 )
 from reconciler.training_service.jobs import metadata_server
 from reconciler.training_service.state.database import DatabaseError
-from reconciler.training_service.state.records import JobRecord, Json, JsonObject
+from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage.api import StorageApi
 from reconciler.training_service.storage.incoming import Uploads
@@ -110,22 +111,30 @@ class Application:
 
     Attributes:
         wake: Called after a job is created or is to be cancelled.
+        wait_of: Returns the reason why a queued job waits, if it is known.
         read_only: Refuse changes, because no service runs to carry them out.
     """
 
     def __init__(
-        self, store: Store, home: Path, *, wake: Callable[[], None] = lambda: None, read_only: bool = False
+        self,
+        store: Store,
+        home: Path,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        wait_of: Callable[[JobRecord], Wait | None] = lambda job: None,
+        read_only: bool = False,
     ) -> None:
         pages = Pages(store)
         objects = Objects(home, store.database, store.clock)
         self._clock = store.clock
         self._read_only = read_only
+        self._lists = ListCache()
         self._handlers: dict[str, Handler] = {
             **CustomJobs(store, home, pages, wake).handlers(),
             **TuningJobs(store, home, pages, wake).handlers(),
             **MlJobs(store, home, pages, wake).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
-            **LoggingApi(store, home, pages).handlers(),
+            **LoggingApi(store, home, pages, wait_of).handlers(),
             **CredentialsApi(Tokens(store)).handlers(),
         }
 
@@ -143,6 +152,8 @@ class Application:
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
         answer = handler(_call(request, found, access))
+        if isinstance(answer, Listing):
+            return self._lists.answer(request, answer, partial(_json_answer, request))
         return answer if isinstance(answer, Response) else _json_answer(request, answer)
 
 
