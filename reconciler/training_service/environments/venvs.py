@@ -16,12 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion
 from uv import find_uv_bin
 
 from reconciler.training_service.environments import shared_caches
@@ -391,6 +388,11 @@ def _replacements(base: Base, added: Sequence[str], removed: Sequence[str]) -> l
 
 def _broken_by(base: Base, name: str, news: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the packages of a base environment whose requirement of `name` the new version violates."""
+    from importlib import metadata  # these are here, because importing them takes long
+
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
+
     here = {"python_version": f"3.{base.python.minor[1]}", "python_full_version": base.python.version}
     for distribution in metadata.distributions(path=[str(_site_packages(base.path, base.python))]):
         own = normalised(distribution.metadata["Name"] or "")

@@ -25,6 +25,7 @@ from reconciler.training_service.state.records import (
     number_of,
 )
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, ReplicaSpec, RunSpec
+from reconciler.training_service.storage.files import bucket_of
 from reconciler.training_service.tuning.study import DEFAULT_TAG, as_argument
 
 MOST_REPLICAS = 200  # of one run: each is a process, and its environment lists the addresses of all
@@ -154,12 +155,6 @@ def priority(job: JobRecord) -> int:
 def seconds(duration: str) -> float:
     """Return the seconds of a google.protobuf.Duration such as `3600s`."""
     return float(duration.removesuffix("s"))
-
-
-def bucket_of(uri: str) -> str:
-    """Return the bucket of a gs:// URI, "" for other texts."""
-    match = re.match(r"gs://([^/]+)", uri)
-    return match[1] if match else ""
 
 
 def _scheduling(job: JobRecord) -> JsonObject:
