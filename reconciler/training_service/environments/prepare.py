@@ -22,6 +22,7 @@ from reconciler.training_service.environments import venvs
 from reconciler.training_service.environments.pip_settings import SettingError, uv_settings
 from reconciler.training_service.environments.venvs import (
     Base,
+    InstallError,
     Layer,
     NoDistributionError,
     Python,
@@ -34,7 +35,7 @@ from reconciler.training_service.jobs.archives import Needs
 from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
 from reconciler.training_service.jobs.launch import bucket_of
 from reconciler.training_service.processes.programs import Programs
-from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.records import MOST_OF_VALUE, Code
 from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder
 from reconciler.training_service.state.run_log import INFO, WARNING
 from reconciler.training_service.storage import files
@@ -93,14 +94,34 @@ def prepare(
 
     Raises:
         HomeError: `check_home` rejected the home.
-        RunError: A package is missing, or this machine has no suitable Python.
-        InstallError: uv failed.
+        RunError: A package is missing or can't be installed, or this machine has no suitable Python.
         Interrupted: The run was to end.
     """
     try:
+        return _prepare(folder, task, programs, say, check_home)
+    except UnreachableIndexError as error:
+        failure = RunError(Code.UNAVAILABLE, str(error), "INDEX_UNREACHABLE", index=error.index)
+    except NoDistributionError as error:
+        failure = RunError(Code.INVALID_ARGUMENT, str(error), "PACKAGES_NOT_RESOLVED")
+    except InstallError as error:
+        full = "No space left on device" in str(error)
+        reason = "DISK_FULL" if full else "PACKAGES_NOT_INSTALLED"
+        failure = RunError(Code.INVALID_ARGUMENT, str(error), reason)
+    except RunError as error:
+        failure = error
+    # Tells a client if the image's entry under `images` has changed since.
+    entry = "" if task.override is None else images.entry_digest(task.override)
+    failure.details |= {"image": task.image[:MOST_OF_VALUE]} | ({"entry": entry} if entry else {})
+    raise failure
+
+
+def _prepare(
+    folder: RunFolder, task: PythonTask, programs: Programs, say: Say, check_home: Callable[[], None]
+) -> Prepared:
+    try:
         settings = uv_settings(os.environ)
     except SettingError as error:
-        raise RunError(Code.FAILED_PRECONDITION, str(error)) from error
+        raise RunError(Code.FAILED_PRECONDITION, str(error), "INSTALLER_SETTINGS") from error
     env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
     uv = Uv(settings, env, folder.temp(), programs, say, check_home)
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
@@ -109,13 +130,10 @@ def prepare(
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
     choice = choose(task, needs_of(packages), pythons({**os.environ, **env}))
-    try:
-        base = _base(choice, task, shared, uv)
-        for archive in packages:
-            say(INFO, f"Installing {archive.name}")
-        layer = venvs.package_layer(shared, base, packages, uv)
-    except UnreachableIndexError as error:
-        raise RunError(Code.UNAVAILABLE, str(error)) from error
+    base = _base(choice, task, shared, uv)
+    for archive in packages:
+        say(INFO, f"Installing {archive.name}")
+    layer = venvs.package_layer(shared, base, packages, uv)
     python = venvs.run_environment(folder.environment / name, layer)
     os.close(layer.lock)  # the run has a copy of it
     main.write_launchers(folder.environment / "gs")
@@ -201,14 +219,15 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
         override = Override(task.override["python"], tuple(task.override["requirements"]))
         return _by_override(task.image, override, image, held)
     if image is None:
-        raise RunError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
+        message = f"The image {task.image} isn't known here."
+        raise RunError(Code.FAILED_PRECONDITION, message, "IMAGE_UNKNOWN")
     return _by_image(image, _minor_of(task.python) or image.python, needs, held)
 
 
 def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     with _open_object(uri, buckets) as source:
         if source is None:
-            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.")
+            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.", "PACKAGE_MISSING", package=uri)
         folder.mkdir(parents=True)
         archive = folder / PurePosixPath(uri).name
         with archive.open("wb") as copy:
@@ -305,7 +324,7 @@ def _specifier(python: str) -> SpecifierSet:
         return SpecifierSet(f"=={'.'.join(python.split('.')[:2])}.*" if is_version else python)
     except InvalidSpecifier as error:
         message = f"The images setting names Python {python!r}, which is no version and no range of versions."
-        raise RunError(Code.FAILED_PRECONDITION, message) from error
+        raise RunError(Code.FAILED_PRECONDITION, message, "PYTHON_MISSING") from error
 
 
 def _minor_of(version: str) -> Minor | None:
@@ -316,7 +335,8 @@ def _minor_of(version: str) -> Minor | None:
 
 def _no_python(wanted: str, held: Sequence[Python], remedy: str = "") -> RunError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
-    return RunError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
+    message = f"{wanted}; this machine has Python {here}.{remedy}"
+    return RunError(Code.FAILED_PRECONDITION, message, "PYTHON_MISSING")
 
 
 def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
@@ -333,7 +353,7 @@ def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
             wanted = f"{task.image} has Python {_text(choice.wanted)}"
             uv.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
-    raise RunError(Code.FAILED_PRECONDITION, problem)
+    raise RunError(Code.FAILED_PRECONDITION, problem, "PACKAGES_NOT_RESOLVED")
 
 
 def _name(requirement: str) -> str:

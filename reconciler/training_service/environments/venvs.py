@@ -71,7 +71,11 @@ class NoDistributionError(InstallError):
 
 
 class UnreachableIndexError(InstallError):
-    """A package index doesn't answer."""
+    """A package index doesn't answer; `index` is its address without credentials."""
+
+    def __init__(self, message: str, index: str) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +364,8 @@ class _Environment:
                 unreachable[1].rstrip("/").rpartition("/")[0],
                 output.strip().rpartition("cause: ")[2],
             )
-            raise UnreachableIndexError(f"{self.failure}: cannot reach the package index at {index}: {cause}")
+            message = f"{self.failure}: cannot reach the package index at {index}: {cause}"
+            raise UnreachableIndexError(message, index)
         if _NO_SOLUTION in output:
             raise NoDistributionError(f"{self.failure}: {_tail(output)}")
         self.uv.say(INFO, output)  # the error has its end alone
