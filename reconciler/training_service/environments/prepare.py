@@ -110,8 +110,10 @@ def prepare(
     except RunError as error:
         failure = error
     # Tells a client if the image's entry under `images` has changed since.
-    entry = "" if task.override is None else images.entry_digest(task.override)
-    failure.details |= {"image": task.image[:MOST_OF_VALUE]} | ({"entry": entry} if entry else {})
+    if len(task.image) <= MOST_OF_VALUE:
+        failure.details["image"] = task.image
+        if task.override is not None:
+            failure.details["entry"] = images.entry_digest(task.override)
     raise failure
 
 
