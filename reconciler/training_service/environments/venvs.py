@@ -48,6 +48,7 @@ _NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
 _DEBIAN_BUNDLE = Path("/usr/share/python-wheels")
 _TAIL = 2000
+_REMARKS = ("Using Python ", "warning: Requirements file")
 _MOST_BASES = 10
 _MOST_LAYERS = 50
 _PINS = "pins.txt"
@@ -462,5 +463,6 @@ def _site_packages(environment: Path, python: Python) -> Path:
 
 
 def _tail(output: str) -> str:
-    """Return the end of uv's output, without its remark on the environment."""
-    return "\n".join(line for line in output.splitlines() if not line.startswith("Using Python "))[-_TAIL:]
+    """Return the end of uv's output, without its remarks on the environment and on empty constraints."""
+    lines = (line for line in output.splitlines() if not line.startswith(_REMARKS))
+    return "\n".join(lines).strip()[-_TAIL:]
