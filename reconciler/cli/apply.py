@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -76,13 +76,15 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if ended:
             print_lines(follow_up(session, desired, applied).problems, log_format)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
-    unsuccessful = [*_failure_lines(desired, jobs, ended), *_ended_before(applied.plan, arguments)]
+    unsuccessful = [*_failure_lines(desired, jobs, ended), *_ended_before(applied.plan, applied.outcomes)]
+    if not arguments.wait:
+        unsuccessful = []
     print_lines(unsuccessful, log_format)
     if arguments.format == "json":
         print_json(apply_json(applied.plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
-    return ExitCode.FAILED if unsuccessful or not _is_done(outcomes, arguments) else ExitCode.DONE
+    return ExitCode.FAILED if unsuccessful or not _is_done(outcomes) else ExitCode.DONE
 
 
 class _Listener(ApplyListener):
@@ -151,24 +153,21 @@ def _failure(job: ActualJob, manifest: Manifest | None) -> str:
     return f"{job.job_name} {ended} {cause_of(job, manifest.name if manifest else '')}{more}"
 
 
-def _ended_before(plan: Plan, arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield with `--wait` a line for each desired job that had ended other than SUCCEEDED before."""
+def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a line for each desired job that had ended other than SUCCEEDED before the wait."""
     # A repeated step of continuous integration must not turn green over a model that isn't there.
-    for change in plan.changes if arguments.wait else ():
-        if change.stuck not in _UNSUCCESSFUL:
+    adopted = {id(each.change) for each in outcomes if each.state in (State.FAILED, State.CANCELLED)}
+    for change in plan.changes:
+        if not change.desired or (change.stuck not in _UNSUCCESSFUL and id(change) not in adopted):
             continue
-        if change.desired and change.actual and change.actual.state.ended:
+        if change.actual and change.actual.state.ended:
             yield _failure(change.actual, change.desired.manifest)
         else:
             yield f"{change.job_name}: {change.reason}"
 
 
-def _is_done(outcomes: list[Outcome], arguments: argparse.Namespace) -> bool:
-    """Return False if a change wasn't applied, or a job of a submission is known to have ended in vain."""
+def _is_done(outcomes: Sequence[Outcome]) -> bool:
+    """Return False if a change wasn't applied."""
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
     duplicated = any(outcome.change.repair for outcome in outcomes)
-    in_vain = arguments.wait and any(
-        outcome.state in (State.FAILED, State.CANCELLED) for outcome in outcomes if outcome.change.desired
-    )
-    not_applied = any(outcome.status is not Status.APPLIED for outcome in outcomes)
-    return not (not_applied or in_vain or duplicated)
+    return not (duplicated or any(outcome.status is not Status.APPLIED for outcome in outcomes))

@@ -104,7 +104,7 @@ def prepare(
     except NoDistributionError as error:
         failure = RunError(Code.INVALID_ARGUMENT, str(error), "PACKAGES_NOT_RESOLVED")
     except InstallError as error:
-        full = "No space left on device" in str(error)
+        full = any(words in str(error) for words in ("No space left on device", "File too large"))
         reason = "DISK_FULL" if full else "PACKAGES_NOT_INSTALLED"
         failure = RunError(Code.INVALID_ARGUMENT, str(error), reason)
     except RunError as error:

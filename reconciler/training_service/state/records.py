@@ -216,7 +216,7 @@ def details_of(reason: str, **metadata: str) -> dict[str, str]:
 
 def reason_of(error: OSError) -> str:
     """Return the reason for an end by an error of the machine."""
-    return "DISK_FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "MACHINE_FAILED"
+    return "DISK_FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "MACHINE_FAILED"
 
 
 def is_set_up(details: Mapping[str, str]) -> bool:
