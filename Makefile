@@ -29,9 +29,11 @@ INSTALL := $(SETTINGS) && $(BIN)/uv pip install --quiet --python $(BIN)/python $
 WHEELHOUSE := $(VENV)/wheelhouse
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate
 
-# What builds the tool is locked as well: where the actions install it, nothing may come that nobody looked at.
-BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
-	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
+# The tool without its extra, and what builds and installs it: where the actions install it, nothing may come
+# that nobody looked at.
+REQUIRES := $(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*project["build-system"]["requires"], *project["project"]["dependencies"], "uv", sep="\n")'
+LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint constraints.txt
 
 # The demo knows no cloud, no GitHub and no environment but the embedded service, wherever it runs.
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
@@ -61,7 +63,7 @@ trainers: $(STAMPS)/dev $(STAMPS)/tensorflow  ## run real trainings of TensorFlo
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
-	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
+	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
@@ -107,9 +109,9 @@ bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: t
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
 constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
-	$(SETTINGS) && $(BUILD_REQUIRES) | $(LOCK) $$UV_OPTIONS --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
-	$(SETTINGS) && $(BUILD_REQUIRES) | $(LOCK) $$UV_OPTIONS --generate-hashes --only-binary :all: --constraint constraints.txt \
-		--output-file .github/actions/requirements.txt pyproject.toml -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK) $$UV_OPTIONS --extra local --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --output-file .github/actions/requirements.txt -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --extra local --output-file .github/actions/requirements-local.txt pyproject.toml -
 
 clean:  ## end the embedded service; remove .venv, .reconciler and all caches
 	@if [ -x $(BIN)/reconciler ]; then $(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
@@ -129,7 +131,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/app: $(STAMPS)/venv pyproject.toml constraints.txt
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[local]'
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/app
@@ -143,7 +145,8 @@ $(STAMPS)/bench: $(STAMPS)/app
 # Into a new folder first: an interrupted download leaves no half wheelhouse behind.
 $(STAMPS)/wheelhouse: $(STAMPS)/dev tests/wheelhouse.txt
 	rm -rf $(WHEELHOUSE).new
-	$(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt --wheel-dir $(WHEELHOUSE).new
+	$(REQUIRES) | $(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt \
+		--requirement /dev/stdin --wheel-dir $(WHEELHOUSE).new
 	rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).new $(WHEELHOUSE)
 	@touch $@
 

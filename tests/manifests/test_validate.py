@@ -224,7 +224,7 @@ def test_what_a_manifest_leaves_out_has_its_default(root: Path) -> None:
     assert (manifest.labels, manifest.package, manifest.reconcile) == ({}, None, Reconcile())
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.data(), st.sampled_from(sorted(GOOD)))
 def test_style_makes_no_difference(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str
@@ -541,7 +541,7 @@ FIELDS = sorted(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -451,7 +451,7 @@ def test_one_giant_does_not_take_the_place_of_the_others() -> None:
     assert names.count("<tr>") or names.count("| changed |") > 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(proposals(), st.integers(4_000, 8_000), st.integers(1, 10))
 def test_no_limit_is_passed_and_nothing_is_cut_in_two(
     made: Callable[[Callable[[str], str]], Plan], limit: int, times: int

@@ -107,12 +107,12 @@ class Uv:
     say: Callable[[str, str], None]
     check_home: Callable[[], None]
 
-    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+    def run(self, task: str, arguments: Sequence[str], lock: int | None, variables: Mapping[str, str]) -> str:
         """Run a command of uv to its end; return its output.
 
         Args:
             task: Describes the command in reports of its progress, as "building trainer.tar.gz".
-            lock: A descriptor that every started process inherits.
+            lock: A descriptor that every started process inherits; None for none.
             variables: Further environment variables.
 
         Raises:
@@ -129,7 +129,7 @@ class Uv:
             cwd=self.temp,
             out=printed.extend,
             err=printed.extend,
-            keep=(lock,),
+            keep=() if lock is None else (lock,),
         )
         reported = start = time.monotonic()
         while not self.programs.turn():
