@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.cli import print_problems
-from reconciler.cli.context import context_of
+from reconciler.cli.context import context_of, is_by_hand
 from reconciler.manifests.settings import FILE_NAME, find_root
 from reconciler.model.plan import Action, Plan
 from reconciler.operations.load_desired import load_desired
@@ -50,7 +50,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     desired = load_desired(context.config, context.environment, arguments.paths)
     print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
-        return plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
+        observed, whole = observe(session.ports), not arguments.paths
+        return plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
 
 
 def _plan_against_base(arguments: argparse.Namespace) -> Plan:

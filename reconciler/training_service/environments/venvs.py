@@ -45,6 +45,7 @@ _NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
 _DEBIAN_BUNDLE = Path("/usr/share/python-wheels")
 _TAIL = 2000
+_REMARKS = ("Using Python ", "warning: Requirements file")
 _MOST_BASES = 10
 _MOST_LAYERS = 50
 _PINS = "pins.txt"
@@ -68,7 +69,11 @@ class NoDistributionError(InstallError):
 
 
 class UnreachableIndexError(InstallError):
-    """A package index doesn't answer."""
+    """A package index doesn't answer; `index` is its address without credentials."""
+
+    def __init__(self, message: str, index: str) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +362,8 @@ class _Environment:
                 unreachable[1].rstrip("/").rpartition("/")[0],
                 output.strip().rpartition("cause: ")[2],
             )
-            raise UnreachableIndexError(f"{self.failure}: cannot reach the package index at {index}: {cause}")
+            message = f"{self.failure}: cannot reach the package index at {index}: {cause}"
+            raise UnreachableIndexError(message, index)
         if _NO_SOLUTION in output:
             raise NoDistributionError(f"{self.failure}: {_tail(output)}")
         self.uv.say(INFO, output)  # the error has its end alone
@@ -475,5 +481,6 @@ def _site_packages(environment: Path, python: Python) -> Path:
 
 
 def _tail(output: str) -> str:
-    """Return the end of uv's output, without its remark on the environment."""
-    return "\n".join(line for line in output.splitlines() if not line.startswith("Using Python "))[-_TAIL:]
+    """Return the end of uv's output, without its remarks on the environment and on empty constraints."""
+    lines = (line for line in output.splitlines() if not line.startswith(_REMARKS))
+    return "\n".join(lines).strip()[-_TAIL:]
