@@ -11,7 +11,7 @@ from functools import partial
 
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_error, print_json, print_lines
+from reconciler.cli import has_colours, print_error, print_json, print_lines
 from reconciler.cli.context import context_of
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
@@ -24,6 +24,7 @@ from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
+from reconciler.operations.plan import with_changed_files
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.output.json import apply_json
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             session,
             desired,
             observe(session.ports),
-            _Listener(arguments, config),
+            _Listener(arguments, config, desired),
             whole=not arguments.paths,
             reviewed=arguments.plan_digest,
             patience=WAITING_PATIENCE if arguments.wait else PATIENCE,
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     print_lines(_failure_lines(desired, jobs, ended), log_format)
     if arguments.format == "json":
-        print_json(apply_json(applied.plan, outcomes))
+        plan = with_changed_files(applied.plan, desired, config.root, os.environ)
+        print_json(apply_json(plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
     return _exit_code(outcomes, jobs, ended)
@@ -81,9 +83,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 class _Listener(ApplyListener):
     """Printer of an apply's progress."""
 
-    def __init__(self, arguments: argparse.Namespace, config: Config) -> None:
+    def __init__(self, arguments: argparse.Namespace, config: Config, desired: Desired) -> None:
         self._arguments = arguments
         self._config = config
+        self._desired = desired
 
     def waiting(self, line: str) -> None:
         """Print a line about a wait on stderr."""
@@ -93,7 +96,9 @@ class _Listener(ApplyListener):
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Print the plan, and notes about commits."""
         if self._arguments.format == "text" and not self._arguments.quiet:
-            print(plan_text(plan, verbose=self._arguments.verbose), end="\n\n", flush=True)
+            plan = with_changed_files(plan, self._desired, self._config.root, os.environ)
+            shown = plan_text(plan, verbose=self._arguments.verbose, colour=has_colours(sys.stdout))
+            print(shown, end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
         print_lines(notes, self._arguments.log_format)
 
