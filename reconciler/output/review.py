@@ -11,15 +11,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from difflib import SequenceMatcher
-from typing import Any
-
-import yaml
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from reconciler.base.diagnostics import MAX_QUOTED, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Change, FieldChange, FileChange
 from reconciler.planning.comparison import CODE_POINTER
+
+if TYPE_CHECKING:
+    from yaml import SafeDumper, ScalarNode
 
 MAX_LINES = 300
 """Shown lines of a spec or a diff."""
@@ -34,16 +36,19 @@ _WIDTH = 10**9  # a text is never folded
 _NOTHING = "nothing"
 
 
-def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Scripts of several lines are readable as literal blocks only.
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+@cache
+def _dumper() -> type[SafeDumper]:
+    """Return a writer of YAML without aliases, with literal blocks for texts of several lines."""
+    import yaml  # slow to import, and most plans show no spec
 
+    def text_node(dumper: SafeDumper, text: str) -> ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
-# Parts of a spec that are one object must not become aliases. PyYAML may be built without libyaml.
-_Dumper: type[yaml.SafeDumper] = type(
-    "_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {"ignore_aliases": lambda self, data: True}
-)
-_Dumper.add_representer(str, _text_node)
+    # PyYAML may be built without libyaml.
+    base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    made: type[SafeDumper] = type("_Dumper", (base,), {"ignore_aliases": lambda self, data: True})
+    made.add_representer(str, text_node)
+    return made
 
 
 def spec_lines(change: Change) -> list[str]:
@@ -91,7 +96,9 @@ def _value(value: Any) -> str:
 
 
 def _yaml_lines(spec: JsonObject) -> list[str]:
-    shown: str = yaml.dump(_shown(spec), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    from yaml import dump
+
+    shown: str = dump(_shown(spec), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=_WIDTH)
     return shown.removesuffix("\n").split("\n")
 
 

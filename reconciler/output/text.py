@@ -24,6 +24,7 @@ MAX_FIELDS = 50
 MAX_DETAILED = 100
 """Jobs of a plan whose specs or differences the terminal shows."""
 SHOWN_OF_SHA = 12
+_SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _WITHOUT_STATE = {
     "none": "not submitted",
@@ -80,8 +81,6 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
 
     Of a comparison's problems, only the number is included.
     """
-    from reconciler.output.review import shared_notes
-
     paint = _painted if colour else _plain
     compared = plan.comparison
     shown = [change for change in plan.changes if verbose or matters(change)]
@@ -93,10 +92,7 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
         if not (shown or settings or compared.base_problems or compared.problems):
             return f"{head}: no job differs, {len(plan.changes)} unchanged{_moved(plan)}."
         lines = [paint("head", head), "", *(paint(line[2:3], line) for line in settings)]
-    shared = shared_notes(shown)
-    for number, change in enumerate(shown):
-        lines += _change_lines(change, paint, shared, detailed=number < MAX_DETAILED)
-    lines += _after_changes(shown, shared)
+    lines += _changes_lines(shown, paint) if shown else []
     refused = [f"Apply would refuse this plan: {one_line(refusal)}." for refusal in plan.refusals]
     if compared is not None:
         return "\n".join([*lines, *_last_lines(plan, compared), *(paint("!", line) for line in refused)])
@@ -111,17 +107,27 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
     return "\n".join(lines)
 
 
-def _after_changes(shown: Sequence[Change], shared: Sequence[str]) -> list[str]:
-    """Return the lines below the changes: the notes of all of them, and the number of those cut short."""
-    lines = [one_line(f"Of each changed job: {note}.") for note in shared]
+def _changes_lines(shown: Sequence[Change], paint: _Paint) -> Iterator[str]:
+    """Yield the lines of all changes, the notes of all of them, and the number of those cut short."""
+    from reconciler.output.review import shared_notes
+
+    shared = shared_notes(shown)
+    was_long = False
+    for number, change in enumerate(shown):
+        lines = [*_change_lines(change, paint, shared, detailed=number < MAX_DETAILED)]
+        is_long = len(lines) > _SHORT
+        yield from [""] * (number > 0 and (is_long or was_long))
+        yield from lines
+        was_long = is_long
+    yield ""
+    below = [one_line(f"Of each changed job: {note}.") for note in shared]
     if len(shown) > MAX_DETAILED:
-        number = len(shown) - MAX_DETAILED
-        lines.append(
-            f"The last {counted(number, 'job')} without details: `reconciler plan PATH` shows fewer jobs."
-        )
-    return [*[""] * bool(shown), *lines, *[""] * bool(lines)]
+        left = counted(len(shown) - MAX_DETAILED, "job")
+        below.append(f"The last {left} without details: `reconciler plan PATH` shows them for fewer jobs.")
+    yield from [*below, ""] if below else ()
 
 
+_Paint = Callable[[str, str], str]
 _COLOURS = {"head": "1", "+": "32", "↻": "33", "-": "31", "!": "1;31", "~": "33", "…": "2"}
 
 
@@ -241,9 +247,7 @@ def target_text(target: Target) -> str:
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def _change_lines(
-    change: Change, paint: Callable[[str, str], str], shared: Collection[str], *, detailed: bool
-) -> Iterator[str]:
+def _change_lines(change: Change, paint: _Paint, shared: Collection[str], *, detailed: bool) -> Iterator[str]:
     """Yield the lines of a change: action, reason, spec or differences, files and notes.
 
     Args:
