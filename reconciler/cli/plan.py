@@ -76,14 +76,14 @@ def _plan_against_base(arguments: argparse.Namespace) -> Plan:
 
 def _write(plan: Plan, folder: Path) -> None:
     """Write the plan as Markdown, within the limits of a comment and of a job summary, and in full."""
-    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, plan_markdown
+    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, plan_documents
 
     limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
-    links = _links()
+    documents = plan_documents(plan, limits.values(), _links())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, limit in limits.items():
-            (folder / name).write_text(plan_markdown(plan, limit, links) + "\n", encoding="utf-8")
+        for name, text in zip(limits, documents, strict=True):
+            (folder / name).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         message = f"can't write to {folder}: {error.strerror}"
         raise ReconcilerError(message, hint="--output-dir names a folder that is made if need be") from None

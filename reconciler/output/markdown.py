@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -45,6 +45,7 @@ _LIVE = re.compile(r"(?<=[A-Za-z0-9])[-._/](?=[A-Za-z0-9])|([^\w ,;(]|_)")
 
 _FEW = 3
 _Columns = Sequence[tuple[str, str]]
+_Bodies = Mapping[int, str]
 _SETTINGS: _Columns = (("setting", "---"), ("before", "---"), ("after", "---"), ("decides", "---"))
 _COLUMNS: _Columns = (
     ("", "---"),
@@ -118,14 +119,25 @@ def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT, links: Links = 
     Details are left out before rows, and the least important rows first; the number left out is shown. A
     comparison without changes results in a single line.
     """
-    if plan.comparison is not None:
-        return _comparison_markdown(plan, plan.comparison, limit, links)
+    return plan_documents(plan, [limit], links)[0]
+
+
+def plan_documents(plan: Plan, limits: Iterable[int | None], links: Links = NO_LINKS) -> list[str]:
+    """Return the plan as `plan_markdown` does, within each of several limits."""
+    # The details take most of the time, and are the same in all documents.
+    bodies = {id(change): _body(change) for change in plan.changes if matters(change)}
+    if plan.comparison is None:
+        return [_plan_markdown(plan, bodies, limit, links) for limit in limits]
+    return [_comparison_markdown(plan, plan.comparison, bodies, limit, links) for limit in limits]
+
+
+def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:
     changes = [change for change in plan.changes if matters(change)]
     drift = [f"| {found.kind} | {code(found.job_name)} | {text(found.detail)} |" for found in plan.drift]
     return document(
         joined(f"### Plan for {text(target_text(plan.target))}", summary_line(plan), *_refusals(plan)),
         [
-            *_sections("changes", changes, links),
+            *_sections("changes", changes, bodies, links),
             Section("drift", [*map(Piece, drift)], "| drift | job | detail |\n|---|---|---|"),
         ],
         f"<sub>{_run(links)}</sub>" if links.run else "",
@@ -134,7 +146,9 @@ def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT, links: Links = 
     )
 
 
-def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None, links: Links) -> str:
+def _comparison_markdown(
+    plan: Plan, compared: Comparison, bodies: _Bodies, limit: int | None, links: Links
+) -> str:
     shown = sorted((change for change in plan.changes if matters(change)), key=_rank)
     counts = _counts(plan.changes)
     between = f"{code(plan.target.environment)} against {code(compared.base[:SHOWN_OF_SHA])}"
@@ -165,7 +179,7 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None, li
         [
             _table("settings", _SETTINGS, [(_setting(field), "") for field in compared.settings]),
             Section("problems", [Piece(_problem(problem)) for problem in compared.problems], part=2),
-            *_sections("table", shown, links, compared.base),
+            *_sections("table", shown, bodies, links, compared.base),
         ],
         f"<sub>{_OFFLINE}{' ' if links.run else ''}{_run(links)}</sub>",
         rest=f"**Not all of it fits here:** the workflow run's {elsewhere}.",
@@ -219,10 +233,12 @@ def _label(change: Change) -> str:
     return "blocked" if change.action is Action.BLOCKED else str(change.edit or change.action)
 
 
-def _sections(name: str, changes: Sequence[Change], links: Links, base: str = "") -> list[Section]:
+def _sections(
+    name: str, changes: Sequence[Change], rendered: _Bodies, links: Links, base: str = ""
+) -> list[Section]:
     """Return the table of changes, and the details of those with a spec or differences."""
     shared = shared_notes(changes)
-    bodies = [_body(change) for change in changes]
+    bodies = [rendered[id(change)] for change in changes]
     rows = [
         (_row(change, links.file(change, base), [] if body else change.notes, shared), _label(change))
         for change, body in zip(changes, bodies, strict=True)
