@@ -48,7 +48,8 @@ def compared(job: DesiredJob, before: Sequence[Attempt]) -> Difference:
     count = sum(field.pointer != CODE_POINTER for field in fields)
     code = count < len(fields)
     reason = why_changed(count, code=code, rerun=_rerun_changed(last.claim, job))
-    return Difference(reason, fields, commit=last.run.labels.get(COMMIT, ""))
+    commit = last.run.labels.get(COMMIT) or (last.claim.commit if last.claim else "")
+    return Difference(reason, fields, commit=commit)
 
 
 def code_changed(change: Change) -> bool:
