@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from reconciler.cli import print_json
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config, manifest_paths
 from reconciler.manifests.validate import validate
-from reconciler.operations.load_desired import code_problems
+from reconciler.model.manifest import Manifest
 from reconciler.output.json import validation_json
 from reconciler.output.text import validation_github, validation_text
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     with cached_manifests(root, filled, os.environ) as known:
         found = validate(root, paths, filled, known=known, whole=not arguments.paths)
     check_found(found, arguments.paths)
-    problems = sorted([*found.problems, *capped(code_problems(root, found.manifests))])
+    problems = sorted([*found.problems, *capped(_code_problems(root, found.manifests))])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":
@@ -47,3 +48,12 @@ def _in_checkout(problem: Problem, root: Path) -> Problem:
     top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
     path = root.relative_to(top) / problem.path
     return replace(problem, path=path.as_posix())
+
+
+def _code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
+    if all(manifest.package is None for manifest in manifests):
+        return []
+    # Slow to import, and needed only for jobs with a package.
+    from reconciler.operations.staged_code import code_problems
+
+    return code_problems(root, manifests)

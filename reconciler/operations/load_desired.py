@@ -80,11 +80,10 @@ def stageable_jobs(
             jobs.append(_job(manifest, found, "", environment))
             continue
         reader = reader or _code_reader(root)
-        module = _module(manifest)
         # The name contains the code's digest, so a job with unreadable code has none.
-        if tree := reader.read(manifest, manifest.package, module):
+        if tree := reader.read(manifest, manifest.package):
             job = _job(manifest, found, tree.digest, environment)
-            reader.add_archive(job.job_name, tree, module)
+            reader.add_archive(job.job_name, manifest, tree)
             trees[job.job_name] = tree
             jobs.append(job)
     jobs.sort(key=lambda job: job.manifest.base_name)
@@ -92,25 +91,11 @@ def stageable_jobs(
     return desired, reader.problems if reader else []
 
 
-def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
-    """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
-    reader: CodeReader | None = None
-    for manifest in manifests:
-        if manifest.package is not None:
-            reader = reader or _code_reader(root)
-            reader.read(manifest, manifest.package, _module(manifest))
-    return reader.problems if reader else []
-
-
 def _code_reader(root: Path) -> CodeReader:
     # Slow to import, and needed only for jobs with a package.
     from reconciler.operations.staged_code import CodeReader
 
     return CodeReader(root)
-
-
-def _module(manifest: Manifest) -> str:
-    return engine_class(manifest.api_version).module(manifest.kind, manifest.spec)
 
 
 def _job(manifest: Manifest, known: Identities, code: str, environment: Environment) -> DesiredJob:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -12,6 +12,7 @@ from reconciler.base.diagnostics import Problem, pointer_of
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.git_command import SHA
 from reconciler.git.revision import revision
+from reconciler.google.engines import engine_class
 from reconciler.manifests.files import real_path
 from reconciler.manifests.yaml_load import position_in
 from reconciler.model.manifest import Manifest
@@ -42,14 +43,9 @@ class CodeReader:
         self._trees: dict[Path, SourceTree | SourceTreeError] = {}
         self._checked: set[tuple[Path, str]] = set()
 
-    def read(self, manifest: Manifest, folder: Path, module: str) -> SourceTree | None:
-        """Return the code of a job; add to `problems` and return None if it can't be staged.
-
-        Args:
-            manifest: The job's manifest, for the position of problems.
-            folder: The job's package.
-            module: The module that the job runs.
-        """
+    def read(self, manifest: Manifest, folder: Path) -> SourceTree | None:
+        """Return the code of a job in its package folder; None, and `problems`, if it can't be staged."""
+        module = _module(manifest)
         try:
             tree = self._tree(folder)
             if (folder, module) not in self._checked:
@@ -65,9 +61,9 @@ class CodeReader:
             return None
         return tree
 
-    def add_archive(self, job_name: str, tree: SourceTree, module: str) -> None:
+    def add_archive(self, job_name: str, manifest: Manifest, tree: SourceTree) -> None:
         """Add a job's archive, to be built from the source tree that its name was computed from."""
-        self.archives[job_name] = cache(partial(build_sdist, tree, module))
+        self.archives[job_name] = cache(partial(build_sdist, tree, _module(manifest)))
 
     def _tree(self, folder: Path) -> SourceTree:
         if folder not in self._trees:
@@ -184,3 +180,16 @@ class LineCounter:
             if self._steps < 0:
                 return None
         return None
+
+
+def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
+    """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
+    reader = CodeReader(root)
+    for manifest in manifests:
+        if manifest.package is not None:
+            reader.read(manifest, manifest.package)
+    return reader.problems
+
+
+def _module(manifest: Manifest) -> str:
+    return engine_class(manifest.api_version).module(manifest.kind, manifest.spec)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
 from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form, Match
+from reconciler.training_service.http.list_cache import ListCache, Listing
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
     ApiError,
@@ -120,6 +121,7 @@ class Application:
         objects = Objects(home, store.database, store.clock)
         self._clock = store.clock
         self._read_only = read_only
+        self._lists = ListCache()
         self._handlers: dict[str, Handler] = {
             **CustomJobs(store, home, pages, wake).handlers(),
             **TuningJobs(store, home, pages, wake).handlers(),
@@ -143,6 +145,8 @@ class Application:
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
         answer = handler(_call(request, found, access))
+        if isinstance(answer, Listing):
+            return self._lists.answer(request, answer, partial(_json_answer, request))
         return answer if isinstance(answer, Response) else _json_answer(request, answer)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reconciler.manifests.validate import validate
-from reconciler.operations.load_desired import code_problems
+from reconciler.operations.staged_code import code_problems
 from tests.manifests.test_validate import write
 
 JOB = """\

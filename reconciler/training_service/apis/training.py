@@ -13,6 +13,7 @@ from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
 from reconciler.training_service.http.call import Call, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
+from reconciler.training_service.http.list_cache import Listing
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.jobs.launch import seconds
 from reconciler.training_service.state.records import Code, JobRecord, JobState, JsonObject, TrialRecord
@@ -96,8 +97,11 @@ class JobHandlers(ABC):
         self._wake()
         return self.resource(added, ())
 
-    def _list(self, call: Call) -> JsonObject:
+    def _list(self, call: Call) -> Listing:
         """Return one page of a list, newest first."""
+        return Listing(self._store.database.version(), partial(self._page, call))
+
+    def _page(self, call: Call) -> JsonObject:
         resource = self.listed_resource(call)
         place = (self.collection, *place_of(call))
         size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from reconciler.training_service.http.auth import Access
 from reconciler.training_service.http.discovery import Form, Method
+from reconciler.training_service.http.list_cache import Listing
 from reconciler.training_service.http.message import Request, Response, invalid
 from reconciler.training_service.state.records import Json, JsonObject
 from reconciler.training_service.state.store import Store
@@ -47,8 +48,8 @@ class Call:
         return None if found is None else int(found)
 
 
-Handler = Callable[[Call], Response | JsonObject]
-"""Function that answers calls of one method, with a message to send as JSON or a whole response."""
+Handler = Callable[[Call], Response | JsonObject | Listing]
+"""Function that answers calls of one method: with a message to send as JSON, a list, or a whole response."""
 
 
 def page_size(asked: Json, name: str, default: int, largest: int) -> int:

@@ -245,8 +245,12 @@ class Store:
 
     def set_setting(self, name: str, value: Json) -> None:
         """Store a setting: any JSON value."""
+        text = json.dumps(value)
         with self.database.writing() as connection:
-            connection.execute("REPLACE INTO settings (name, value) VALUES (?, ?)", (name, json.dumps(value)))
+            # Every write makes a new version of the database: each command sets the same values again.
+            unchanged = "SELECT 1 FROM settings WHERE name = ? AND value = ?"
+            if not connection.execute(unchanged, (name, text)).fetchone():
+                connection.execute("REPLACE INTO settings (name, value) VALUES (?, ?)", (name, text))
 
     def set_once(self, name: str, value: Json) -> Json:
         """Store a setting unless it exists; return the stored value, which another process may have set."""

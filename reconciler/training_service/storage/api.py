@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 
 from reconciler.training_service.http.call import Call, Handler, Pages
 from reconciler.training_service.http.discovery import Form
+from reconciler.training_service.http.list_cache import Listing
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
@@ -167,13 +168,17 @@ class StorageApi:
             raise invalid("Objects are inserted on the upload path, with their content.")
         return self._incoming.answer(call)
 
-    def _list(self, call: Call) -> JsonObject:
+    def _list(self, call: Call) -> Listing:
         _refuse_unserved(call)
         bucket, query = _bucket(call), _Listing.of(call)
         token = call.text("pageToken")
         start = str(self._pages.position(token, query.asked)) if token else ""
         size = _page_size(call)
         page = list(islice(self._listed(call, bucket, query, max(start, query.start)), size + 1))
+        version = None if call.access.limited else self._objects.version(page)
+        return Listing(version, lambda: self._page(call, bucket, query, page, size))
+
+    def _page(self, call: Call, bucket: str, query: _Listing, page: Sequence[Found], size: int) -> JsonObject:
         found = page[:size]
         prefixes = [each.name for each in found if query.is_prefix(each)]
         following = ""

@@ -15,7 +15,6 @@ import errno
 import os
 import re
 import stat
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -290,10 +289,6 @@ def _conflicts_refused(parts: tuple[str, ...]) -> Iterator[None]:
         ) from error
 
 
-Names = tuple[str, ...]
-"""The names in a folder, those of folders with "/" appended, in the order of the objects' names."""
-
-
 def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
     """Yield the wanted files below an open folder, in the order of their names' UTF-8 bytes.
 
@@ -303,7 +298,7 @@ def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
     Args:
         path: The folder's path in the bucket: "" or a path that ends in "/".
     """
-    for name in _from(_names(folder), max(wanted.start, wanted.prefix), path):
+    for name in _names(folder, _rest(max(wanted.start, wanted.prefix), path)):
         whole = path + name
         if whole > wanted.prefix and not whole.startswith(wanted.prefix):
             return
@@ -324,11 +319,9 @@ def _within(folder: int, name: str, wanted: Wanted, path: str) -> Iterator[Found
         yield from walk(inner, wanted, path + name)
 
 
-def _from(names: Names, start: str, path: str) -> Names:
-    """Return the names from the first that may be or contain `start` or a later name."""
-    if not start.startswith(path):
-        return names
-    return names[max(0, bisect_left(names, start[len(path) :]) - 1) :]
+def _rest(start: str, path: str) -> str:
+    """Return the part of `start` below the folder `path`; "" if all names in the folder are later."""
+    return start[len(path) :] if start.startswith(path) else ""
 
 
 def _file_names(name: str) -> tuple[str, ...]:
@@ -369,7 +362,8 @@ def _opened_file(name: str, folder: int) -> int | None:
     return None
 
 
-def _names(folder: int) -> Names:
+def _names(folder: int, start: str) -> list[str]:
+    """Return the sorted names that may be or contain `start` or a later name; folders' names end in "/"."""
     found: list[str] = []
     beside: list[str] = []
     with os.scandir(folder) as entries:
@@ -377,11 +371,14 @@ def _names(folder: int) -> Names:
             name = entry.name
             if not name.isascii() and not _is_utf8(name):
                 continue  # objects' names are UTF-8
+            # A page of a large folder begins far behind most names; their types cost the most to read.
+            if (below := name + "/") < start and not start.startswith(below):
+                continue
             if entry.is_dir(follow_symlinks=False):
-                found.append(name + "/")
+                found.append(below)
             elif entry.is_file(follow_symlinks=False):
                 (beside if name.endswith(_BESIDE) else found).append(name.removesuffix(_BESIDE))
-    return tuple(sorted({*found, *beside} if beside else found))
+    return sorted({*found, *beside} if beside else found)
 
 
 def _is_utf8(name: str) -> bool:

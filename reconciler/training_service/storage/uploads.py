@@ -6,12 +6,12 @@ https://cloud.google.com/storage/docs/uploads-downloads
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 from urllib.parse import quote
 
 from reconciler.training_service.http import json_mapping
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.call import Call
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.incoming import Session, Staged, Uploads
@@ -166,7 +166,7 @@ class StorageUploads:
             return self._continue(call, call.request.parameter("upload_id"))
         if call.request.method != "POST":
             raise invalid("An upload begins with POST.")
-        begin: dict[str, Handler] = {
+        begin: dict[str, Callable[[Call], Response | JsonObject]] = {
             "media": self._simple,
             "multipart": self._multipart,
             "resumable": self._resumable,
