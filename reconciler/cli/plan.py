@@ -27,9 +27,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the plan that apply would carry out, without starting a service.
 
     On disk it writes caches and what they need: the user's key, and the state directory with its mark. For
-    a while, a temporary folder holds a copy of a stopped service's database, or with `--base` the base
-    commit's files. `--output-dir` writes the plan. Before, `cli.arguments` checks the home: this may run
-    `git ls-files`, and removes the mark if git tracks a file of the home.
+    a while, a temporary folder holds a copy of a stopped service's database, or the files of the base commit
+    or of an earlier run's commit. `--output-dir` writes the plan. Before, `cli.arguments` checks the home:
+    this may run `git ls-files`, and removes the mark if git tracks a file of the home.
     """
     plan = _plan(arguments) if arguments.base is None else _plan_against_base(arguments)
     print(_text(plan, arguments))

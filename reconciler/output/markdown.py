@@ -16,7 +16,15 @@ from urllib.parse import quote
 from reconciler.base.diagnostics import Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
-from reconciler.output.review import diff_lines, field_values, file_lines, shared_notes, spec_lines
+from reconciler.output.review import (
+    diff_lines,
+    field_values,
+    file_lines,
+    notes_below,
+    own_notes,
+    shared_notes,
+    spec_lines,
+)
 from reconciler.output.text import (
     SHOWN_OF_SHA,
     matters,
@@ -240,16 +248,16 @@ def _sections(
     shared = shared_notes(changes)
     bodies = [rendered[id(change)] for change in changes]
     rows = [
-        (_row(change, links.file(change, base), [] if body else change.notes, shared), _label(change))
+        (_row(change, links.file(change, base), [] if body else own_notes(change, shared)), _label(change))
         for change, body in zip(changes, bodies, strict=True)
     ]
     few = len(changes) <= _FEW
     details = [
-        Piece(_details(change, body, shared, is_open=few and change.spec is None), _label(change))
+        Piece(_details(change, body, own_notes(change, shared), few and not change.spec), _label(change))
         for change, body in zip(changes, bodies, strict=True)
         if body
     ]
-    common = [Piece(f"- Of each changed job: {text(note)}.") for note in shared]
+    common = [Piece(f"- {text(note)}") for note in notes_below(shared)]
     return [
         _table(name, _COLUMNS, rows),
         Section("notes", common),
@@ -257,12 +265,12 @@ def _sections(
     ]
 
 
-def _row(change: Change, file: str, notes: Sequence[str], shared: Sequence[str]) -> tuple[str, ...]:
+def _row(change: Change, file: str, notes: Sequence[str]) -> tuple[str, ...]:
     label = f"**{_label(change)}**" if change.action is Action.BLOCKED else _label(change)
     # The label says already that a job is new or removed.
     said = re.fullmatch(rf"{change.edit}(?: \((.*)\))?", change.reason)
     reason = said[1] or "" if said else change.reason
-    why = "; ".join([reason] * bool(reason) + [note for note in notes if note not in shared])
+    why = "; ".join([reason] * bool(reason) + [*notes])
     name = change.base_name if change.edit else change.job_name
     return label, code(name), text(why), _hours([change]), file
 
@@ -291,12 +299,12 @@ def _body(change: Change) -> str:
     )
 
 
-def _details(change: Change, body: str, shared: Sequence[str], *, is_open: bool) -> str:
+def _details(change: Change, body: str, notes: Sequence[str], is_open: bool) -> str:
     run = f" · run {code(change.job_name)}" if change.edit else ""
     head = f"{code(change.base_name)} · {text(change.kind)}{run}"
     return joined(
         f"<details{' open' if is_open else ''}><summary>{head}</summary>",
-        "\n".join(f"- {text(note)}" for note in change.notes if note not in shared),
+        "\n".join(f"- {text(note)}" for note in notes),
         body,
         "</details>",
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reconciler.base.diagnostics import MAX_QUOTED, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Change, FieldChange, FileChange
+from reconciler.model.plan import Change, Edit, FieldChange, FileChange
 from reconciler.planning.comparison import CODE_POINTER
 
 if TYPE_CHECKING:
@@ -74,10 +74,28 @@ def file_lines(files: Sequence[FileChange]) -> list[tuple[str, str]]:
     return [*shown, (f"… and {counted(left, 'more file')}", "")] if left > 0 else shown
 
 
-def shared_notes(changes: Iterable[Change]) -> list[str]:
-    """Return the notes that all changes with notes have; none if there are fewer than two of these."""
-    noted = [change.notes for change in changes if change.notes]
-    return [note for note in noted[0] if all(note in notes for notes in noted)] if len(noted) > 1 else []
+def shared_notes(changes: Iterable[Change]) -> Mapping[Edit, Sequence[str]]:
+    """Return the notes that all changes of an edit have, by edit; none for an edit of a single change."""
+    noted: dict[Edit, list[tuple[str, ...]]] = {}
+    for change in changes:
+        if change.edit:
+            noted.setdefault(change.edit, []).append(change.notes)
+    return {
+        edit: [note for note in all_notes[0] if all(note in notes for notes in all_notes)]
+        for edit, all_notes in noted.items()
+        if len(all_notes) > 1
+    }
+
+
+def own_notes(change: Change, shared: Mapping[Edit, Sequence[str]]) -> list[str]:
+    """Return the notes of a change without the shared ones."""
+    said = shared.get(change.edit, ()) if change.edit else ()
+    return [note for note in change.notes if note not in said]
+
+
+def notes_below(shared: Mapping[Edit, Sequence[str]]) -> list[str]:
+    """Return the shared notes as sentences."""
+    return [f"For each {edit} job: {note}." for edit, notes in shared.items() for note in notes]
 
 
 def field_values(field: FieldChange) -> tuple[str, str]:

@@ -7,7 +7,7 @@ workflow's log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import Problem, counted
@@ -109,18 +109,19 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
 
 def _changes_lines(shown: Sequence[Change], paint: _Paint) -> Iterator[str]:
     """Yield the lines of all changes, the notes of all of them, and the number of those cut short."""
-    from reconciler.output.review import shared_notes
+    from reconciler.output.review import notes_below, own_notes, shared_notes
 
     shared = shared_notes(shown)
     was_long = False
     for number, change in enumerate(shown):
-        lines = [*_change_lines(change, paint, shared, detailed=number < MAX_DETAILED)]
+        notes = own_notes(change, shared)
+        lines = [*_change_lines(change, paint, notes, detailed=number < MAX_DETAILED)]
         is_long = len(lines) > _SHORT
         yield from [""] * (number > 0 and (is_long or was_long))
         yield from lines
         was_long = is_long
     yield ""
-    below = [one_line(f"Of each changed job: {note}.") for note in shared]
+    below = [*map(one_line, notes_below(shared))]
     if len(shown) > MAX_DETAILED:
         left = counted(len(shown) - MAX_DETAILED, "job")
         below.append(f"The last {left} without details: `reconciler plan PATH` shows them for fewer jobs.")
@@ -247,12 +248,12 @@ def target_text(target: Target) -> str:
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def _change_lines(change: Change, paint: _Paint, shared: Collection[str], *, detailed: bool) -> Iterator[str]:
+def _change_lines(change: Change, paint: _Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:
     """Yield the lines of a change: action, reason, spec or differences, files and notes.
 
     Args:
         paint: Returns a text in the colour of a style.
-        shared: Notes to leave out.
+        notes: The notes to show.
         detailed: True to include the spec or the differences.
     """
     from reconciler.output.review import diff_lines, file_lines, spec_lines
@@ -266,7 +267,7 @@ def _change_lines(change: Change, paint: _Paint, shared: Collection[str], *, det
         yield from (paint("+", f"      + {line}") for line in spec_lines(change))
         yield from (paint(line[0], f"      {line}") for line in diff_lines(change))
     yield from (f"      {one_line(path)}  {counts}".rstrip() for path, counts in file_lines(change.files))
-    yield from (f"      {one_line(note)}" for note in change.notes if note not in shared)
+    yield from (f"      {one_line(note)}" for note in notes)
 
 
 def place(change: Change) -> str:

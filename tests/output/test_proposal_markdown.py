@@ -373,7 +373,8 @@ def test_table_has_no_empty_column_and_says_nothing_twice() -> None:
     both = [changed(name, **specs(), notes=notes[: 1 + (name == "a")]) for name in "ab"]
     shown = in_full(proposal(*both))
     assert shown.count("a note of all") == shown.count("another note") == 1
-    assert "- Of each changed job: a note of all." in shown
+    assert "For each changed job: a note of all." in Page(shown).shown
+    assert plan_text(proposal(*both)).count("a note of all") == 1
 
 
 def test_rows_link_their_file_at_the_commit_and_the_plan_its_run() -> None:
