@@ -161,8 +161,9 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
     """Yield the lines that count edits, hours and problems."""
     if plan.changes or not compared.problems:
         edits = Counter(change.edit for change in plan.changes)
-        before, after = (sum(change.hours[side] for change in plan.changes) for side in (0, 1))
-        hours = f"; at most {before:.10g} → {after:.10g} accelerator-hours" if before or after else ""
+        sums = [sum(change.hours[side] for change in plan.changes) for side in (0, 1)]
+        shown = " → ".join(dict.fromkeys(f"{hours:.10g}" for hours in sums))
+        hours = f"; at most {shown} accelerator-hours" if any(sums) else ""
         yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
     if compared.problems:
         yield f"{problem_count(compared.problems)}: what can't be read isn't counted above."
