@@ -63,7 +63,7 @@ def diff_lines(change: Change) -> list[str]:
     if not fields or change.desired is None:
         return []
     new = change.desired.spec
-    rows = [*_rows(_yaml_lines(_set_back(new, fields)), _yaml_lines(new))]
+    rows = [*_rows(_yaml_lines(earlier_spec(new, fields)), _yaml_lines(new))]
     return _limited([one_line(line) for line in _shortened(rows)])
 
 
@@ -138,7 +138,7 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _set_back(spec: JsonObject, fields: Sequence[FieldChange]) -> JsonObject:
+def earlier_spec(spec: JsonObject, fields: Sequence[FieldChange]) -> JsonObject:
     """Return a copy of the spec with the earlier value of each field."""
     earlier: Any = deepcopy(spec)
     # Added list items go from the last to the first, and removed ones come back in their order.

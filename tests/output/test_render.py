@@ -15,6 +15,7 @@ from reconciler.model.diff import diff
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, Plan, Stuck, Target
 from reconciler.output.markdown import plan_markdown
+from reconciler.output.review import earlier_spec
 from reconciler.output.text import (
     outcomes_text,
     plan_text,
@@ -219,3 +220,17 @@ def test_lines_that_are_not_shown_are_counted_in_every_form() -> None:
     for text in (plan_text(plan(change)), plan_markdown(plan(change))):
         assert "and 100 more lines" in text
         assert "and 10 more files" in text.replace("&#160;", " ")
+
+
+leaves = st.booleans() | st.integers(0, 3) | st.sampled_from(["", "a", "~1", "a/b"])
+specs_of_any_form = st.dictionaries(
+    st.sampled_from(["a", "b", "a/b", "~0", "0"]),
+    st.recursive(
+        leaves, lambda below: st.lists(below, max_size=4) | st.dictionaries(st.sampled_from("ab"), below)
+    ),
+)
+
+
+@given(specs_of_any_form, specs_of_any_form)
+def test_changed_fields_set_back_give_the_earlier_spec(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert earlier_spec(new, diff(old, new)) == old
