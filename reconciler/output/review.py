@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from difflib import SequenceMatcher
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +189,8 @@ def _rows(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _operations(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
     if len(old) + len(new) > _MOST_COMPARED:
         return [("replace", 0, len(old), 0, len(new))]
+    from difflib import SequenceMatcher  # most plans compare nothing
+
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
