@@ -131,6 +131,17 @@ _PLAN: Schema = {
                     "after": {"description": "The wanted value; null where there is none."},
                 },
             ),
+            "spec": _value(["object", "null"], "The effective spec of a new job; null for other changes."),
+            "files": _list(
+                "The changed files of the job's code, as far as both sides are known.",
+                {
+                    "path": _text("The file, relative to the repository's root."),
+                    "added": _value(["integer", "null"], "Added lines; null for a binary file.", minimum=0),
+                    "removed": _value(
+                        ["integer", "null"], "Removed lines; null for a binary file.", minimum=0
+                    ),
+                },
+            ),
         },
     ),
     "drift": _list(
@@ -142,6 +153,7 @@ _PLAN: Schema = {
             "detail": _text("What was found, for readers."),
         },
     ),
+    "problems": _VALIDATE["problems"],
 }
 
 _CAUSE: Schema = {

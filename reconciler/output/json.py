@@ -32,9 +32,10 @@ def problem_json(problem: Problem) -> Json:
     return asdict(problem)
 
 
-def plan_json(plan: Plan) -> Json:
-    """Return the output of `plan --format json`."""
+def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
+    """Return the output of `plan --format json`, with the problems of manifests that prevented a plan."""
     target = plan.target
+    problems = plan.comparison.problems if plan.comparison else problems
     return {
         "formatVersion": FORMAT_VERSION,
         "target": {
@@ -55,6 +56,7 @@ def plan_json(plan: Plan) -> Json:
             }
             for drift in plan.drift
         ],
+        "problems": [problem_json(problem) for problem in problems],
     }
 
 
@@ -126,4 +128,6 @@ def _change_json(change: Change) -> Json:
             {"pointer": field.pointer, "before": field.before, "after": field.after}
             for field in change.fields
         ],
+        "spec": change.spec,
+        "files": [{"path": file.path, "added": file.added, "removed": file.removed} for file in change.files],
     }
