@@ -131,6 +131,17 @@ _PLAN: Schema = {
                     "after": {"description": "The wanted value; null where there is none."},
                 },
             ),
+            "spec": _value(["object", "null"], "The effective spec of a new job; null for other changes."),
+            "files": _list(
+                "The changed files of the job's code, as far as both sides are known.",
+                {
+                    "path": _text("The file, relative to the repository's root."),
+                    "added": _value(["integer", "null"], "Added lines; null for a binary file.", minimum=0),
+                    "removed": _value(
+                        ["integer", "null"], "Removed lines; null for a binary file.", minimum=0
+                    ),
+                },
+            ),
         },
     ),
     "drift": _list(
@@ -142,6 +153,21 @@ _PLAN: Schema = {
             "detail": _text("What was found, for readers."),
         },
     ),
+    "problems": _VALIDATE["problems"],
+}
+
+_CAUSE: Schema = {
+    **_object(
+        "Why the job ended FAILED or CANCELLED, and the next step; null for every other job.",
+        {
+            "class": _one_of(
+                ["user-code", "set-up", "resources", "cancelled", "service"], "The class of the cause."
+            ),
+            "message": _text("The cause in one line."),
+            "remedy": _text("The next step."),
+        },
+    ),
+    "type": ["object", "null"],
 }
 
 _APPLY: Schema = {
@@ -154,6 +180,7 @@ _APPLY: Schema = {
             "status": _one_of(["applied", "failed", "skipped"], "Whether it was done."),
             "state": _state("The job's last known state; null where there is no job."),
             "error": _text_or_null("Why it failed, or how the job did; null where nothing did."),
+            "cause": _CAUSE,
         },
     ),
 }
@@ -178,6 +205,7 @@ _STATUS: Schema = {
             "url": _text_or_null("A page about the job."),
             "commit": _text_or_null("The commit that asked for the job."),
             "attempt": _value("integer", "From 1.", minimum=1),
+            "cause": _CAUSE,
         },
     ),
 }

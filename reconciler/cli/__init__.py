@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
@@ -73,6 +73,16 @@ def _log_format(argv: Sequence[str]) -> str:
     words = [word for argument in argv for word in argument.split("=", 1)]
     is_json = any(pair == ("--log-format", "json") for pair in pairwise(words))
     return "json" if is_json else "text"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Return True for a terminal outside of CI, unless NO_COLOR or FORCE_COLOR decides."""
+    environ = os.environ
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced != "0"
+    return stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
 
 
 def print_json(value: Any) -> None:

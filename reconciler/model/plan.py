@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -72,6 +73,18 @@ class Target(Struct, frozen=True):
     sharing: str = ""
 
 
+class Occasion(Struct, frozen=True):
+    """What decides about another try of a failed set-up, besides the runs.
+
+    Attributes:
+        by_hand: True if a person started the command: such a try needs no other reason.
+        images: The `images` setting.
+    """
+
+    by_hand: bool = False
+    images: JsonObject = {}
+
+
 class DesiredJob(Struct, frozen=True):
     """A manifest with its identity.
 
@@ -109,6 +122,20 @@ class FieldChange:
     after: Any = field(compare=False)
 
 
+class FileChange(Struct, frozen=True):
+    """Changed file of a job's code.
+
+    Attributes:
+        path: The file, relative to the repository's root.
+        added: Number of added lines; None for a binary file.
+        removed: Number of removed lines; None for a binary file.
+    """
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
 class Change(Struct, frozen=True):
     """Action on a job, and its reason.
 
@@ -122,6 +149,8 @@ class Change(Struct, frozen=True):
         desired: The desired job; None for a cancel.
         actual: The run of the change, if any.
         key: The key of the change's claim, possibly from an older version of the hash.
+        free: Number of earlier submissions of the content that used up no attempt.
+        not_before: Time before which the submission isn't sent, by the service's clock; None for none.
         repair: True if a cancel is of a duplicate job of an attempt.
         stuck: Reason for leaving an out-of-sync job unchanged; None for a job in sync or a planned action.
         edit: Difference from the base commit's manifest; None in a plan against the service.
@@ -129,6 +158,9 @@ class Change(Struct, frozen=True):
         code_changed: True if the staged code differs from the base's.
         hours: The most accelerator-hours of one run, by the base's manifest and by the work tree's; 0 for a
             missing or suspended job.
+        is_new: True for a submission without an earlier run to compare with.
+        earlier_commit: The commit of the run that it is compared with; "" if unknown.
+        files: The changed files of the code, if both sides are known.
     """
 
     action: Action
@@ -143,12 +175,22 @@ class Change(Struct, frozen=True):
     desired: DesiredJob | None = None
     actual: ActualJob | None = None
     key: str = ""
+    free: int = 0
+    not_before: datetime | None = None
     repair: bool = False
     stuck: Stuck | None = None
     edit: Edit | None = None
     notes: tuple[str, ...] = ()
     code_changed: bool = False
     hours: tuple[float, float] = (0.0, 0.0)
+    is_new: bool = False
+    earlier_commit: str = ""
+    files: tuple[FileChange, ...] = ()
+
+    @property
+    def spec(self) -> JsonObject | None:
+        """The effective spec of a new job; None for other changes."""
+        return self.desired.spec if self.desired and (self.is_new or self.edit is Edit.NEW) else None
 
 
 class Drift(Struct, frozen=True, order=True):
@@ -187,6 +229,7 @@ class Plan(Struct, frozen=True):
         digest: "sha256:" and 64 hex digits; None in a plan against a base commit.
         whole: True if it covers all jobs of the repository.
         comparison: The base commit in place of actual jobs; None in a plan against the service.
+        refusals: Reasons why apply would refuse the plan: the limits that it exceeds.
     """
 
     target: Target
@@ -195,3 +238,4 @@ class Plan(Struct, frozen=True):
     digest: str | None
     whole: bool = True
     comparison: Comparison | None = None
+    refusals: tuple[str, ...] = ()

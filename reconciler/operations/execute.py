@@ -163,7 +163,8 @@ class Applier:
         order = replace(
             self._order(job, change.job_name, id),
             witnesses=witnesses,
-            attempts=job.manifest.reconcile.attempts,
+            attempts=job.manifest.reconcile.attempts + change.free,
+            not_before=change.not_before,
         )
         return Submission(change, order, partial(self.stage, job))
 

@@ -11,6 +11,7 @@ from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
 
 if TYPE_CHECKING:
+    from reconciler.model.cause import Cause
     from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
@@ -31,9 +32,10 @@ def problem_json(problem: Problem) -> Json:
     return asdict(problem)
 
 
-def plan_json(plan: Plan) -> Json:
-    """Return the output of `plan --format json`."""
+def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
+    """Return the output of `plan --format json`, with the problems of manifests that prevented a plan."""
     target = plan.target
+    problems = plan.comparison.problems if plan.comparison else problems
     return {
         "formatVersion": FORMAT_VERSION,
         "target": {
@@ -54,6 +56,7 @@ def plan_json(plan: Plan) -> Json:
             }
             for drift in plan.drift
         ],
+        "problems": [problem_json(problem) for problem in problems],
     }
 
 
@@ -68,6 +71,7 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
                 "status": str(outcome.status),
                 "state": str(outcome.state) if outcome.state else None,
                 "error": outcome.error,
+                "cause": _cause_json(outcome.cause) if outcome.cause else None,
             }
             for outcome in outcomes
         ],
@@ -93,10 +97,15 @@ def status_json(jobs: Iterable[JobStatus]) -> Json:
                 "url": job.url or None,
                 "commit": job.commit or None,
                 "attempt": job.attempt,
+                "cause": _cause_json(job.cause) if job.cause else None,
             }
             for job in jobs
         ],
     }
+
+
+def _cause_json(cause: Cause) -> Json:
+    return {"class": str(cause.class_), "message": cause.message, "remedy": cause.remedy}
 
 
 def summary(plan: Plan) -> dict[str, int]:
@@ -119,4 +128,6 @@ def _change_json(change: Change) -> Json:
             {"pointer": field.pointer, "before": field.before, "after": field.after}
             for field in change.fields
         ],
+        "spec": change.spec,
+        "files": [{"path": file.path, "added": file.added, "removed": file.removed} for file in change.files],
     }

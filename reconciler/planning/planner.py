@@ -12,7 +12,7 @@ from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import canonical_json
-from reconciler.model.plan import Action, Change, DesiredJob, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Plan, Stuck, Target
 from reconciler.planning import drift
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decide import decide
@@ -31,6 +31,7 @@ def make_plan(
     whole: bool = True,
     source: str | None = None,
     doubtful: Sequence[ActualJob] = (),
+    occasion: Occasion | None = None,
 ) -> Plan:
     """Return the plan: the changes that apply makes, and the drift that it reports.
 
@@ -45,6 +46,7 @@ def make_plan(
             runs are its own.
         doubtful: Live runs that may be the environment's own, from `Observed.doubtful`: their content is not
             submitted while they run.
+        occasion: What decides about another try of a failed set-up; None if no person started the command.
     """
     own, foreign = by_owner(actual, claims, source)
     by_base = attempts_by_base(desired, own, claims)
@@ -52,7 +54,7 @@ def make_plan(
     findings: list[Finding] = []
     for job in desired:
         of_base = by_base.pop(job.manifest.base_name, [])
-        change = decide(target, job, of_base, doubtful)
+        change = decide(target, job, of_base, doubtful, occasion or Occasion())
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
         findings += ((found, None) for found in drift.foreign(job, foreign))
@@ -145,17 +147,28 @@ def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
             f"the plan is no longer the reviewed one: its digest is {plan.digest}",
             hint="look at the plan again with `reconciler plan`, and pass the digest that it then shows",
         )
-    submitted = [change for change in plan.changes if change.action in SUBMISSIONS]
-    cancelled = [change for change in plan.changes if change.action is Action.CANCEL]
-    check_limit("submissions", len(submitted), limits.submissions)
-    check_limit("cancels", len(cancelled), limits.cancels)
-    check_limit("acceleratorHours", hours, limits.accelerator_hours)
+    for refusal in limit_refusals(plan, hours, limits):
+        raise refusal
+
+
+def limit_refusals(plan: Plan, hours: float, limits: Limits) -> Iterator[RefusedError]:
+    """Yield an error for each limit that a plan exceeds; the arguments are those of `check_limits`."""
+    submissions = sum(change.action in SUBMISSIONS for change in plan.changes)
+    cancels = sum(change.action is Action.CANCEL for change in plan.changes)
+    yield from _over("submissions", submissions, limits.submissions)
+    yield from _over("cancels", cancels, limits.cancels)
+    yield from _over("acceleratorHours", hours, limits.accelerator_hours)
 
 
 def check_limit(name: str, planned: float, most: float | None) -> None:
     """Raise RefusedError if the plan exceeds a limit; None is no limit."""
+    for refusal in _over(name, planned, most):
+        raise refusal
+
+
+def _over(name: str, planned: float, most: float | None) -> Iterator[RefusedError]:
     if most is not None and planned > most:
-        raise RefusedError(
+        yield RefusedError(
             f"the plan holds {planned:.10g} {name}, and one apply may do {most:.10g}",
             hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if that is meant, '
             "or apply some of the jobs: `reconciler apply PATH`",

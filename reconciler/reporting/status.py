@@ -9,7 +9,9 @@ from enum import Enum, auto
 from typing import Literal
 
 from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
+from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, State
+from reconciler.planning.attempts import base_of
 
 StatusState = Literal["pending", "success", "failure", "error"]
 
@@ -49,7 +51,7 @@ class CommitStatus:
         context: The context; GitHub ignores its case.
         description: A line of 1 to 140 characters. The status of a run ends with ` · run <hash>[_<attempt>]`,
             the status of several jobs with ` · update <number>`: a number that never falls.
-        target_url: An http or https address about the job; "" for none.
+        target_url: An http or https address about the job; "" for none. The reporter then links its run.
         over: The existing statuses that it may replace.
     """
 
@@ -62,7 +64,10 @@ class CommitStatus:
 
 def status_of(context: str, job: ActualJob, *, aside: str = "") -> CommitStatus:
     """Return the status of a desired job by its newest run; `aside` is a word or two before the state."""
-    text = f"{aside}, {_state_text(job)}" if aside else _state_text(job)
+    text = _state_text(job)
+    if aside:
+        # Nobody needs the next step of a run that other content has replaced.
+        text = f"{aside}, {text.partition('; ')[0]}"
     status = run_status(STATES[job.state], context, text, job.job_name)
     return replace(status, target_url=_address(job.url))
 
@@ -106,8 +111,10 @@ def freshness(status: CommitStatus, existing: CommitStatus | None) -> Freshness:
     """
     if existing is None:
         return Freshness.KNOWN if status.over is Over.SOMETHING else Freshness.NEW
-    # Contexts are equal but for their case, and `over` isn't a part of the posted status.
-    if replace(status, context=existing.context, over=existing.over) == existing:
+    # Contexts are equal but for their case, and `over` isn't a part of the posted status. Each scheduled run
+    # has a page of its own: only a job's page is news.
+    url = status.target_url or existing.target_url
+    if replace(status, context=existing.context, over=existing.over, target_url=url) == existing:
         return Freshness.KNOWN
     if status.over is Over.NOTHING or (status.over is Over.NO_END and existing.state != "pending"):
         return Freshness.KNOWN
@@ -139,9 +146,9 @@ def _state_text(job: ActualJob) -> str:
         case State.SUCCEEDED:
             return f"succeeded{_duration(job)}{_service_word(job)}"
         case State.FAILED:
-            return f"failed{_duration(job)}{_service_word(job)}{_reason(job)}"
+            return f"failed{_duration(job)}{_service_word(job)}, {_cause(job)}"
         case State.CANCELLED:
-            return f"cancelled{_service_word(job)}"
+            return f"{_cause(job)}{_service_word(job)}"
 
 
 def _service_word(job: ActualJob) -> str:
@@ -151,10 +158,10 @@ def _service_word(job: ActualJob) -> str:
     return f" ({word})" if word and word not in usual else ""
 
 
-def _reason(job: ActualJob) -> str:
-    # A traceback follows the first line. It may quote values that only readers of the log may see.
-    first = job.error.strip().split("\n")[0]
-    return f": {first}" if first else ""
+def _cause(job: ActualJob) -> str:
+    # In a few words: a traceback may quote values that only readers of the log may see.
+    cause = cause_of(job, base_of(job.job_name))
+    return cause.short if cause else ""
 
 
 def _since(job: ActualJob) -> str:

@@ -1014,11 +1014,14 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "path": "jobs/a.yaml",
                 "line": 1,
                 "fields": [{"pointer": "/workerPoolSpecs/0", "before": None, "after": {}}],
+                "spec": None,
+                "files": [{"path": "trainer/task.py", "added": 1, "removed": None}],
             }
         ],
         "drift": [
             {"kind": "orphaned", "jobName": "old_0123456789abcdef", "baseName": "old", "detail": "gone"}
         ],
+        "problems": [],
     },
     "status": {
         "formatVersion": 1,
@@ -1037,6 +1040,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "url": None,
                 "commit": None,
                 "attempt": 1,
+                "cause": {"class": "set-up", "message": "no index", "remedy": "make it reachable"},
             }
         ],
     },
@@ -1050,6 +1054,7 @@ OUTPUT_SAMPLES["apply"] = {
             "status": "applied",
             "state": "SUCCEEDED",
             "error": None,
+            "cause": {"class": "user-code", "message": "exit code 1", "remedy": "correct the code"},
         }
     ],
 }

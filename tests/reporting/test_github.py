@@ -31,7 +31,7 @@ from reconciler.base.http import DirectTransport, HttpRequest
 from reconciler.base.http.recipients import GITHUB, OwnerHosts
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.reporting.github.settings import GitHubSettings, github_settings
+from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
 
@@ -73,8 +73,17 @@ def status(state: State = State.RUNNING, name: str = "census", **more: Any) -> C
         (State.RUNNING, "pending", "running"),
         (State.CANCELLING, "pending", "being cancelled"),
         (State.SUCCEEDED, "success", "succeeded"),
-        (State.FAILED, "failure", "failed"),
-        (State.CANCELLED, "error", "cancelled"),
+        (
+            State.FAILED,
+            "failure",
+            "failed, service: the service failed; run it again with `reconciler rerun census`",
+        ),
+        (
+            State.CANCELLED,
+            "error",
+            'cancelled on request; set "suspend: true" to leave it so, or run it again with'
+            " `reconciler rerun census`",
+        ),
     ],
 )
 def test_each_state_has_its_status(state: State, said: str, description: str) -> None:
@@ -102,7 +111,10 @@ def test_a_job_without_a_run() -> None:
         (job(State.PREPARING, service_state="JOB_STATE_PENDING"), "getting ready"),
         (job(State.RUNNING, service_state="JOB_STATE_PAUSED"), "running (PAUSED)"),
         (job(State.RUNNING, service_state="JOB_STATE_PENDING"), "running (PENDING)"),
-        (job(State.FAILED, service_state="JOB_STATE_EXPIRED"), "failed (EXPIRED)"),
+        (
+            job(State.FAILED, service_state="JOB_STATE_EXPIRED"),
+            'failed (EXPIRED), resources: no machine became free in time; raise "maxWaitDuration"',
+        ),
         (job(State.RUNNING, service_state="RUNNING"), "running"),
         (job(State.RUNNING, service_state=""), "running"),
         (
@@ -125,7 +137,7 @@ def test_a_job_without_a_run() -> None:
             job(
                 State.FAILED, start_time="2026-11-20T10:00:00Z", end_time="2026-11-21T11:05:09Z", error="boom"
             ),
-            "failed after 25 h 5 min: boom",
+            "failed after 25 h 5 min, service: boom; run it again with `reconciler rerun census`",
         ),
         (
             job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:00Z"),
@@ -135,8 +147,15 @@ def test_a_job_without_a_run() -> None:
             job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:09Z"),
             "succeeded after 0 s",
         ),
-        (job(State.FAILED, error="\nexit code 1\nTraceback: password=hunter2"), "failed: exit code 1"),
-        (job(State.CANCELLED, error="cancelled by the user"), "cancelled"),
+        (
+            job(State.FAILED, error="\nexit code 1\nTraceback: password=hunter2"),
+            "failed, user code: exit code 1; see `reconciler logs census` and correct the code",
+        ),
+        (
+            job(State.CANCELLED, error="cancelled by the user"),
+            'cancelled on request; set "suspend: true" to leave it so, or run it again with '
+            "`reconciler rerun census`",
+        ),
     ],
 )
 def test_the_description(given: ActualJob, description: str) -> None:
@@ -150,9 +169,11 @@ def test_the_description_names_the_attempt() -> None:
 
 
 def test_a_long_error_leaves_room_for_the_run() -> None:
-    description = status(State.FAILED, attempt=2, error="x" * 500).description
+    name = "y" * 60
+    error, run = "x" * 60, f"{name}_{HASH}_2"
+    description = status_of("c", job(State.FAILED, error=error, job_name=run)).description
     assert len(description) == 140
-    assert description.endswith(f"x… · run {HASH}_2")
+    assert description.endswith(f"rerun… · run {HASH}_2")
 
 
 @pytest.mark.parametrize(
@@ -331,6 +352,55 @@ def test_statuses_are_posted_and_others_can_read_them(
     assert kept["reconciler/prod/census"]["target_url"] == "https://console.cloud.google.com/x"
     assert kept["reconciler/prod/census"]["description"] == f"succeeded · run {HASH}"
     assert kept["reconciler/prod/new"]["target_url"] is None
+
+
+def test_statuses_without_a_page_link_the_run_that_posts_them_first(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    console, runs = "https://console.cloud.google.com/x", "https://github.com/acme/models/actions/runs"
+    statuses = [
+        status(State.SUCCEEDED, url=console),
+        plain_status("success", "reconciler", "1 job succeeded"),
+    ]
+    reporter(run_url=f"{runs}/1").report(SHA, statuses)
+    kept = {given["context"]: given["target_url"] for given in github.statuses[SHA]}
+    assert kept == {"reconciler": f"{runs}/1", "reconciler/prod/census": console}
+    # A scheduled run without news posts nothing, although its own page is another.
+    assert reporter(run_url=f"{runs}/2").report(SHA, statuses) == []
+    later = plain_status("failure", "reconciler", "1 job failed")
+    assert reporter(run_url=f"{runs}/3").report(SHA, [later]) == [Posted(later)]
+    assert github.statuses[SHA][0]["target_url"] == f"{runs}/3"
+
+
+RUN_OF_ACTIONS = {
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "acme/models",
+    "GITHUB_RUN_ID": "42",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "url"),
+    [
+        ({}, "https://github.com/acme/models/actions/runs/42"),
+        (
+            {"GITHUB_SERVER_URL": "https://ghe.example.com/"},
+            "https://ghe.example.com/acme/models/actions/runs/42",
+        ),
+        ({"GITHUB_SERVER_URL": ""}, ""),
+        ({"GITHUB_SERVER_URL": "javascript:alert(1)"}, ""),
+        ({"GITHUB_REPOSITORY": 'acme/"><b>'}, ""),
+        ({"GITHUB_RUN_ID": ""}, ""),
+        ({"GITHUB_RUN_ID": "1/2"}, ""),
+    ],
+)
+def test_the_page_of_the_run_is_that_of_actions(changed: dict[str, str], url: str, tmp_path: Path) -> None:
+    environ = {**RUN_OF_ACTIONS, "GITHUB_ACTIONS": "true", **changed}
+    assert run_url(environ) == url
+    if environ["GITHUB_REPOSITORY"] == "acme/models":
+        settings = github_settings(None, environ, tmp_path)
+        assert settings
+        assert settings.run_url == url
 
 
 def test_what_is_there_already_isnt_posted_again(
