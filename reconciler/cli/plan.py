@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
+from reconciler.cli import print_problems
 from reconciler.cli.context import context_of
 from reconciler.manifests.settings import FILE_NAME, find_root
 from reconciler.model.plan import Action, Plan
@@ -28,6 +29,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     print(_text(plan, arguments))
     if arguments.output_dir:
         _write(plan, arguments.output_dir)
+    if plan.comparison and plan.comparison.warnings:
+        sys.stdout.flush()
+        print_problems(plan.comparison.warnings, arguments.log_format)
     if plan.comparison and plan.comparison.problems:
         # The plan of the valid manifests must come before the errors on stderr.
         sys.stdout.flush()
@@ -44,6 +48,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     context = context_of(arguments)
     # Manifests are loaded first, to report their problems before any request to a service.
     desired = load_desired(context.config, context.environment, arguments.paths)
+    print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
         return plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
 

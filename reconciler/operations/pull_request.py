@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from reconciler.base.diagnostics import Problem, capped, quote
 from reconciler.base.errors import UsageError
 from reconciler.git.revision import Names, Revision, revision
@@ -77,7 +79,12 @@ def proposal_of(
         check_found(new, paths)
     return propose(
         target,
-        Comparison(commit.sha, problems, len(base_problems), comparison.settings, comparison.notes),
+        structs.replace(
+            comparison,
+            problems=problems,
+            base_problems=len(base_problems),
+            warnings=(*comparison.warnings, *new.warnings),
+        ),
         before,
         after,
         hours_of,
@@ -118,8 +125,8 @@ def _compare_settings(
         ReconcilerError: The commit can't be read.
     """
     commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
-    old, base_problems = read_document(commit.root)
-    new, problems = read_document(root)
+    old, base_problems, _ = read_document(commit.root)
+    new, problems, warnings = read_document(root)
     before, after = from_document(commit.root, old), from_document(root, new)
     was = None if base_problems else before.environments.get(name)
     changes = () if problems else changed_settings(old, new, name)
@@ -135,7 +142,7 @@ def _compare_settings(
         notes = [f"The base has no environment {quote(name)}: its jobs are taken with this one's settings."]
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
-    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes))
+    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes), warnings=warnings)
     return target_of(after, now), (was or now, now), comparison
 
 

@@ -85,10 +85,10 @@ def test_a_failed_job_tells_why(bench: Bench) -> None:
 
 
 def test_what_can_t_run_here_fails_without_a_run(bench: Bench) -> None:
-    job = bench.submit(job=trainers.ml_job(scaleTier="BASIC_TPU"))
+    job = bench.submit(job=trainers.ml_job(pythonModule=""))
     found = bench.ended(job)
-    assert (found.state, found.error_code) == (JobState.FAILED, 12)
-    assert "TPU" in found.error_message
+    assert (found.state, found.error_code) == (JobState.FAILED, 3)
+    assert "pythonModule" in found.error_message
     assert bench.store.runs(job.id) == []
 
 
@@ -230,7 +230,7 @@ def test_a_lost_runner_s_job_starts_again_and_never_runs_twice_at_once(bench: Be
             time.sleep(0.02)
     """
     bench.hold()
-    job = bench.submit(source)
+    job = bench.submit(source, spec={"network": "projects/1/global/networks/n"})
     for number in range(1, 4):
         bench.until(
             lambda wanted=number: (
@@ -247,6 +247,7 @@ def test_a_lost_runner_s_job_starts_again_and_never_runs_twice_at_once(bench: Be
     assert (bench.out / "overlap").read_text() == ""
     assert len(bench.store.runs(job.id)) == 4
     assert "The process that ran the job was lost: it starts again from the beginning." in bench.log(job)
+    assert bench.whole_log(job).count("network has no effect here: the job runs as if it weren't set.") == 1
     assert bench.processes() == []
 
 
