@@ -180,7 +180,7 @@ PACKAGE_MANIFEST = """
         - machineSpec: {machineType: n1-standard-4}
           replicaCount: 1
           pythonPackageSpec:
-            executorImageUri: "example.test/plain:1"
+            executorImageUri: "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.0-23:latest"
             pythonModule: task
             args: [%s]
 """
