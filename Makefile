@@ -4,8 +4,6 @@
 WILL_DO := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c '$(WILL_DO)' 2>/dev/null && echo $$python && break; done)
-PYTHON_3_7 ?= $(shell for python in python3.7 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.7.*/bin/python; do \
-	$$python -c '' 2>/dev/null && echo $$python && break; done)
 PYTEST_FLAGS ?=
 KILLS ?= 200
 MINUTES ?= 10
@@ -59,8 +57,8 @@ demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
-trainers: $(STAMPS)/dev $(STAMPS)/tensorflow  ## run real trainings of TensorFlow on gs://: downloads 400 MB once
-	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers
+trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
+	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
@@ -156,17 +154,6 @@ $(STAMPS)/torch: $(STAMPS)/venv tests/torch.txt tests/torch-constraints.txt
 	$(PIP) wheel --quiet --only-binary :all: --constraint tests/torch-constraints.txt --requirement tests/torch.txt \
 		--wheel-dir $(VENV)/torch/new && mv $(VENV)/torch/new $(VENV)/torch/wheels && touch $@ || \
 		echo "make: there is no build of PyTorch for CPUs here: the proof of distributed training is skipped" >&2
-
-# TensorFlow 1 is tried where a Python 3.7 is, the last that it has builds for. One of its packages is built here.
-$(STAMPS)/tensorflow: $(STAMPS)/venv tests/tensorflow.txt tests/tensorflow-1.txt
-	rm -rf $(VENV)/tensorflow
-	$(PIP) wheel --quiet --only-binary :all: --requirement tests/tensorflow.txt --wheel-dir $(VENV)/tensorflow/new
-	$(if $(PYTHON_3_7),$(PYTHON_3_7) -m venv $(VENV)/tensorflow/python && \
-		$(VENV)/tensorflow/python/bin/pip install --quiet wheel && \
-		$(VENV)/tensorflow/python/bin/pip wheel --quiet --no-build-isolation --requirement tests/tensorflow-1.txt \
-		--wheel-dir $(VENV)/tensorflow/new)
-	mv $(VENV)/tensorflow/new $(VENV)/tensorflow/wheels
-	@touch $@
 
 # Without it, and without npm, the tests that need Node are skipped; continuous integration skips none.
 $(STAMPS)/node: $(STAMPS)/venv tests/node/package.json

@@ -70,7 +70,7 @@ def _output(command: str, description: str, properties: Schema) -> Schema:
 
 
 _VALIDATE: Schema = {
-    "valid": _value("boolean", "Whether there is no problem."),
+    "valid": _value("boolean", "Whether there is no problem of level `error`."),
     "files": _count("How many files were checked."),
     "problems": _list(
         "What is wrong, sorted by place.",
@@ -81,6 +81,9 @@ _VALIDATE: Schema = {
             "pointer": _text("JSON pointer into the document; empty for the whole of it."),
             "message": _text("What is wrong."),
             "hint": _text("What to write instead; empty where that can't be known."),
+            "level": _one_of(
+                ["error", "warning"], "`warning` for what may be right, but is probably a mistake."
+            ),
         },
     ),
 }
@@ -128,6 +131,17 @@ _PLAN: Schema = {
                     "after": {"description": "The wanted value; null where there is none."},
                 },
             ),
+            "spec": _value(["object", "null"], "The effective spec of a new job; null for other changes."),
+            "files": _list(
+                "The changed files of the job's code, as far as both sides are known.",
+                {
+                    "path": _text("The file, relative to the repository's root."),
+                    "added": _value(["integer", "null"], "Added lines; null for a binary file.", minimum=0),
+                    "removed": _value(
+                        ["integer", "null"], "Removed lines; null for a binary file.", minimum=0
+                    ),
+                },
+            ),
         },
     ),
     "drift": _list(
@@ -139,6 +153,7 @@ _PLAN: Schema = {
             "detail": _text("What was found, for readers."),
         },
     ),
+    "problems": _VALIDATE["problems"],
 }
 
 _CAUSE: Schema = {

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
@@ -75,6 +75,16 @@ def _log_format(argv: Sequence[str]) -> str:
     return "json" if is_json else "text"
 
 
+def has_colours(stream: TextIO) -> bool:
+    """Return True for a terminal outside of CI, unless NO_COLOR or FORCE_COLOR decides."""
+    environ = os.environ
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced != "0"
+    return stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
+
+
 def print_json(value: Any) -> None:
     """Print a JSON document on stdout."""
     sys.stdout.write(f"{json_text(value)}\n")
@@ -113,13 +123,17 @@ def print_lines(lines: Iterable[str], log_format: str) -> None:
 
 
 def print_problems(problems: Sequence[Problem], log_format: str) -> None:
-    """Print the problems of manifests on stderr, each with its place."""
+    """Print the problems and warnings of manifests on stderr, each with its place."""
     if log_format == "json":
+        from reconciler.base.diagnostics import ERROR
         from reconciler.base.logging import events
         from reconciler.output.json import problem_json
 
         for problem in problems:
-            events(log_format).error("invalid", **problem_json(problem))
+            log = events(log_format)
+            record = problem_json(problem)
+            is_error = record.pop("level") == ERROR  # the line has a level of its own
+            (log.error if is_error else log.warning)("invalid" if is_error else "doubtful", **record)
     elif problems:
         from reconciler.output.text import problems_text
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_error, print_json, print_lines
+from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
 from reconciler.cli.context import context_of, is_by_hand
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
@@ -27,6 +27,7 @@ from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
+from reconciler.operations.plan import with_changed_files
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.output.json import apply_json
@@ -55,12 +56,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         partial(commit_of, config.root, os.environ),
         lambda report: print_lines(report.problems, log_format),
     )
+    print_problems(desired.warnings, log_format)
     with context.session(start=True) as session:
         applied = apply(
             session,
             desired,
             observe(session.ports),
-            _Listener(arguments, config),
+            _Listener(arguments, config, desired),
             whole=not arguments.paths,
             by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
@@ -81,7 +83,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         unsuccessful = []
     print_lines(unsuccessful, log_format)
     if arguments.format == "json":
-        print_json(apply_json(applied.plan, outcomes))
+        plan = with_changed_files(applied.plan, desired, config.root, os.environ)
+        print_json(apply_json(plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
     return ExitCode.FAILED if unsuccessful or not _is_done(outcomes) else ExitCode.DONE
@@ -90,9 +93,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 class _Listener(ApplyListener):
     """Printer of an apply's progress."""
 
-    def __init__(self, arguments: argparse.Namespace, config: Config) -> None:
+    def __init__(self, arguments: argparse.Namespace, config: Config, desired: Desired) -> None:
         self._arguments = arguments
         self._config = config
+        self._desired = desired
 
     def waiting(self, line: str) -> None:
         """Print a line about a wait on stderr."""
@@ -102,7 +106,9 @@ class _Listener(ApplyListener):
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Print the plan, and notes about commits."""
         if self._arguments.format == "text" and not self._arguments.quiet:
-            print(plan_text(plan, verbose=self._arguments.verbose), end="\n\n", flush=True)
+            plan = with_changed_files(plan, self._desired, self._config.root, os.environ)
+            shown = plan_text(plan, verbose=self._arguments.verbose, colour=has_colours(sys.stdout))
+            print(shown, end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
         print_lines(notes, self._arguments.log_format)
 

@@ -130,22 +130,24 @@ def _format(parser: argparse.ArgumentParser, *choices: str) -> None:
 def _validate(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _format(parser, "text", "json", "github")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit 3 also for warnings, such as an unknown machine type"
+    )
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _paths(parser)
     _format(parser, "text", "json", "markdown")
-    add(
-        "--base", metavar="REF", help="against the manifests of this commit; asks no service, reads git alone"
-    )
+    add("--base", metavar="REF", help="changes since HEAD left this commit or branch; asks no service")
     add(
         "--output-dir",
         type=_path,
         metavar="DIR",
         help="with --base, also write comment.md, summary.md and plan.md there",
     )
-    add("--detailed-exitcode", action="store_true", help="exit 2 where there is something to do")
+    add("--detailed-exitcode", action="store_true", help="exit 2 if there is something to do")
+    add("--drift", action="store_true", help="with --detailed-exitcode, exit 2 for drift too")
 
 
 def _apply(parser: argparse.ArgumentParser) -> None:

@@ -134,9 +134,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _print_cause(job: ActualJob, printed: bool, log_format: str) -> None:
-    """Print the cause of a job that didn't succeed: on stderr, or in place of an empty log."""
+    """Print why a job did not succeed, on stderr; or its state, in place of an empty log."""
     cause = cause_of(job)
     if cause is None:
+        if not printed:
+            print("\n".join(_empty(job)))
         return
     sys.stdout.flush()
     line = f"{job.job_name} {'failed,' if job.state is State.FAILED else 'was'} {cause}"
@@ -232,6 +234,13 @@ def _refuse_not_started(part: _Part) -> None:
         raise NotFoundError(
             f"{part.name} hasn't begun yet: the job is {job.state}", hint="--follow waits for it"
         )
+
+
+def _empty(job: ActualJob) -> list[str]:
+    """Return lines that stand in for an empty log: the job's state and, if it is known, the reason."""
+    about = "" if job.error else " before it printed anything" if job.state.ended else ": it has no log yet"
+    first, *others = lines(f"{job.job_name} is {job.state}{about}{': ' if job.error else ''}{job.error}")
+    return [one_line(line) for line in (first, *others)]
 
 
 def _entries(arguments: argparse.Namespace, session: Session, part: _Part) -> Iterator[LogEntry | None]:

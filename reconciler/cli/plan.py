@@ -5,48 +5,69 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
+from reconciler.cli import has_colours, json_text, print_problems
 from reconciler.cli.context import context_of, is_by_hand
-from reconciler.manifests.settings import FILE_NAME, find_root
-from reconciler.model.plan import Action, Plan
+from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
+from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.plan import plan_of
+from reconciler.operations.plan import plan_of, target_of, with_changed_files
 from reconciler.submission.observe import observe
+
+if TYPE_CHECKING:
+    from reconciler.output.markdown import Links
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the plan that apply would carry out, without starting a service.
 
     On disk it writes caches and what they need: the user's key, and the state directory with its mark. For
-    a while, a temporary folder holds a copy of a stopped service's database, or with `--base` the base
-    commit's files. `--output-dir` writes the plan. Before, `cli.arguments` checks the home: this may run
-    `git ls-files`, and removes the mark if git tracks a file of the home.
+    a while, a temporary folder holds a copy of a stopped service's database, or the files of the base commit
+    or of an earlier run's commit. `--output-dir` writes the plan. Before, `cli.arguments` checks the home:
+    this may run `git ls-files`, and removes the mark if git tracks a file of the home.
     """
     plan = _plan(arguments) if arguments.base is None else _plan_against_base(arguments)
     print(_text(plan, arguments))
     if arguments.output_dir:
         _write(plan, arguments.output_dir)
-    if plan.comparison and plan.comparison.problems:
+    if plan.comparison and plan.comparison.warnings:
+        sys.stdout.flush()
+        print_problems(plan.comparison.warnings, arguments.log_format)
+    problems = plan.comparison.problems if plan.comparison else ()
+    if problems:
         # The plan of the valid manifests must come before the errors on stderr.
         sys.stdout.flush()
-        in_settings = {problem.path for problem in plan.comparison.problems} == {FILE_NAME}
+        in_settings = {problem.path for problem in problems} == {FILE_NAME}
         invalid = f"{FILE_NAME} is" if in_settings else "some manifests are"
-        raise InvalidError(f"{invalid} not valid", problems=plan.comparison.problems)
+        raise InvalidError(f"{invalid} not valid", problems=problems)
     pending = any(change.action is not Action.NONE for change in plan.changes)
+    pending = pending or (arguments.drift and bool(plan.drift))
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     if arguments.output_dir is not None:
         raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
-    context = context_of(arguments)
-    # Manifests are loaded first, to report their problems before any request to a service.
-    desired = load_desired(context.config, context.environment, arguments.paths)
+    target = Target(arguments.env or LOCAL, "", "", "")
+    try:
+        context = context_of(arguments)
+        target = target_of(context.config, context.environment)
+        # Manifests are loaded first, to report their problems before any request to a service.
+        desired = load_desired(context.config, context.environment, arguments.paths)
+    except InvalidError as error:
+        if arguments.format == "json":
+            print(_json(Plan(target, (), (), None), error.problems), flush=True)
+        raise
+    print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
         observed, whole = observe(session.ports), not arguments.paths
-        return plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
+        plan = plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
+    return with_changed_files(plan, desired, context.config.root, os.environ)
 
 
 def _plan_against_base(arguments: argparse.Namespace) -> Plan:
@@ -60,13 +81,14 @@ def _plan_against_base(arguments: argparse.Namespace) -> Plan:
 
 def _write(plan: Plan, folder: Path) -> None:
     """Write the plan as Markdown, within the limits of a comment and of a job summary, and in full."""
-    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, plan_markdown
+    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, plan_documents
 
     limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
+    documents = plan_documents(plan, limits.values(), _links())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, limit in limits.items():
-            (folder / name).write_text(plan_markdown(plan, limit) + "\n", encoding="utf-8")
+        for name, text in zip(limits, documents, strict=True):
+            (folder / name).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         message = f"can't write to {folder}: {error.strerror}"
         raise ReconcilerError(message, hint="--output-dir names a folder that is made if need be") from None
@@ -74,14 +96,33 @@ def _write(plan: Plan, folder: Path) -> None:
 
 def _text(plan: Plan, arguments: argparse.Namespace) -> str:
     if arguments.format == "json":
-        from reconciler.cli import json_text
-        from reconciler.output.json import plan_json
-
-        return json_text(plan_json(plan))
+        return _json(plan)
     if arguments.format == "markdown":
         from reconciler.output.markdown import SUMMARY_LIMIT, plan_markdown
 
-        return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT)
+        return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT, _links())
     from reconciler.output.text import plan_text
 
-    return plan_text(plan, verbose=arguments.verbose)
+    return plan_text(plan, verbose=arguments.verbose, colour=has_colours(sys.stdout))
+
+
+def _links() -> Links:
+    """Return the addresses on GitHub of the work tree's files and of this run; none outside of Actions."""
+    from reconciler.base.git_command import Git
+    from reconciler.git.commit import head_of
+    from reconciler.output.markdown import NO_LINKS, Links
+    from reconciler.reporting.github.settings import repository_url, run_url
+
+    address = repository_url(os.environ)
+    if not address:
+        return NO_LINKS
+    root = find_root(Path.cwd())
+    head = head_of(root, os.environ)
+    folder = (Git(root, os.environ).ask("rev-parse", "--show-prefix") or "").strip("\n")
+    return Links(f"{address}/blob", head.carried if head else "", folder, run_url(os.environ))
+
+
+def _json(plan: Plan, problems: Sequence[Problem] = ()) -> str:
+    from reconciler.output.json import plan_json
+
+    return json_text(plan_json(plan, problems))

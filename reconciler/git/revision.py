@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
-from reconciler.base.git_command import Git, GitError
+from reconciler.base.git_command import SHA, Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
 from reconciler.git.commit import Entry, Objects, entries, too_much
 
@@ -32,6 +32,10 @@ _IGNORE_FILE = ".gitignore"
 _MAX_DEPTH = 256
 _MAX_LINKS = 40  # as many as Linux follows
 _MAX_LINK_BYTES = 4096
+_SHALLOW = (
+    "this clone is shallow: fetch more of it; in GitHub Actions, give actions/checkout a fetch-depth "
+    "of 2 for HEAD^1, or of 0 for all there is"
+)
 _NO_ENTRIES: Mapping[str, Entry] = {}
 
 
@@ -60,6 +64,19 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
         yield Revision(sha, Path(folder).resolve(), _tree_below(found, sha, below), found)
 
 
+def merge_base(root: Path, name: str, environ: Mapping[str, str]) -> str:
+    """Return the newest common ancestor of a commit and HEAD, 40 hex digits; raise as `revision` does."""
+    git = Git(root, environ)
+    _prefix(git, root)
+    sha = _commit(git, name)
+    # Changes that the other branch made since are no changes of this one.
+    found = (git.ask("merge-base", sha, "HEAD") or "").strip()
+    if not SHA.fullmatch(found):
+        hint = _SHALLOW if _is_shallow(git) else "name a commit that HEAD's history shares"
+        raise NotFoundError(f'"{name}" and HEAD have no common commit in this repository', hint=hint)
+    return found
+
+
 def _prefix(git: Git, root: Path) -> Names:
     try:
         prefix = git.run("rev-parse", "--show-prefix")
@@ -75,15 +92,14 @@ def _prefix(git: Git, root: Path) -> Names:
 def _commit(git: Git, name: str) -> str:
     sha = git.commit(name) if name else None
     if sha is None:
-        is_shallow = (git.ask("rev-parse", "--is-shallow-repository") or "").strip() == "true"
-        hint = (
-            "this clone is shallow: fetch more of it; in GitHub Actions, give actions/checkout a fetch-depth "
-            "of 2 for HEAD^1, or of 0 for all there is"
-            if is_shallow
-            else "name a branch, a tag or a commit that is here; `git fetch` brings what isn't"
-        )
+        known = "name a branch, a tag or a commit that is here; `git fetch` brings what isn't"
+        hint = _SHALLOW if _is_shallow(git) else known
         raise NotFoundError(f'there is no commit "{name}" in this repository', hint=hint)
     return sha
+
+
+def _is_shallow(git: Git) -> bool:
+    return (git.ask("rev-parse", "--is-shallow-repository") or "").strip() == "true"
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from reconciler.google.client import (
 from reconciler.google.listing import Pages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
-from reconciler.manifests.accelerators import accelerators_of
+from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import error_info
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject

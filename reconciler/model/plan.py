@@ -122,6 +122,20 @@ class FieldChange:
     after: Any = field(compare=False)
 
 
+class FileChange(Struct, frozen=True):
+    """Changed file of a job's code.
+
+    Attributes:
+        path: The file, relative to the repository's root.
+        added: Number of added lines; None for a binary file.
+        removed: Number of removed lines; None for a binary file.
+    """
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
 class Change(Struct, frozen=True):
     """Action on a job, and its reason.
 
@@ -144,6 +158,9 @@ class Change(Struct, frozen=True):
         code_changed: True if the staged code differs from the base's.
         hours: The most accelerator-hours of one run, by the base's manifest and by the work tree's; 0 for a
             missing or suspended job.
+        is_new: True for a submission without an earlier run to compare with.
+        earlier_commit: The commit of the run that it is compared with; "" if unknown.
+        files: The changed files of the code, if both sides are known.
     """
 
     action: Action
@@ -166,6 +183,14 @@ class Change(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     code_changed: bool = False
     hours: tuple[float, float] = (0.0, 0.0)
+    is_new: bool = False
+    earlier_commit: str = ""
+    files: tuple[FileChange, ...] = ()
+
+    @property
+    def spec(self) -> JsonObject | None:
+        """The effective spec of a new job; None for other changes."""
+        return self.desired.spec if self.desired and (self.is_new or self.edit is Edit.NEW) else None
 
 
 class Drift(Struct, frozen=True, order=True):
@@ -186,6 +211,7 @@ class Comparison(Struct, frozen=True):
         base_problems: Number of problems of the base's manifests; the jobs of its invalid ones count as new.
         settings: The fields of `reconciler.yaml` that differ, the most important ones first.
         notes: The meaning of these differences, one sentence each.
+        warnings: What is probably a mistake in the work tree's valid manifests and settings.
     """
 
     base: str
@@ -193,6 +219,7 @@ class Comparison(Struct, frozen=True):
     base_problems: int = 0
     settings: tuple[FieldChange, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
 
 class Plan(Struct, frozen=True):
@@ -202,6 +229,7 @@ class Plan(Struct, frozen=True):
         digest: "sha256:" and 64 hex digits; None in a plan against a base commit.
         whole: True if it covers all jobs of the repository.
         comparison: The base commit in place of actual jobs; None in a plan against the service.
+        refusals: Reasons why apply would refuse the plan: the limits that it exceeds.
     """
 
     target: Target
@@ -210,3 +238,4 @@ class Plan(Struct, frozen=True):
     digest: str | None
     whole: bool = True
     comparison: Comparison | None = None
+    refusals: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -10,15 +11,15 @@ from reconciler.base.errors import NotFoundError
 from reconciler.google.engines import engine_class
 from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
-from reconciler.manifests.settings import Config, Environment
+from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
-from reconciler.planning.comparison import predecessors
-from reconciler.planning.planner import SUBMISSIONS, by_owner, make_plan
+from reconciler.planning.comparison import code_changed, predecessors
+from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, make_plan
 from reconciler.submission.observe import Observed
 
 
@@ -40,7 +41,7 @@ def plan_of(
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.claims, source)
     own = _with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
-    return make_plan(
+    plan = make_plan(
         target_of(session.config, environment),
         desired.jobs,
         [*own, *foreign],
@@ -51,6 +52,13 @@ def plan_of(
         doubtful=observed.doubtful,
         occasion=Occasion(by_hand, session.config.images),
     )
+    return with_refusals(plan, environment.limits)
+
+
+def with_refusals(plan: Plan, limits: Limits) -> Plan:
+    """Return the plan with the reasons why apply would refuse it."""
+    refusals = tuple(f"{r.message}; {r.hint}" for r in limit_refusals(plan, accelerator_hours(plan), limits))
+    return replace(plan, refusals=refusals)
 
 
 def _with_specs(
@@ -73,6 +81,23 @@ def _with_specs(
                 specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec
             except NotFoundError:
                 deleted.add(run.resource)
+
+
+def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mapping[str, str]) -> Plan:
+    """Return the plan with the changed files of each job whose code changed.
+
+    The earlier code is read from the earlier run's commit, if git has it and it is exactly that run's code.
+    """
+    if not any(code_changed(change) for change in plan.changes):
+        return plan
+    from reconciler.operations.staged_code import EarlierCode  # slow to import, and needed for code only
+
+    earlier = EarlierCode(root, environ)
+    changes = (
+        replace(change, files=earlier.changed_files(change, desired.code)) if code_changed(change) else change
+        for change in plan.changes
+    )
+    return replace(plan, changes=tuple(changes))
 
 
 def accelerator_hours(plan: Plan) -> float:

@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from reconciler.base.diagnostics import Problem, capped, quote
 from reconciler.base.errors import UsageError
-from reconciler.git.revision import Names, Revision, revision
+from reconciler.git.revision import Names, Revision, merge_base, revision
 from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.files import real_path
 from reconciler.manifests.packages import PackageOf, package_folder
 from reconciler.manifests.settings import (
     FILE_NAME,
@@ -24,10 +27,10 @@ from reconciler.manifests.settings import (
     read_document,
 )
 from reconciler.manifests.validate import Validation, validate
-from reconciler.model.plan import Comparison, DesiredJob, Plan, Target
-from reconciler.operations.load_desired import stageable_jobs
+from reconciler.model.plan import Change, Comparison, Plan, Target
+from reconciler.operations.load_desired import Desired, stageable_jobs
 from reconciler.operations.origin import laying_out
-from reconciler.operations.plan import hours_of, target_of
+from reconciler.operations.plan import hours_of, target_of, with_refusals
 from reconciler.planning.proposal import changed_settings, propose
 
 _NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is mended."
@@ -41,23 +44,25 @@ _ELSEWHERE = (
 def proposal_of(
     root: Path, environment: str | None, base: str, paths: Sequence[Path], environ: Mapping[str, str]
 ) -> Plan:
-    """Return the plan of the manifests below `paths` over those of the commit `base`, each with its settings.
+    """Return the plan of the manifests below `paths` over those of the base commit, each with its settings.
+
+    The base commit is the merge base of `base` and HEAD.
 
     If the work tree's settings are invalid, only the settings are compared.
 
     Args:
         environment: The environment of the jobs, by default `local`.
-        base: The commit, as git takes it.
+        base: The branch or commit, as git takes it.
         paths: Files and folders that exist on at least one side; by default `jobs` at the root.
 
     Raises:
         UsageError: There is no git repository, or neither side has a path or the environment.
-        NotFoundError: The commit does not exist.
+        NotFoundError: The commit does not exist, or shares no commit with HEAD.
         ReconcilerError: The commit can't be read.
     """
     named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
     known = KnownFiles()  # most files are the same on both sides
-    with revision(root, base, environ) as commit:
+    with revision(root, merge_base(root, base, environ), environ) as commit:
         target, sides, comparison = _compare_settings(root, commit, environment or LOCAL)
         if sides is None:
             return Plan(target, (), (), None, comparison=comparison)
@@ -75,15 +80,21 @@ def proposal_of(
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
-    return propose(
+    plan = propose(
         target,
-        Comparison(commit.sha, problems, len(base_problems), comparison.settings, comparison.notes),
-        before,
-        after,
+        replace(
+            comparison,
+            problems=problems,
+            base_problems=len(base_problems),
+            warnings=(*comparison.warnings, *new.warnings),
+        ),
+        before.jobs,
+        after.jobs,
         hours_of,
         whole=not paths,
         invalid={*new.invalid, *(manifest.base_name for manifest in new.manifests)},
     )
+    return with_refusals(_with_files(plan, root, before, after), sides[1].limits)
 
 
 def _names(root: Path, path: Path) -> Names:
@@ -98,10 +109,33 @@ def _names(root: Path, path: Path) -> Names:
 
 def _load(
     root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, known: KnownFiles
-) -> tuple[Validation, Sequence[DesiredJob], tuple[Problem, ...]]:
+) -> tuple[Validation, Desired, tuple[Problem, ...]]:
     found = validate(root, paths, frozenset(environment.defaults), package_of, known)
     desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
-    return found, desired.jobs, tuple(sorted([*found.problems, *capped(unfit)]))
+    return found, desired, tuple(sorted([*found.problems, *capped(unfit)]))
+
+
+def _with_files(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan:
+    """Return the plan with the changed files of each job whose code changed."""
+    if not any(change.code_changed for change in plan.changes):
+        return plan
+    from reconciler.operations.staged_code import LineCounter  # slow to import, and needed for code only
+
+    counter = LineCounter()
+    old = {job.manifest.base_name: before.code.get(job.job_name) for job in before.jobs}
+
+    def changed(change: Change) -> Change:
+        job = change.desired
+        if not change.code_changed or job is None:
+            return change
+        # A job that no longer has a package lists its files by their path in it.
+        folder = "."
+        if job.manifest.package:
+            folder = job.manifest.package.relative_to(real_path(root)).as_posix()
+        files = counter.changed_files(folder, old[job.manifest.base_name], after.code.get(job.job_name))
+        return replace(change, files=files)
+
+    return replace(plan, changes=tuple(map(changed, plan.changes)))
 
 
 def _compare_settings(
@@ -118,8 +152,8 @@ def _compare_settings(
         ReconcilerError: The commit can't be read.
     """
     commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
-    old, base_problems = read_document(commit.root)
-    new, problems = read_document(root)
+    old, base_problems, _ = read_document(commit.root)
+    new, problems, warnings = read_document(root)
     before, after = from_document(commit.root, old), from_document(root, new)
     was = None if base_problems else before.environments.get(name)
     changes = () if problems else changed_settings(old, new, name)
@@ -135,7 +169,7 @@ def _compare_settings(
         notes = [f"The base has no environment {quote(name)}: its jobs are taken with this one's settings."]
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
-    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes))
+    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes), warnings=warnings)
     return target_of(after, now), (was or now, now), comparison
 
 

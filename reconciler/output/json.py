@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
 
 if TYPE_CHECKING:
@@ -21,20 +21,21 @@ def validation_json(files: int, problems: Sequence[Problem]) -> Json:
     """Return the output of `validate --format json`."""
     return {
         "formatVersion": FORMAT_VERSION,
-        "valid": not problems,
+        "valid": all(problem.level == WARNING for problem in problems),
         "files": files,
         "problems": [problem_json(problem) for problem in problems],
     }
 
 
 def problem_json(problem: Problem) -> Json:
-    """Return a problem with its place."""
+    """Return a problem with its place and level."""
     return asdict(problem)
 
 
-def plan_json(plan: Plan) -> Json:
-    """Return the output of `plan --format json`."""
+def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
+    """Return the output of `plan --format json`, with the problems of manifests that prevented a plan."""
     target = plan.target
+    problems = plan.comparison.problems if plan.comparison else problems
     return {
         "formatVersion": FORMAT_VERSION,
         "target": {
@@ -55,6 +56,7 @@ def plan_json(plan: Plan) -> Json:
             }
             for drift in plan.drift
         ],
+        "problems": [problem_json(problem) for problem in problems],
     }
 
 
@@ -126,4 +128,6 @@ def _change_json(change: Change) -> Json:
             {"pointer": field.pointer, "before": field.before, "after": field.after}
             for field in change.fields
         ],
+        "spec": change.spec,
+        "files": [{"path": file.path, "added": file.added, "removed": file.removed} for file in change.files],
     }

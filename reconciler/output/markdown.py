@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
-from reconciler.base.diagnostics import MAX_QUOTED, Problem, counted
+from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
-from reconciler.output.text import (
-    MAX_FIELDS,
-    SHOWN_OF_SHA,
+from reconciler.output.review import (
+    diff_lines,
     field_values,
+    file_lines,
+    notes_below,
+    own_notes,
+    shared_notes,
+    spec_lines,
+)
+from reconciler.output.text import (
+    SHOWN_OF_SHA,
     matters,
-    more_fields,
     place,
     problem_count,
     summary_line,
@@ -45,11 +52,17 @@ _COMMITS = re.compile(r"(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])", re.IGNORECASE)
 _LIVE = re.compile(r"(?<=[A-Za-z0-9])[-._/](?=[A-Za-z0-9])|([^\w ,;(]|_)")
 
 _FEW = 3
-_SETTINGS = "| setting | before | after | decides |\n|---|---|---|---|"
-_TABLE = "| | job | why | accelerator-hours | file |\n|---|---|---|---:|---|"
-_OFFLINE = (
-    "<sub>From the manifests alone: no service was asked what runs. `apply` shows the actual plan.</sub>"
+_Columns = Sequence[tuple[str, str]]
+_Bodies = Mapping[int, str]
+_SETTINGS: _Columns = (("setting", "---"), ("before", "---"), ("after", "---"), ("decides", "---"))
+_COLUMNS: _Columns = (
+    ("", "---"),
+    ("job", "---"),
+    ("why", "---"),
+    ("accelerator-hours", "---:"),
+    ("file", "---"),
 )
+_OFFLINE = "From the manifests alone: no service was asked what runs. `apply` shows the actual plan."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +93,70 @@ class Section:
     spaced: bool = False
 
 
-def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT) -> str:
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses in a rendered plan; "" for none.
+
+    Attributes:
+        files: The address that a commit and a file's path follow.
+        commit: The commit of the work tree's files.
+        folder: The folder of the manifests' root in the repository, with a slash at its end.
+        run: The page of the workflow run.
+    """
+
+    files: str = ""
+    commit: str = ""
+    folder: str = ""
+    run: str = ""
+
+    def file(self, change: Change, base: str) -> str:
+        """Return the place of a change's manifest, as code with a link; a removed one is in `base`."""
+        shown, commit = code(place(change)), base if change.edit is Edit.REMOVED else self.commit
+        if not (self.files and commit and change.path) or change.path.startswith("/"):
+            return shown
+        line = f"#L{change.line}" if change.line else ""
+        return f'<a href="{self.files}/{commit}/{quote(self.folder + change.path)}{line}">{shown}</a>'
+
+
+NO_LINKS = Links()
+
+
+def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT, links: Links = NO_LINKS) -> str:
     """Return the plan within a limit of bytes in UTF-8, at least 4,000, the most important parts first.
 
     Details are left out before rows, and the least important rows first; the number left out is shown. A
     comparison without changes results in a single line.
     """
-    if plan.comparison is not None:
-        return _comparison_markdown(plan, plan.comparison, limit)
+    return plan_documents(plan, [limit], links)[0]
+
+
+def plan_documents(plan: Plan, limits: Iterable[int | None], links: Links = NO_LINKS) -> list[str]:
+    """Return the plan as `plan_markdown` does, within each of several limits."""
+    # The details take most of the time, and are the same in all documents.
+    bodies = {id(change): _body(change) for change in plan.changes if matters(change)}
+    if plan.comparison is None:
+        return [_plan_markdown(plan, bodies, limit, links) for limit in limits]
+    return [_comparison_markdown(plan, plan.comparison, bodies, limit, links) for limit in limits]
+
+
+def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:
     changes = [change for change in plan.changes if matters(change)]
-    rows = [
-        f"| {change.action} | {code(change.job_name)} | {text(change.reason)} | {code(place(change))} |"
-        for change in changes
-    ]
     drift = [f"| {found.kind} | {code(found.job_name)} | {text(found.detail)} |" for found in plan.drift]
-    details = [
-        f"{code(change.job_name)}\n\n{fence(_field_diff(change), 'diff')}"
-        for change in changes
-        if change.fields
-    ]
     return document(
-        f"### Plan for {text(target_text(plan.target))}\n\n{summary_line(plan)}",
+        joined(f"### Plan for {text(target_text(plan.target))}", summary_line(plan), *_refusals(plan)),
         [
-            Section("changes", [*map(Piece, rows)], "| | job | why | file |\n|---|---|---|---|", part=2),
+            *_sections("changes", changes, bodies, links),
             Section("drift", [*map(Piece, drift)], "| drift | job | detail |\n|---|---|---|"),
-            Section("details", [*map(Piece, details)], spaced=True),
         ],
+        f"<sub>{_run(links)}</sub>" if links.run else "",
         rest="Not all of it fits here: `reconciler plan` tells the rest.",
         limit=limit,
     )
 
 
-def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) -> str:
+def _comparison_markdown(
+    plan: Plan, compared: Comparison, bodies: _Bodies, limit: int | None, links: Links
+) -> str:
     shown = sorted((change for change in plan.changes if matters(change)), key=_rank)
     counts = _counts(plan.changes)
     between = f"{code(plan.target.environment)} against {code(compared.base[:SHOWN_OF_SHA])}"
@@ -119,9 +164,9 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
     if compared.base_problems:
         found = counted(compared.base_problems, "problem")
         base_note = f" The base has {found}: the jobs of its invalid manifests count as new."
-    if not (shown or compared.problems or compared.settings or compared.notes):
+    if not (shown or compared.problems or compared.warnings or compared.settings or compared.notes):
         return f"No changes for {between}: {counts}.{base_note}"
-    top = [f"### Plan for {between}"]
+    top = [f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
         effects = dict.fromkeys(filter(None, (decides(field.pointer) for field in compared.settings)))
         decided = f"; they decide {', '.join(effects)}" if effects else ""
@@ -129,29 +174,36 @@ def _comparison_markdown(plan: Plan, compared: Comparison, limit: int | None) ->
     top += map(text, compared.notes)
     if compared.problems:
         top.append(f"**{problem_count(compared.problems)}:** nothing is applied until they are mended.")
+    if compared.warnings:
+        top.append(f"**{problem_count(compared.warnings)}:** what is probably a mistake is applied as it is.")
     # With problems and no valid changes, counts of zero would be misleading.
     if plan.changes or not compared.problems:
         hours = _hours(plan.changes)
         most = f" At most {hours} accelerator-hours if each job runs once." if hours else ""
         top.append(f"{counts}.{most}{base_note}")
-    # Of the other changes, the row shows everything.
-    differing = [change for change in shown if change.notes or change.fields or change.code_changed]
-    details = [Piece(_details(c, is_open=len(shown) <= _FEW), _label(c)) for c in differing]
     # Comments are shorter than summaries, and only the artifact is unlimited.
     is_comment = limit is not None and limit <= COMMENT_LIMIT
     elsewhere = "summary has more" if is_comment else "artifact has all of it"
     return document(
-        "\n\n".join(top),
+        joined(*top),
         [
-            Section("settings", [Piece(_setting(field)) for field in compared.settings], _SETTINGS, part=2),
+            _table("settings", _SETTINGS, [(_setting(field), "") for field in compared.settings]),
             Section("problems", [Piece(_problem(problem)) for problem in compared.problems], part=2),
-            Section("table", [Piece(_row(change), _label(change)) for change in shown], _TABLE, part=2),
-            Section("details", details, spaced=True),
+            Section("warnings", [Piece(_problem(warning)) for warning in compared.warnings], part=2),
+            *_sections("table", shown, bodies, links, compared.base),
         ],
-        _OFFLINE,
+        f"<sub>{_OFFLINE}{' ' if links.run else ''}{_run(links)}</sub>",
         rest=f"**Not all of it fits here:** the workflow run's {elsewhere}.",
         limit=limit,
     )
+
+
+def _refusals(plan: Plan) -> list[str]:
+    return [f"**Apply would refuse this plan:** {text(refusal)}." for refusal in plan.refusals]
+
+
+def _run(links: Links) -> str:
+    return f'<a href="{links.run}">Workflow run</a>' if links.run else ""
 
 
 def _rank(change: Change) -> int:
@@ -177,53 +229,89 @@ def _hours(changes: Sequence[Change]) -> str:
     return " → ".join(dict.fromkeys(shown)) if any(sums) else ""
 
 
-def _setting(field: FieldChange) -> str:
-    before, after = map(code, field_values(field))
-    return f"| {code(field.pointer)} | {before} | {after} | {decides(field.pointer)} |"
+def _setting(field: FieldChange) -> tuple[str, ...]:
+    return code(field.pointer), *map(code, field_values(field)), decides(field.pointer)
 
 
 def _problem(problem: Problem) -> str:
     where = code(f"{problem.path}:{problem.line}:{problem.column}")
     field = f" ({code(problem.pointer)})" if problem.pointer else ""
     hint = f"<br>{text(' '.join(problem.hint.split()))}" if problem.hint else ""
-    return f"- {where} {text(problem.message)}{field}{hint}"
+    level = "warning: " if problem.level == WARNING else ""
+    return f"- {where} {level}{text(problem.message)}{field}{hint}"
 
 
 def _label(change: Change) -> str:
-    return "blocked" if change.action is Action.BLOCKED else str(change.edit)
+    return "blocked" if change.action is Action.BLOCKED else str(change.edit or change.action)
 
 
-def _row(change: Change) -> str:
-    label = "**blocked**" if change.action is Action.BLOCKED else _label(change)
-    why = "" if change.reason == change.edit else text(change.reason)
-    return f"| {label} | {code(change.base_name)} | {why} | {_hours([change])} | {code(place(change))} |"
+def _sections(
+    name: str, changes: Sequence[Change], rendered: _Bodies, links: Links, base: str = ""
+) -> list[Section]:
+    """Return the table of changes, and the details of those with a spec or differences."""
+    shared = shared_notes(changes)
+    bodies = [rendered[id(change)] for change in changes]
+    rows = [
+        (_row(change, links.file(change, base), [] if body else own_notes(change, shared)), _label(change))
+        for change, body in zip(changes, bodies, strict=True)
+    ]
+    few = len(changes) <= _FEW
+    details = [
+        Piece(_details(change, body, own_notes(change, shared), few and not change.spec), _label(change))
+        for change, body in zip(changes, bodies, strict=True)
+        if body
+    ]
+    common = [Piece(f"- {text(note)}") for note in notes_below(shared)]
+    return [
+        _table(name, _COLUMNS, rows),
+        Section("notes", common),
+        Section("details", details, spaced=True),
+    ]
 
 
-def _details(change: Change, *, is_open: bool) -> str:
-    differing = [counted(len(change.fields), "field")] * bool(change.fields)
-    differing += ["the code"] * change.code_changed
-    head = f"{_label(change)} {code(change.base_name)}" + (
-        f": {' and '.join(differing)}" if differing else ""
+def _row(change: Change, file: str, notes: Sequence[str]) -> tuple[str, ...]:
+    label = f"**{_label(change)}**" if change.action is Action.BLOCKED else _label(change)
+    # The label says already that a job is new or removed.
+    said = re.fullmatch(rf"{change.edit}(?: \((.*)\))?", change.reason)
+    reason = said[1] or "" if said else change.reason
+    why = "; ".join([reason] * bool(reason) + [*notes])
+    name = change.base_name if change.edit else change.job_name
+    return label, code(name), text(why), _hours([change]), file
+
+
+def _table(
+    name: str, columns: Sequence[tuple[str, str]], rows: Sequence[tuple[Sequence[str], str]]
+) -> Section:
+    """Return a table of rows, each with its kind, without the columns that are empty in all rows."""
+    used = [number for number in range(len(columns)) if any(cells[number] for cells, _ in rows)]
+    pieces = [Piece(_cells(cells[number] for number in used), kind) for cells, kind in rows]
+    head = _cells(columns[number][0] for number in used)
+    return Section(name, pieces, f"{head}\n|{'|'.join(columns[number][1] for number in used)}|", part=2)
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
+def _body(change: Change) -> str:
+    """Return the spec or the differences of a change; "" for none."""
+    files = [f"- {code(path)} {counts}".rstrip() for path, counts in file_lines(change.files)]
+    return joined(
+        fence(spec, "yaml") if (spec := spec_lines(change)) else "",
+        fence(lines, "diff") if (lines := diff_lines(change)) else "",
+        "\n".join(files),
     )
-    notes = ["- the code changed"] * change.code_changed + [f"- {text(note)}" for note in change.notes]
+
+
+def _details(change: Change, body: str, notes: Sequence[str], is_open: bool) -> str:
+    run = f" · run {code(change.job_name)}" if change.edit else ""
+    head = f"{code(change.base_name)} · {text(change.kind)}{run}"
     return joined(
         f"<details{' open' if is_open else ''}><summary>{head}</summary>",
-        f"{text(change.kind)}, run {code(change.job_name)}",
-        "\n".join(notes),
-        fence(_field_diff(change), "diff") if change.fields else "",
+        "\n".join(f"- {text(note)}" for note in notes),
+        body,
         "</details>",
     )
-
-
-def _field_diff(change: Change) -> list[str]:
-    """Return at most 50 field differences as lines of a diff."""
-    lines = []
-    for field in change.fields[:MAX_FIELDS]:
-        before, after = field_values(field)
-        pointer = cut(field.pointer, MAX_QUOTED)
-        lines += [f"- {pointer}: {before}"] * (field.before is not None)
-        lines += [f"+ {pointer}: {after}"] * (field.after is not None)
-    return [one_line(line) for line in (*lines, *more_fields(change))]
 
 
 def text(raw: str) -> str:

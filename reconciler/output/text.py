@@ -6,12 +6,11 @@ workflow's log.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from reconciler.base.diagnostics import MAX_QUOTED, Problem, counted
+from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
@@ -22,7 +21,10 @@ if TYPE_CHECKING:
     from reconciler.planning.outcome import JobStatus, Outcome
 
 MAX_FIELDS = 50
+MAX_DETAILED = 100
+"""Jobs of a plan whose specs or differences the terminal shows."""
 SHOWN_OF_SHA = 12
+_SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _WITHOUT_STATE = {
     "none": "not submitted",
@@ -31,10 +33,13 @@ _WITHOUT_STATE = {
     "rejected": "refused",
     "held": "held",
 }
-_NOTHING = "nothing"
 _MAX_ERROR = 300
 _MAX_ANNOTATIONS = 10
-_ANNOTATION_TITLE = "Invalid manifest"
+_ANNOTATIONS: dict[Level, tuple[str, str]] = {
+    ERROR: ("problem", "Invalid manifest"),
+    WARNING: ("warning", "Probably a mistake"),
+}
+"""Level -> noun and title."""
 
 
 def problems_text(problems: Sequence[Problem]) -> str:
@@ -43,7 +48,8 @@ def problems_text(problems: Sequence[Problem]) -> str:
     for problem in problems:
         field = f" ({problem.pointer})" if problem.pointer else ""
         where = f"{problem.path}:{problem.line}:{problem.column}"
-        lines.append(one_line(f"{where}: {problem.message}{field}"))
+        level = "warning: " if problem.level == WARNING else ""
+        lines.append(one_line(f"{where}: {level}{problem.message}{field}"))
         if problem.hint:
             lines += (f"    {one_line(line)}" for line in problem.hint.splitlines())
     return "\n".join(lines)
@@ -51,60 +57,102 @@ def problems_text(problems: Sequence[Problem]) -> str:
 
 def validation_text(files: int, problems: Sequence[Problem]) -> str:
     """Return the problems, and a last line that counts them."""
+    valid = f"{counted(files, 'file')} valid" if files else "There are no manifests"
     if not problems:
-        return f"{counted(files, 'file')} valid." if files else "There are no manifests."
+        return f"{valid}."
+    if all(problem.level == WARNING for problem in problems):
+        return f"{problems_text(problems)}\n\n{valid}; {problem_count(problems)}."
     return f"{problems_text(problems)}\n\n{problem_count(problems)} of {files}."
 
 
 def validation_github(files: int, problems: Sequence[Problem]) -> str:
     """Return workflow commands, which GitHub shows as annotations at file and line."""
-    # GitHub silently drops annotations after the tenth of a step, so the tenth counts the remaining ones.
-    shown = problems if len(problems) <= _MAX_ANNOTATIONS else problems[: _MAX_ANNOTATIONS - 1]
-    lines = [_annotation(problem) for problem in shown]
-    if len(shown) < len(problems):
-        left = len(problems) - len(shown)
-        message = f"{counted(left, 'more problem')}; run `reconciler validate`"
-        lines.append(workflow_command("error", message, title=_ANNOTATION_TITLE))
+    lines = [line for level in _ANNOTATIONS for line in _annotations(problems, level)]
     return "\n".join(lines or [validation_text(files, problems)])
+
+
+def _annotations(problems: Sequence[Problem], level: Level) -> Iterator[str]:
+    # GitHub silently drops annotations after the tenth of a step and level: the tenth counts the rest.
+    found = [problem for problem in problems if problem.level == level]
+    shown = found if len(found) <= _MAX_ANNOTATIONS else found[: _MAX_ANNOTATIONS - 1]
+    yield from map(_annotation, shown)
+    if left := len(found) - len(shown):
+        noun, title = _ANNOTATIONS[level]
+        message = f"{counted(left, f'more {noun}')}; run `reconciler validate`"
+        yield workflow_command(level, message, title=title)
 
 
 def _annotation(problem: Problem) -> str:
     message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
+    _, title = _ANNOTATIONS[problem.level]
     return workflow_command(
-        "error", message, file=problem.path, line=problem.line, col=problem.column, title=_ANNOTATION_TITLE
+        problem.level, message, file=problem.path, line=problem.line, col=problem.column, title=title
     )
 
 
-def plan_text(plan: Plan, *, verbose: bool = False) -> str:
+def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str:
     """Return the plan for a terminal, with the unchanged jobs only if `verbose`.
 
     Of a comparison's problems, only the number is included.
     """
+    paint = _painted if colour else _plain
     compared = plan.comparison
     shown = [change for change in plan.changes if verbose or matters(change)]
     head = f"Plan for {target_text(plan.target)}"
-    lines = [head, ""]
+    lines = [paint("head", head), ""]
     if compared is not None:
         head = one_line(f"{head} against {compared.base[:SHOWN_OF_SHA]}")
         settings = [*_settings_lines(compared)]
-        if not (shown or settings or compared.base_problems or compared.problems):
+        if not (shown or settings or compared.base_problems or compared.problems or compared.warnings):
             return f"{head}: no job differs, {len(plan.changes)} unchanged{_moved(plan)}."
-        lines = [head, "", *settings]
-    for change in shown:
-        lines += _change_lines(change)
-    if shown:
-        lines.append("")
+        lines = [paint("head", head), "", *(paint(line[2:3], line) for line in settings)]
+    lines += _changes_lines(shown, paint) if shown else []
+    refused = [f"Apply would refuse this plan: {one_line(refusal)}." for refusal in plan.refusals]
     if compared is not None:
-        return "\n".join([*lines, *_last_lines(plan, compared)])
+        return "\n".join([*lines, *_last_lines(plan, compared), *(paint("!", line) for line in refused)])
     drift = (f"{finding.kind} {finding.job_name}: {finding.detail}" for finding in plan.drift)
-    lines += (f"  ~ {one_line(line)}" for line in drift)
+    lines += (paint("~", f"  ~ {one_line(line)}") for line in drift)
     if plan.drift:
         lines.append("")
-    lines.append(summary_line(plan))
+    lines += [paint("head", summary_line(plan)), *(paint("!", line) for line in refused)]
     # The digest is for `apply --plan-digest`, which needs it only if the plan does anything.
     if plan.digest and any(change.action is not Action.NONE for change in plan.changes):
         lines.append(f"Digest: {plan.digest}")
     return "\n".join(lines)
+
+
+def _changes_lines(shown: Sequence[Change], paint: _Paint) -> Iterator[str]:
+    """Yield the lines of all changes, the notes of all of them, and the number of those cut short."""
+    from reconciler.output.review import notes_below, own_notes, shared_notes
+
+    shared = shared_notes(shown)
+    was_long = False
+    for number, change in enumerate(shown):
+        notes = own_notes(change, shared)
+        lines = [*_change_lines(change, paint, notes, detailed=number < MAX_DETAILED)]
+        is_long = len(lines) > _SHORT
+        yield from [""] * (number > 0 and (is_long or was_long))
+        yield from lines
+        was_long = is_long
+    yield ""
+    below = [*map(one_line, notes_below(shared))]
+    if len(shown) > MAX_DETAILED:
+        left = counted(len(shown) - MAX_DETAILED, "job")
+        below.append(f"The last {left} without details: `reconciler plan PATH` shows them for fewer jobs.")
+    yield from [*below, ""] if below else ()
+
+
+_Paint = Callable[[str, str], str]
+_COLOURS = {"head": "1", "+": "32", "↻": "33", "-": "31", "!": "1;31", "~": "33", "…": "2"}
+
+
+def _painted(style: str, text: str) -> str:
+    """Return a text in the colours of git and terraform; unchanged for a style without a colour."""
+    return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if style in _COLOURS else text
+
+
+def _plain(style: str, text: str) -> str:
+    return text
 
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
@@ -127,11 +175,14 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
     """Yield the lines that count edits, hours and problems."""
     if plan.changes or not compared.problems:
         edits = Counter(change.edit for change in plan.changes)
-        before, after = (sum(change.hours[side] for change in plan.changes) for side in (0, 1))
-        hours = f"; at most {before:.10g} → {after:.10g} accelerator-hours" if before or after else ""
+        sums = [sum(change.hours[side] for change in plan.changes) for side in (0, 1)]
+        shown = " → ".join(dict.fromkeys(f"{hours:.10g}" for hours in sums))
+        hours = f"; at most {shown} accelerator-hours" if any(sums) else ""
         yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
     if compared.problems:
         yield f"{problem_count(compared.problems)}: what can't be read isn't counted above."
+    if compared.warnings:
+        yield f"{problem_count(compared.warnings)}."
     if plan.changes or not compared.problems:
         if compared.base_problems:
             found = counted(compared.base_problems, "problem")
@@ -214,14 +265,26 @@ def target_text(target: Target) -> str:
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def _change_lines(change: Change) -> Iterator[str]:
-    """Yield the lines of a change: action, reason, changed fields and notes."""
+def _change_lines(change: Change, paint: _Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:
+    """Yield the lines of a change: action, reason, spec or differences, files and notes.
+
+    Args:
+        paint: Returns a text in the colour of a style.
+        notes: The notes to show.
+        detailed: True to include the spec or the differences.
+    """
+    from reconciler.output.review import diff_lines, file_lines, spec_lines
+
     sign, where = _SIGNS[change.action], one_line(place(change))
-    yield f"  {sign} {change.action} {one_line(change.job_name)}  {change.kind}  {where}"
-    edit = f"{change.edit}: " if change.edit and not change.reason.startswith(change.edit) else ""
+    action = paint(sign, f"{sign} {change.action}")
+    yield f"  {action} {paint('head', one_line(change.job_name))}  {change.kind}  {where}"
+    edit = f"{change.edit}: " if change.edit and change.edit not in change.reason else ""
     yield f"      {edit}{one_line(change.reason)}"
-    yield from (f"      {_field_line(field)}" for field in change.fields[:MAX_FIELDS])
-    yield from (f"      {line}" for line in (*more_fields(change), *map(one_line, change.notes)))
+    if detailed:
+        yield from (paint("+", f"      + {line}") for line in spec_lines(change))
+        yield from (paint(line[0], f"      {line}") for line in diff_lines(change))
+    yield from (f"      {one_line(path)}  {counts}".rstrip() for path, counts in file_lines(change.files))
+    yield from (f"      {one_line(note)}" for note in notes)
 
 
 def place(change: Change) -> str:
@@ -229,33 +292,11 @@ def place(change: Change) -> str:
     return f"{change.path}:{change.line}" if change.line else change.path
 
 
-def more_fields(change: Change) -> list[str]:
-    """Return the line that counts the fields beyond the shown ones."""
-    left = len(change.fields) - MAX_FIELDS
-    return [f"… and {left} more fields"] if left > 0 else []
-
-
 def _field_line(field: FieldChange) -> str:
+    from reconciler.output.review import field_values
+
     before, after = field_values(field)
     return one_line(f"{field.pointer}: {before} → {after}")
-
-
-def field_values(field: FieldChange) -> tuple[str, str]:
-    """Return both values as JSON, cut and not sanitized."""
-    before, after = _value(field.before), _value(field.after)
-    # Long values with the same beginning are shown from their first difference on.
-    common = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
-    start = common if max(len(before), len(after)) > MAX_QUOTED and common > MAX_QUOTED // 2 else 0
-    return _part(before, start), _part(after, start)
-
-
-def _value(value: Any) -> str:
-    return _NOTHING if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _part(text: str, start: int) -> str:
-    shown = text[start : start + MAX_QUOTED]
-    return ("…" if start else "") + shown + ("…" if start + len(shown) < len(text) else "")
 
 
 def summary_line(plan: Plan) -> str:
@@ -286,6 +327,8 @@ def _out_of_sync(plan: Plan) -> str:
 
 
 def problem_count(problems: Sequence[Problem]) -> str:
-    """Return the number of problems and of files with problems."""
+    """Return the numbers of problems and warnings, and of files with any."""
     files = len({problem.path for problem in problems})
-    return f"{counted(len(problems), 'problem')} in {counted(files, 'file')}"
+    numbers = Counter(problem.level for problem in problems)
+    counts = [counted(numbers[level], noun) for level, (noun, _) in _ANNOTATIONS.items() if numbers[level]]
+    return f"{' and '.join(counts)} in {counted(files, 'file')}"

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
 
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
 from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
-from reconciler.model.job import CODE, ActualJob
+from reconciler.model.job import CODE, COMMIT, ActualJob
 from reconciler.model.naming import label_of
-from reconciler.model.plan import DesiredJob, FieldChange
+from reconciler.model.plan import Change, DesiredJob, FieldChange
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 
 CODE_POINTER = "/package"
+_ATTEMPT = re.compile(r"(?<=_[0-9a-f]{16})_[0-9]+\Z")
 
 
-def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[FieldChange, ...]]:
-    """Return the reason for a first submission, and the differences from the previous run.
+class Difference(Struct, frozen=True):
+    """Difference of a desired job from the previous run of its base name.
+
+    Attributes:
+        reason: The reason for a submission.
+        fields: The changed fields of its spec and code.
+        is_new: True without a previous run.
+        commit: The previous run's commit; "" if unknown.
+    """
+
+    reason: str
+    fields: tuple[FieldChange, ...] = ()
+    is_new: bool = False
+    commit: str = ""
+
+
+def compared(job: DesiredJob, before: Sequence[Attempt]) -> Difference:
+    """Return the differences from the previous run.
 
     Args:
         job: The desired job.
@@ -23,11 +43,18 @@ def compared(job: DesiredJob, before: Sequence[Attempt]) -> tuple[str, tuple[Fie
     """
     last = _newest(before)
     if last is None or last.run is None:
-        return ("changed" if before else "new"), ()
+        return Difference("changed" if before else "new", is_new=True)
     fields = _fields(last.run, job)
     count = sum(field.pointer != CODE_POINTER for field in fields)
     code = count < len(fields)
-    return why_changed(count, code=code, rerun=_rerun_changed(last.claim, job)), fields
+    reason = why_changed(count, code=code, rerun=_rerun_changed(last.claim, job))
+    commit = last.run.labels.get(COMMIT) or (last.claim.commit if last.claim else "")
+    return Difference(reason, fields, commit=commit)
+
+
+def code_changed(change: Change) -> bool:
+    """Return True if the staged code differs from that of the earlier run or of the base."""
+    return change.code_changed or any(field.pointer == CODE_POINTER for field in change.fields)
 
 
 def predecessors(
@@ -56,7 +83,10 @@ def _newest(attempts: Iterable[Attempt]) -> Attempt | None:
 
 def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
     """Return the changed fields of the spec, and a field for changed code."""
-    fields = tuple(field for field in diff(before.spec, job.spec) if not _is_no_change(field))
+    # The directories of all attempts carry the name of the first.
+    old_name = _ATTEMPT.sub("", before.job_name)
+    found = (field for field in diff(before.spec, job.spec) if not _is_no_change(field))
+    fields = tuple(field for field in found if not is_only_named(field, old_name, job.job_name))
     # The label is the only trace of the code: staged packages are left out of a read spec.
     old, new = before.labels.get(CODE, ""), label_of(job.code) if job.code else ""
     return fields if old == new else (FieldChange(CODE_POINTER, old or None, new or None), *fields)
@@ -64,6 +94,12 @@ def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
 
 def _is_no_change(field: FieldChange) -> bool:
     return is_spelling(field) or is_filled(field) or is_left_out(field)
+
+
+def is_only_named(field: FieldChange, old_name: str, new_name: str) -> bool:
+    """Return True if two texts differ only in their job's name, as the derived output directories do."""
+    old = field.before
+    return isinstance(old, str) and old.replace(old_name, new_name) == field.after
 
 
 def _rerun_changed(claim: Claim | None, job: DesiredJob) -> bool | None:

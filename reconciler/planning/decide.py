@@ -105,8 +105,9 @@ class _Decision:
         key = label_of(self._job.identity)
         if beside := self._beside():
             return self._blocked(key, 1, Blocked.STRANGER.format(resource=beside.resource), beside)
-        reason, fields = compared(self._job, self._rest)
-        return self._submission(key, 1, reason, fields=fields)
+        found = compared(self._job, self._rest)
+        change = self._submission(key, 1, found.reason, fields=found.fields)
+        return replace(change, is_new=found.is_new, earlier_commit=found.commit)
 
     def _after_failure(self, last: Attempt) -> Change:
         number = last.id.attempt

@@ -147,17 +147,28 @@ def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
             f"the plan is no longer the reviewed one: its digest is {plan.digest}",
             hint="look at the plan again with `reconciler plan`, and pass the digest that it then shows",
         )
-    submitted = [change for change in plan.changes if change.action in SUBMISSIONS]
-    cancelled = [change for change in plan.changes if change.action is Action.CANCEL]
-    check_limit("submissions", len(submitted), limits.submissions)
-    check_limit("cancels", len(cancelled), limits.cancels)
-    check_limit("acceleratorHours", hours, limits.accelerator_hours)
+    for refusal in limit_refusals(plan, hours, limits):
+        raise refusal
+
+
+def limit_refusals(plan: Plan, hours: float, limits: Limits) -> Iterator[RefusedError]:
+    """Yield an error for each limit that a plan exceeds; the arguments are those of `check_limits`."""
+    submissions = sum(change.action in SUBMISSIONS for change in plan.changes)
+    cancels = sum(change.action is Action.CANCEL for change in plan.changes)
+    yield from _over("submissions", submissions, limits.submissions)
+    yield from _over("cancels", cancels, limits.cancels)
+    yield from _over("acceleratorHours", hours, limits.accelerator_hours)
 
 
 def check_limit(name: str, planned: float, most: float | None) -> None:
     """Raise RefusedError if the plan exceeds a limit; None is no limit."""
+    for refusal in _over(name, planned, most):
+        raise refusal
+
+
+def _over(name: str, planned: float, most: float | None) -> Iterator[RefusedError]:
     if most is not None and planned > most:
-        raise RefusedError(
+        yield RefusedError(
             f"the plan holds {planned:.10g} {name}, and one apply may do {most:.10g}",
             hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if that is meant, '
             "or apply some of the jobs: `reconciler apply PATH`",

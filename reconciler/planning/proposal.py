@@ -11,7 +11,7 @@ from reconciler.base.diagnostics import pointer_of
 from reconciler.model.diff import diff
 from reconciler.model.manifest import JsonObject, Manifest
 from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
-from reconciler.planning.comparison import why_changed
+from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
 
 HoursOf = Callable[[DesiredJob], float]
@@ -92,7 +92,11 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
     is_other, code_changed = was.identity != now.identity, was.code != now.code
     fields: tuple[FieldChange, ...] = ()
     if is_other:
-        fields = tuple(field for field in diff(was.spec, now.spec) if not _is_only_named(field, was, now))
+        fields = tuple(
+            field
+            for field in diff(was.spec, now.spec)
+            if not is_only_named(field, was.job_name, now.job_name)
+        )
     # Without attempts, because a pull request asks no service.
     change = decide(target, now, [])
     if not (is_other or old.suspend or new.suspend):
@@ -108,13 +112,8 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
         edit=Edit.CHANGED if is_other or treatment else Edit.UNCHANGED,
         notes=(*notes, *_renamed(was.manifest, now.manifest)),
         code_changed=code_changed,
+        is_new=False,
     )
-
-
-def _is_only_named(field: FieldChange, was: DesiredJob, now: DesiredJob) -> bool:
-    """Return True if a value differs in the job's name alone, as a folder does that is made for each job."""
-    old = field.before
-    return isinstance(old, str) and old.replace(was.job_name, now.job_name) == field.after
 
 
 def _earlier_run(now: DesiredJob, change: Change) -> str:

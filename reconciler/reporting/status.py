@@ -51,7 +51,7 @@ class CommitStatus:
         context: The context; GitHub ignores its case.
         description: A line of 1 to 140 characters. The status of a run ends with ` · run <hash>[_<attempt>]`,
             the status of several jobs with ` · update <number>`: a number that never falls.
-        target_url: An http or https address about the job; "" for none.
+        target_url: An http or https address about the job; "" for none. The reporter then links its run.
         over: The existing statuses that it may replace.
     """
 
@@ -111,8 +111,10 @@ def freshness(status: CommitStatus, existing: CommitStatus | None) -> Freshness:
     """
     if existing is None:
         return Freshness.KNOWN if status.over is Over.SOMETHING else Freshness.NEW
-    # Contexts are equal but for their case, and `over` isn't a part of the posted status.
-    if replace(status, context=existing.context, over=existing.over) == existing:
+    # Contexts are equal but for their case, and `over` isn't a part of the posted status. Each scheduled run
+    # has a page of its own: only a job's page is news.
+    url = status.target_url or existing.target_url
+    if replace(status, context=existing.context, over=existing.over, target_url=url) == existing:
         return Freshness.KNOWN
     if status.over is Over.NOTHING or (status.over is Over.NO_END and existing.state != "pending"):
         return Freshness.KNOWN

@@ -154,6 +154,20 @@ def test_lines_of_one_replica_have_no_column_for_it(one: Job) -> None:
     assert told(one.logs()) == ["INFO    it begins", "WARNING epoch 1"]
 
 
+def test_the_log_of_a_job_without_lines_says_its_state_and_why(one: Job) -> None:
+    name = next(iter(one.repository.states()))
+    assert one.logs().out == f"{name} is QUEUED: it has no log yet\n"
+    one.service.store.move(
+        one.record.id,
+        JobState.FAILED,
+        only_from=UNFINISHED,
+        at="2026-01-01T00:00:00Z",
+        error_code=3,
+        error_message="The index can't be reached.\nAsk again.",
+    )
+    assert one.logs().out == f"{name} is FAILED: The index can't be reached.\nAsk again.\n"
+
+
 def test_several_replicas_stand_beside_their_lines(several: Job) -> None:
     write = several.run()
     write("it begins", "", at=1)
@@ -278,3 +292,32 @@ def test_following_waits_for_a_trial_that_has_not_begun(tuned: Job) -> None:
         until(lambda: len(printed) == 1)
     (line,) = printed
     assert line.endswith("INFO    of the second\n")
+
+
+TRAINER_THAT_LOGS = """
+import logging
+import google.cloud.logging
+from google.cloud.logging_v2 import Resource
+
+client = google.cloud.logging.Client()
+client.setup_logging()
+logging.getLogger("trainer").warning("epoch %d", 1)
+mine = client.logger("mine")
+mine.log_struct({"loss": 0.5}, severity="NOTICE")
+mine.log_text("of another", resource=Resource("ml_job", {"job_id": "1", "task_name": "service"}))
+print("printed")
+"""
+
+
+def test_lines_that_a_trainer_writes_by_google_cloud_logging_are_in_its_log(repository: Repository) -> None:
+    """It asks Google's own address, with the credentials of the machine that it believes to be on."""
+    settings = repository.root / "reconciler.yaml"
+    settings.write_text(
+        settings.read_text().replace("requirements: []", "requirements: [google-cloud-logging]")
+    )
+    repository.write("trainer/task.py", TRAINER_THAT_LOGS)
+    repository.job("census")
+    applied = repository.run("apply", "--wait")
+    assert applied.code == 0, applied.err + repository.run("logs", "census").out
+    lines = [line.split("Z ", 1)[1] for line in repository.run("logs", "census").out.splitlines()]
+    assert {"WARNING epoch 1", 'NOTICE  {"loss": 0.5}', "DEFAULT of another", "INFO    printed"} <= {*lines}

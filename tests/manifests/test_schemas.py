@@ -995,6 +995,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "pointer": "",
                 "message": "holds no job",
                 "hint": "",
+                "level": "error",
             }
         ],
     },
@@ -1013,11 +1014,14 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "path": "jobs/a.yaml",
                 "line": 1,
                 "fields": [{"pointer": "/workerPoolSpecs/0", "before": None, "after": {}}],
+                "spec": None,
+                "files": [{"path": "trainer/task.py", "added": 1, "removed": None}],
             }
         ],
         "drift": [
             {"kind": "orphaned", "jobName": "old_0123456789abcdef", "baseName": "old", "detail": "gone"}
         ],
+        "problems": [],
     },
     "status": {
         "formatVersion": 1,

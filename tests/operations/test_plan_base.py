@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -17,7 +19,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from repository import MANIFEST, Repository
+from hypothesis import given
+from hypothesis import strategies as st
+from repository import MANIFEST, TRAINER, Repository
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import GitError
@@ -25,6 +29,8 @@ from reconciler.git import revision as revisions
 from reconciler.manifests import schemas
 from reconciler.model.plan import Action, Comparison, Edit, Plan
 from reconciler.operations.pull_request import proposal_of
+from reconciler.operations.staged_code import LineCounter
+from reconciler.packaging.source_tree import SourceFile, SourceTree
 
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
 
@@ -102,10 +108,10 @@ def test_what_is_new_changed_and_removed(repo: Repository) -> None:
     assert done.code == 2
     lines = [line.strip() for line in done.out.splitlines()]
     assert lines[0].endswith(f"against {base[:12]}")
-    assert "changed: 1 field changed" in lines
-    assert '/workerPoolSpecs/0/pythonPackageSpec/args/0: nothing → "--more"' in lines
+    assert "1 field changed" in lines
+    assert lines[lines.index("-     args: []") + 1 :][:2] == ["+     args:", "+     - --more"]
     assert "if the run of the earlier content is still live, it goes on beside this one" in lines
-    assert [line.split("_")[0] for line in lines if line[:1] in ("+", "-")] == [
+    assert [line.split("_")[0] for line in lines if re.match("[+-] (submit|cancel)", line)] == [
         "+ submit census",
         "+ submit fresh",
         "- cancel gone",
@@ -124,6 +130,152 @@ def test_json_is_a_plan_without_a_digest(repo: Repository) -> None:
         ("census", "none"),
         ("fresh", "submit"),
     ]
+
+
+def test_base_is_the_merge_base_when_the_other_branch_moved_on(repo: Repository) -> None:
+    repo.git("checkout", "-b", "feature")
+    repo.job("fresh")
+    commit(repo)
+    repo.git("checkout", "main")
+    repo.job("other")
+    repo.job(args=["--more"])
+    commit(repo)
+    repo.git("checkout", "feature")
+    assert edits(repo, "main") == {"census": UNCHANGED, "fresh": NEW}
+
+
+def test_base_without_a_common_commit_is_refused(repo: Repository) -> None:
+    repo.git("checkout", "--orphan", "unrelated")
+    repo.job("fresh")
+    commit(repo)
+    with pytest.raises(NotFoundError, match='"main" and HEAD have no common commit') as raised:
+        proposed(repo, "main")
+    assert "history shares" in raised.value.hint
+
+
+def test_changed_files_of_the_code_are_listed_with_their_lines(repo: Repository) -> None:
+    repo.write("trainer/old.py", "a\nb\n")
+    repo.write("trainer/same.py", "x\n")
+    repo.write("trainer/data.bin", "\0")
+    repo.job("other")
+    commit(repo)
+    task = repo.root / "trainer/task.py"
+    task.write_text("# new\n" + task.read_text().replace("done", "finished"))
+    (repo.root / "trainer/old.py").unlink()
+    repo.write("trainer/data.bin", "\0\0")
+    (repo.root / "trainer/same.py").chmod(0o755)
+    told = repo.run("plan", "--base", "HEAD", "--format", "json").json
+    jsonschema.validate(told, schemas.document("plan-output.schema.json"))
+    expected = [
+        {"path": "trainer/data.bin", "added": None, "removed": None},
+        {"path": "trainer/old.py", "added": 0, "removed": 2},
+        {"path": "trainer/same.py", "added": 0, "removed": 0},
+        {"path": "trainer/task.py", "added": 2, "removed": 1},
+    ]
+    assert [change["files"] for change in told["changes"]] == [expected, expected]
+    assert [change["spec"] for change in told["changes"]] == [None, None]
+    assert "trainer/task.py  +2 -1" in repo.run("plan", "--base", "HEAD").out
+
+
+def test_a_job_that_gets_a_package_lists_its_files_as_added(repo: Repository) -> None:
+    text = manifest("plain").replace("    package:\n      path: ../trainer\n", "")
+    container = "containerSpec: {imageUri: 'example.test/plain:1'}"
+    repo.write("jobs/plain.yaml", text[: text.index("pythonPackageSpec")] + container + "\n")
+    commit(repo)
+    repo.write("jobs/plain.yaml", manifest("plain"))
+    found = next(change for change in proposed(repo).changes if change.base_name == "plain")
+    (file,) = found.files
+    assert (file.path, file.added, file.removed) == ("trainer/task.py", TRAINER.count("\n"), 0)
+
+
+def test_hostile_files_take_bounded_time() -> None:
+    old, new = (b"".join(b"%d\n" % (n * factor % 97) for n in range(50_000)) for factor in (31, 53))
+    trees = [SourceTree((SourceFile("a.py", False, content),)) for content in (old, new)]
+    counter = LineCounter()
+    began = time.process_time()
+    (found,) = counter.changed_files("trainer", *trees)
+    assert time.process_time() - began < 20
+    assert found.added is not None
+
+
+@given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))
+def test_lines_are_counted_as_the_shortest_edit(old: list[str], new: list[str]) -> None:
+    trees = [
+        SourceTree((SourceFile("x", False, "".join(f"{line}\n" for line in lines).encode()),))
+        for lines in (old, new)
+    ]
+    found = LineCounter().changed_files("t", *trees)
+    common = [[0] * (len(new) + 1) for _ in range(len(old) + 1)]
+    for i, a in enumerate(old):
+        for j, b in enumerate(new):
+            longest = max(common[i][j + 1], common[i + 1][j])
+            common[i + 1][j + 1] = common[i][j] + 1 if a == b else longest
+    same = common[-1][-1]
+    assert [(file.added, file.removed) for file in found] == (
+        [] if old == new else [(len(new) - same, len(old) - same)]
+    )
+
+
+def test_a_new_job_has_its_effective_spec(google: Repository) -> None:
+    google.job("fresh")
+    told = google.run("plan", "--base", "HEAD", "--env", "production", "--format", "json").json
+    jsonschema.validate(told, schemas.document("plan-output.schema.json"))
+    specs = {change["baseName"]: change["spec"] for change in told["changes"]}
+    assert specs["census"] is None
+    assert specs["fresh"]["scheduling"] == {"timeout": "3600s"}
+    shown = google.run("plan", "--base", "HEAD", "--env", "production").out
+    assert "      + scheduling:\n      +   timeout: 3600s\n" in shown
+
+
+def test_a_plan_says_that_apply_would_refuse_it_by_a_limit(google: Repository) -> None:
+    reset(google, "acme-staging", "acme-staging\n    limits: {submissions: 1, acceleratorHours: 3}")
+    commit(google)
+    assert of_production(google).refusals == ()
+    for number in range(2):
+        google.job(f"fresh-{number}")
+    file = google.root / "jobs/fresh-0.yaml"
+    file.write_text(file.read_text().replace("{machineType: n1-standard-4}", GPU.replace("t: 2", "t: 4")))
+    done = google.run("plan", "--base", "HEAD", "--env", "production")
+    assert done.code == 0
+    lines = [line for line in done.out.splitlines() if line.startswith("Apply would refuse")]
+    assert [line.split("; ")[0] for line in lines] == [
+        "Apply would refuse this plan: the plan holds 2 submissions, and one apply may do 1",
+        "Apply would refuse this plan: the plan holds 4 acceleratorHours, and one apply may do 3",
+    ]
+
+
+def test_markdown_in_actions_links_files_at_the_commit_and_the_run(repo: Repository) -> None:
+    base = repo.git("rev-parse", "HEAD")
+    repo.job("gone")
+    head = commit(repo)
+    (repo.root / "jobs/gone.yaml").unlink()
+    repo.job("fresh")
+    actions = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "acme/models"}
+    plan = ("plan", "--base", "HEAD", "--format", "markdown")
+    shown = repo.run(*plan, **actions, GITHUB_RUN_ID="42").out
+    assert re.findall('<a href="(.*?)">', shown) == [
+        f"https://github.com/acme/models/blob/{head}/jobs/gone.yaml",
+        f"https://github.com/acme/models/blob/{head}/jobs/fresh.yaml#L3",
+        "https://github.com/acme/models/actions/runs/42",
+    ]
+    assert base != head
+    assert "href" not in repo.run(*plan, **{**actions, "GITHUB_REPOSITORY": '"><script>'}).out
+
+
+def test_json_has_the_problems_of_invalid_manifests(repo: Repository) -> None:
+    file = repo.root / "jobs/census.yaml"
+    file.write_text(file.read_text().replace("replicaCount: 1", "replicaCount: many"))
+    for plan in (("plan",), ("plan", "--base", "HEAD")):
+        done = repo.run(*plan, "--format", "json")
+        jsonschema.validate(done.json, schemas.document("plan-output.schema.json"))
+        assert done.code == 3
+        assert [(p["path"], p["line"]) for p in done.json["problems"]] == [("jobs/census.yaml", 13)]
+        assert done.json["target"]["engine"] == "local"
+        assert "jobs/census.yaml:13:21:" in done.err
+    repo.write("reconciler.yaml", "source: [")
+    done = repo.run("plan", "--format", "json")
+    assert (done.code, done.json["problems"][0]["path"]) == (3, "reconciler.yaml")
+    assert repo.run("plan").out == ""
 
 
 def test_markdown_goes_to_stdout_and_into_a_folder(repo: Repository, tmp_path: Path) -> None:
@@ -731,9 +883,13 @@ class Forge:
         return self.put("tree", b"".join(f"{mode} {name}\0".encode() + id for mode, name, id in entries))
 
     def commit(self, *entries: tuple[str, str, bytes]) -> str:
+        """A commit of these entries, from which HEAD descends."""
         who = "a <a@example.test> 0 +0000"
-        text = f"tree {self.tree(*entries).hex()}\nauthor {who}\ncommitter {who}\n\nx\n"
-        return self.put("commit", text.encode()).hex()
+        tree, rest = self.tree(*entries).hex(), f"author {who}\ncommitter {who}\n\nx\n"
+        forged = self.put("commit", f"tree {tree}\n{rest}".encode()).hex()
+        head = self.put("commit", f"tree {tree}\nparent {forged}\n{rest}".encode()).hex()
+        (self.repo.root / ".git/refs/heads/main").write_text(f"{head}\n")
+        return forged
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -167,6 +168,84 @@ def test_plan_shows_every_change_with_warm_caches(place: Place, change: str) -> 
     after = place.plan()
     assert after == place.plan() == place.plan_without_caches()
     assert (after == before) == (change in NO_NEWS)
+
+
+PACKAGE_MANIFEST = """
+    apiVersion: aiplatform.googleapis.com/v1
+    kind: CustomJob
+    metadata: {name: packed}
+    package: {path: ../trainer}
+    spec:
+      workerPoolSpecs:
+        - machineSpec: {machineType: n1-standard-4}
+          replicaCount: 1
+          pythonPackageSpec:
+            executorImageUri: "example.test/plain:1"
+            pythonModule: task
+            args: [%s]
+"""
+
+
+def test_plan_lists_the_changed_files_of_code_if_git_has_the_commit_of_the_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.test")
+        subprocess.run(["git", *who, *arguments], cwd=place.root, check=True, capture_output=True)
+
+    task = place.root / "trainer" / "task.py"
+    task.parent.mkdir()
+    task.write_text("a\nb\n")
+    (place.root / "jobs" / "packed.yaml").write_text(textwrap.dedent(PACKAGE_MANIFEST % ""))
+    (place.root / ".gitignore").write_text(".reconciler/\n")
+    git("init")
+    git("add", "--all")
+    git("commit", "-m", "first")
+    assert place.run("apply")[0] == 0
+    task.write_text("a\nc\nd\n")
+    (place.root / "jobs" / "packed.yaml").write_text(textwrap.dedent(PACKAGE_MANIFEST % "--more"))
+    (place.root / "trainer" / "new.py").write_text("x\n")
+    _, out, _ = place.run("plan", "--format", "json")
+    (change,) = [change for change in json.loads(out)["changes"] if change["action"] == "submit"]
+    assert change["reason"] == "1 field changed and the code changed"
+    assert change["files"] == [
+        {"path": "trainer/new.py", "added": 1, "removed": 0},
+        {"path": "trainer/task.py", "added": 2, "removed": 1},
+    ]
+    lines = place.run("plan")[1].splitlines()
+    assert "      trainer/task.py  +2 -1" in lines
+    assert "      +     - --more" in lines
+    assert not [line for line in lines if "/package" in line]
+    shutil.rmtree(place.root / ".git")
+    _, out, _ = place.run("plan")
+    assert "the code changed" in out
+    assert "task.py" not in out
+
+
+def test_drift_counts_as_a_pending_change_only_on_request(place: Place) -> None:
+    (place.root / "jobs" / "census.yaml").unlink()
+    code, out, _ = place.plan()
+    assert (code, "orphaned" in out) == (ExitCode.DONE, True)
+    assert place.plan("--drift")[0] == ExitCode.CHANGES_PENDING
+    assert place.run("plan", "--drift")[0] == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("environ", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_plan_has_colours_off_a_terminal_only_if_forced(
+    environ: dict[str, str], coloured: bool, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    place.job("new")
+    assert ("\x1b[32m+ submit" in place.plan()[1]) == coloured
+    assert "\x1b" not in place.plan("--format", "markdown")[1]
 
 
 def test_plan_reports_a_mistake_without_asking_the_service(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -17,6 +17,7 @@ from msgspec import structs
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
+from reconciler.model.diff import diff
 from reconciler.model.plan import (
     Action,
     Change,
@@ -25,15 +26,31 @@ from reconciler.model.plan import (
     DriftKind,
     Edit,
     FieldChange,
+    FileChange,
     Plan,
     Target,
 )
-from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, plan_markdown, text
+from reconciler.output.markdown import (
+    COMMENT_LIMIT,
+    SUMMARY_LIMIT,
+    Links,
+    code,
+    cut,
+    fence,
+    plan_markdown,
+    text,
+)
 from reconciler.output.text import plan_text
-from tests.planning import GOOGLE
+from tests.planning import GOOGLE, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
-FIELDS = (FieldChange("/jobSpec/replicaCount", 1, 2), FieldChange("/jobSpec/machine", None, "n1"))
+BEFORE = {"replicaCount": "1"}
+AFTER = {"replicaCount": "2", "machine": "n1"}
+
+
+def specs(before: dict[str, Any] = BEFORE, after: dict[str, Any] = AFTER) -> dict[str, Any]:
+    """The parts of a change between two specs."""
+    return {"fields": diff(before, after), "desired": structs.replace(wanted(), packed=after)}
 
 
 def changed(name: str = "census", edit: Edit = Edit.CHANGED, **more: Any) -> Change:
@@ -179,10 +196,17 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
         changes, problems, notes = [], [], []
         fields_of_settings: list[FieldChange] = []
         for edit, action, (a, b, c, d, e, f, g, h, i) in zip(edits, actions, texts, strict=False):
-            fields = (FieldChange(f"/{of(a)}", of(b), None), FieldChange(of(c), None, [of(d)]))
-            change = Change(action, of(a), of(b), of(c), of(d), of(e), 1, fields=fields, edit=edit)
-            notes_of_job = (of(f), of(g))
-            changes.append(structs.replace(change, notes=notes_of_job, code_changed=True, hours=(0, 1.5)))
+            old, new = {f"a{of(a)}": f"1{of(b)}", "c": of(c)}, {f"a{of(a)}": f"2{of(b)}", "d": [of(d)]}
+            change = Change(action, of(a), of(b), of(c), of(d), of(e), 1, **specs(old, new), edit=edit)
+            files = (FileChange(of(h), 1, 2), FileChange(of(i), None, None))
+            number = len(changes)
+            more = {
+                "notes": (f"{number}{of(f)}", f"{number}{of(g)}"),
+                "code_changed": True,
+                "hours": (0, 1.5),
+                "files": files,
+            }
+            changes.append(structs.replace(change, **more))
             problems.append(Problem(of(a), 1, 1, f"/{of(b)}", of(h), of(i)))
             fields_of_settings += (
                 FieldChange(f"/defaults/{of(a)}", of(b), None),
@@ -191,7 +215,12 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
             notes.append(of(e))
         target = Target(of(environment), "google", of(environment), of(environment))
         comparison = Comparison(
-            BASE, tuple(problems), 1, settings=tuple(fields_of_settings), notes=tuple(notes)
+            BASE,
+            tuple(problems),
+            1,
+            settings=tuple(fields_of_settings),
+            notes=tuple(notes),
+            warnings=tuple(replace(problem, level="warning") for problem in problems),
         )
         return Plan(target, tuple(changes), (), None, comparison=comparison)
 
@@ -199,7 +228,14 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
 
 
 def plain(untrusted: str) -> str:
-    return "x" if untrusted else ""
+    return "x" if one_line(untrusted).strip() else ""
+
+
+def test_warnings_are_listed_with_their_number_and_place() -> None:
+    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "did you mean n1-y?", "warning")
+    shown = in_full(proposal(warnings=(warning,)))
+    assert "**1 warning in 1 file:**" in shown
+    assert "jobs/a.yaml:3:5 warning: n1-x is not known (/spec)did you mean n1-y?" in Page(shown).shown
 
 
 @pytest.mark.fault(45)
@@ -219,7 +255,7 @@ def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]]
 def test_nothing_in_the_plan_that_asked_the_service_is_live(a: str, b: str, c: str, d: str) -> None:
     def made(of: Callable[[str], str]) -> str:
         change = Change(Action.SUBMIT, of(a), "census", of(b), "CustomJob", of(c), 1)
-        change = structs.replace(change, fields=(FieldChange(of(d), of(a), of(b)),))
+        change = structs.replace(change, **specs({"a": f"1{of(a)}"}, {"a": f"2{of(b)}", "d": of(d)}))
         drift = Drift(DriftKind.ORPHANED, of(c), "census", of(d))
         return plan_markdown(Plan(Target("prod", "google", of(a), of(b)), (change,), (drift,), None))
 
@@ -278,7 +314,7 @@ def test_what_matters_is_said_first() -> None:
         proposal(
             changed("unchanged", Edit.UNCHANGED, hours_before=2, hours_after=2),
             changed("new", Edit.NEW, hours_after=96.5),
-            changed("changed", fields=FIELDS, code_changed=True, hours_before=12, hours_after=1024),
+            changed("changed", **specs(), code_changed=True, hours_before=12, hours_after=1024),
             changed(
                 "removed", Edit.REMOVED, action=Action.NONE, hours_before=8, notes=("a live run goes on",)
             ),
@@ -302,28 +338,78 @@ def test_what_matters_is_said_first() -> None:
     assert "| **blocked** | <code>blocked</code> | too large |" in shown
 
 
-def test_details_say_what_differs() -> None:
-    shown = in_full(
-        proposal(
-            changed("census", fields=FIELDS, code_changed=True, notes=("if it is still live, it goes on",))
-        )
+def test_details_show_the_diff_of_the_spec_and_the_files_of_a_changed_job() -> None:
+    files = tuple(
+        FileChange(f"trainer/{name}", *counts)
+        for name, *counts in (("task.py", 12, 3), ("x.bin", None, None), ("run.sh", 0, 0))
     )
-    assert "<details open><summary>changed <code>census</code>: 2 fields and the code</summary>" in shown
+    note = "if it is still live, it goes on"
+    shown = in_full(proposal(changed("census", **specs(), code_changed=True, notes=(note,), files=files)))
+    assert "<details open><summary><code>census</code> · CustomJob · run <code>census_0123" in shown
     assert (
         """
-- the code changed
 - if it is still live, it goes on
 
 ```diff
-- /jobSpec/replicaCount: 1
-+ /jobSpec/replicaCount: 2
-+ /jobSpec/machine: "n1"
+- replicaCount: 1
++ replicaCount: 2
++ machine: n1
 ```
+
+- <code>trainer/task.py</code> +12 -3
+- <code>trainer/x.bin</code> binary
+- <code>trainer/run.sh</code> mode
+
+</details>
 """
         in shown
     )
-    assert "<details>" in in_full(proposal(*(changed(str(n), fields=FIELDS) for n in range(4))))
-    assert "details" not in in_full(proposal(changed("new", Edit.NEW))), "the row says it all"
+    assert shown.count("if it is still live") == 1
+    assert "<details>" in in_full(proposal(*(changed(str(n), **specs()) for n in range(4))))
+
+
+def test_details_fold_the_whole_spec_of_a_new_job() -> None:
+    shown = in_full(proposal(changed("new", Edit.NEW, **specs(AFTER, AFTER))))
+    assert "<details><summary><code>new</code>" in shown
+    assert "```yaml\nreplicaCount: 2\nmachine: n1\n```" in shown
+
+
+def test_table_has_no_empty_column_and_says_nothing_twice() -> None:
+    new = changed("new", Edit.NEW, **specs(AFTER, AFTER))
+    removed = changed("gone", Edit.REMOVED, action=Action.CANCEL, reason="removed (onDelete: cancel)")
+    assert "| | job | file |\n|---|---|---|\n| new | <code>new</code> | <code>" in in_full(proposal(new))
+    shown = Page(in_full(proposal(new, structs.replace(removed, notes=("its run is cancelled",))))).shown
+    assert "onDelete: cancel; its run is cancelled" in shown.replace("\u200b", "")
+    assert "accelerator-hours" not in shown
+    notes = ("a note of all", "another note")
+    both = [changed(name, **specs(), notes=notes[: 1 + (name == "a")]) for name in "ab"]
+    shown = in_full(proposal(*both))
+    assert shown.count("a note of all") == shown.count("another note") == 1
+    assert "For each changed job: a note of all." in Page(shown).shown
+    assert plan_text(proposal(*both)).count("a note of all") == 1
+
+
+def test_rows_link_their_file_at_the_commit_and_the_plan_its_run() -> None:
+    links = Links("https://github.com/acme/models/blob", "b" * 40, "ml/", "https://github.com/acme/models/r")
+    odd = structs.replace(changed("odd"), path='jobs/"a) b#1.yaml')
+    shown = plan_markdown(proposal(odd, changed("gone", Edit.REMOVED, line=0)), None, links)
+    hrefs = re.findall(r'<a href="(.*?)">', shown)
+    assert hrefs == [
+        f"https://github.com/acme/models/blob/{BASE}/ml/jobs/gone.yaml",
+        f"https://github.com/acme/models/blob/{'b' * 40}/ml/jobs/%22a%29%20b%231.yaml#L3",
+        links.run,
+    ]
+    asked = Plan(GOOGLE, (structs.replace(changed(), edit=None),), (), None)
+    assert "/ml/jobs/census.yaml#L3" in plan_markdown(asked, None, links)
+    assert "Workflow run" in plan_markdown(asked, None, links)
+
+
+def test_limits_that_apply_would_refuse_are_said_at_the_top() -> None:
+    refused = structs.replace(proposal(changed()), refusals=("the plan holds 12 submissions",))
+    assert in_full(refused).split("\n\n")[1] == (
+        "**Apply would refuse this plan:** the plan holds 12 submissions."
+    )
+    assert "Apply would refuse this plan: the plan holds 12 submissions." in plan_text(refused)
 
 
 def test_settings_are_told_before_all_else() -> None:
@@ -357,7 +443,7 @@ def test_settings_are_told_before_all_else() -> None:
         '| /environments/prod/project | "acme-ml" | "acme-other" | where jobs run |',
         '| /environments/prod/location | "us-east1" | "us-central1" | where jobs run |',
         '| /limits/submissions | nothing | "no limit" | what one apply may cost |',
-        '| /images/x/python | "3.11" | "3.12" |  |',
+        '| /images/x/python | "3.11" | "3.12" | |',
     ]
 
 
@@ -405,16 +491,17 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
 
 
 def many(count: int = 2000, fields: int = 2) -> Plan:
-    differing = tuple(FieldChange(f"/jobSpec/pools/{n}/count", n, n + 1) for n in range(fields))
-    changes = [changed(f"job-{n:04}", fields=differing, hours_before=1, hours_after=2) for n in range(count)]
+    before, after = ({f"pool{n}": n + more for n in range(fields)} for more in (0, 1))
+    parts = specs(before, after)
+    changes = [changed(f"job-{n:04}", **parts, hours_before=1, hours_after=2) for n in range(count)]
     news = [changed(f"new-{n:04}", Edit.NEW, hours_after=2) for n in range(10)]
-    blocked = [changed(f"stop-{n}", fields=differing, action=Action.BLOCKED) for n in range(3)]
+    blocked = [changed(f"stop-{n}", **parts, action=Action.BLOCKED) for n in range(3)]
     return proposal(*news, *changes, *blocked, problems=(Problem("jobs/x.yaml", 1, 1, "", "no"),) * 40)
 
 
 @pytest.mark.parametrize(("limit", "least"), [(COMMENT_LIMIT, 100), (SUMMARY_LIMIT, 2000)])
 def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None:
-    shown = in_full(many(fields=5), limit)
+    shown = in_full(many(fields=20), limit)
     assert limit * 0.9 < len(shown.encode()) < limit
     assert "**40 problems in 1 file:**" in shown
     assert "10 new, 2,003 changed (**3 blocked**). At most 2,000 → 4,020 accelerator-hours" in shown
@@ -440,9 +527,8 @@ def test_what_fits_is_shown_whole_whatever_the_limit() -> None:
 
 
 def test_one_giant_does_not_take_the_place_of_the_others() -> None:
-    giant = changed(
-        "giant", fields=tuple(FieldChange(f"/{'k' * 300}/{n}", "a" * 400, "b" * 400) for n in range(60))
-    )
+    before, after = ({f"{'k' * 300}{n}": letter * 400 for n in range(60)} for letter in "ab")
+    giant = changed("giant", **specs(before, after))
     rest = many(300)
     shown = in_full(structs.replace(rest, changes=(giant, *rest.changes)), 20_000)
     assert "| <code>giant</code> |" in shown
@@ -468,11 +554,11 @@ def test_no_limit_is_passed_and_nothing_is_cut_in_two(
 
 
 OURS = {"h3", "p", "strong", "em", "code", "ul", "li", "br", "details", "summary", "pre", "sub"}
-OURS |= {"table", "thead", "tbody", "tr", "th", "td"}
+OURS |= {"a", "table", "thead", "tbody", "tr", "th", "td"}
 
 
 def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
-    proposed = [structs.replace(change, edit=None) for change in many(fields=10).changes]
+    proposed = [structs.replace(change, edit=None) for change in many(fields=30).changes]
     drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest wants it") for n in range(50))
     shown = plan_markdown(Plan(Target("local", "local", "local", "local"), tuple(proposed), drift, None))
     assert len(shown.encode()) < SUMMARY_LIMIT

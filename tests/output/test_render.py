@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace as replaced
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,9 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
+from reconciler.model.diff import diff
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, Plan, Stuck, Target
+from reconciler.output.json import validation_json
 from reconciler.output.markdown import plan_markdown
+from reconciler.output.review import earlier_spec
 from reconciler.output.text import (
     outcomes_text,
     plan_text,
@@ -22,6 +27,7 @@ from reconciler.output.text import (
     validation_text,
 )
 from reconciler.planning.outcome import JobStatus, Outcome, Status
+from tests.planning import wanted
 
 LOCAL = Target("local", "local", "local", "local")
 CHANGE = Change(Action.SUBMIT, "new", "census", "census_0123456789abcdef", "CustomJob", "jobs/census.yaml", 3)
@@ -31,19 +37,53 @@ def plan(*changes: Change, drift: tuple[Drift, ...] = ()) -> Plan:
     return Plan(LOCAL, changes, drift, "sha256:" + "0" * 64)
 
 
+def specs(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a change between two specs."""
+    return {"fields": diff(before, after), "desired": replace(wanted(), packed=after)}
+
+
 def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
-    field = FieldChange("/workerPoolSpecs/0/replicaCount", "1", "2")
-    text = plan_text(plan(replace(CHANGE, fields=(field,)), replace(CHANGE, action=Action.NONE)))
+    change = replace(CHANGE, reason="1 field changed", **specs({"replicaCount": "1"}, {"replicaCount": "2"}))
+    change = replace(change, files=(FileChange("trainer/task.py", 12, 3),), notes=("a note",))
+    text = plan_text(plan(change, replace(CHANGE, action=Action.NONE)))
     assert text.splitlines() == [
         "Plan for local (embedded service)",
         "",
         "  + submit census_0123456789abcdef  CustomJob  jobs/census.yaml:3",
-        "      new",
-        '      /workerPoolSpecs/0/replicaCount: "1" → "2"',
+        "      1 field changed",
+        "      - replicaCount: 1",
+        "      + replicaCount: 2",
+        "      trainer/task.py  +12 -3",
+        "      a note",
         "",
         "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 findings.",
         "Digest: sha256:" + "0" * 64,
     ]
+
+
+def test_a_new_job_shows_its_whole_spec_and_others_none() -> None:
+    spec = {"args": ["--x", "1"]}
+    new = replace(CHANGE, **specs(spec, spec), is_new=True)
+    text = plan_text(plan(new, replace(new, is_new=False, reason="refused")))
+    assert text.splitlines()[3:7] == ["      new", "      + args:", "      + - --x", "      + - '1'"]
+    assert text.count("--x") == 1
+
+
+def test_colours_are_added_only_on_request_and_change_no_text() -> None:
+    change = replace(CHANGE, **specs({"a": "\x1b[31mold"}, {"a": "new"}))
+    shown = plan(change, drift=(Drift(DriftKind.ORPHANED, "old", "old", "running"),))
+    plain, coloured = plan_text(shown), plan_text(shown, colour=True)
+    assert "\x1b" not in plain
+    assert '\x1b[31m- a: "\\e[31mold"\x1b[0m' in coloured.replace("      ", "")
+    assert "\x1b[32m+ submit\x1b[0m" in coloured
+    assert re.sub("\x1b\\[[0-9;]+m", "", coloured) == plain
+
+
+def test_beyond_a_hundred_jobs_the_terminal_leaves_details_out() -> None:
+    many = [replace(CHANGE, **specs({"a": 1}, {"a": 2})) for _ in range(103)]
+    text = plan_text(plan(*many))
+    assert text.count("+ a: 2") == 100
+    assert "The last 3 jobs without details" in text
 
 
 def test_a_plan_with_nothing_to_do_says_so() -> None:
@@ -111,6 +151,30 @@ def test_annotations_stay_within_what_github_keeps() -> None:
     assert "21 more problems" in lines[-1]
 
 
+DOUBT = Problem("jobs/a.yaml", 3, 5, "", "n1-x is not a known machine type", "did you mean n1-y?", "warning")
+
+
+def test_warnings_are_told_from_problems_in_each_format() -> None:
+    problem = Problem("jobs/b.yaml", 1, 1, "", "wrong")
+    assert problems_text([DOUBT]).startswith("jobs/a.yaml:3:5: warning: n1-x is not")
+    assert validation_text(7, [DOUBT]).splitlines()[-1] == "7 files valid; 1 warning in 1 file."
+    assert validation_text(7, [DOUBT, problem]).splitlines()[-1] == "1 problem and 1 warning in 2 files of 7."
+    assert [line.partition(" ")[0] for line in validation_github(1, [DOUBT, problem]).splitlines()] == [
+        "::error",
+        "::warning",
+    ]
+    found = validation_json(7, [DOUBT])
+    assert (found["valid"], found["problems"][0]["level"]) == (True, "warning")
+    assert not validation_json(7, [DOUBT, problem])["valid"]
+
+
+def test_annotations_have_a_limit_for_each_level() -> None:
+    problems = [Problem("jobs/a.yaml", n, 1, "", "wrong") for n in range(1, 31)]
+    lines = validation_github(1, [*problems, *[replaced(DOUBT, line=n) for n in range(1, 31)]]).splitlines()
+    assert [line[:6] for line in lines] == ["::erro"] * 10 + ["::warn"] * 10
+    assert lines[-1].endswith("::21 more warnings; run `reconciler validate`")
+
+
 def test_outcomes_count_the_jobs_that_did_not_succeed() -> None:
     stopped = replace(CHANGE, action=Action.CANCEL)
     outcomes = [
@@ -128,7 +192,8 @@ nasty = st.text(st.characters() | st.sampled_from("`|<>@#:*_[]\n\r\x1b\u202e%"),
 
 @given(nasty, nasty, nasty)
 def test_untrusted_text_is_inert_in_every_form(path: str, said: str, value: str) -> None:
-    change = replace(CHANGE, path=path, reason=said, fields=(FieldChange("/x", value, said),))
+    parts = specs({"x": f"1{value}", "y": value}, {"x": f"2{said}", path: [said]})
+    change = replace(CHANGE, path=path, reason=said, files=(FileChange(path, 1, 2),), **parts)
     drift = Drift(DriftKind.ORPHANED, said, said, value)
     whole = plan(change, drift=(drift,))
     status = JobStatus(said, said, "CustomJob", State.FAILED, "bound", service_state=value, error=value)
@@ -161,7 +226,7 @@ def _assert_inert_markdown(text: str) -> None:
         if ticks:
             fence = ticks[0]
             continue
-        bare = re.sub(r"&#\d+;|</?code>|`census_0123456789abcdef`", "", line)
+        bare = re.sub(r"&#\d+;|</?(code|details|summary)( open)?>|^- ", "", line)
         bare = re.sub(r"^(### |\| )|\|", "", bare)
         assert not set(bare) & set("`<>@#*[]"), line
     assert not fence
@@ -169,15 +234,29 @@ def _assert_inert_markdown(text: str) -> None:
 
 def test_long_values_are_shown_from_where_they_differ() -> None:
     before, after = "x" * 300 + "before", "x" * 300 + "after"
-    text = plan_text(plan(replace(CHANGE, fields=(FieldChange("/x", before, after),))))
-    assert 'before"' in text
-    assert 'after"' in text
+    text = plan_text(plan(replace(CHANGE, **specs({"x": before}, {"x": after}))))
+    assert "- …before" in text
+    assert "+ …after" in text
 
 
-def test_fields_that_are_not_shown_are_counted_in_every_form() -> None:
-    fields = tuple(FieldChange(f"/x/{n}", n, n + 1) for n in range(60))
-    for text in (
-        plan_text(plan(replace(CHANGE, fields=fields))),
-        plan_markdown(plan(replace(CHANGE, fields=fields))),
-    ):
-        assert "and 10 more fields" in text
+def test_lines_that_are_not_shown_are_counted_in_every_form() -> None:
+    before, after = ({str(n): n + more for n in range(200)} for more in (0, 1))
+    change = replace(CHANGE, **specs(before, after))
+    change = replace(change, files=tuple(FileChange(f"f{n}.py", 1, 2) for n in range(30)))
+    for text in (plan_text(plan(change)), plan_markdown(plan(change))):
+        assert "and 100 more lines" in text
+        assert "and 10 more files" in text.replace("&#160;", " ")
+
+
+leaves = st.booleans() | st.integers(0, 3) | st.sampled_from(["", "a", "~1", "a/b"])
+specs_of_any_form = st.dictionaries(
+    st.sampled_from(["a", "b", "a/b", "~0", "0"]),
+    st.recursive(
+        leaves, lambda below: st.lists(below, max_size=4) | st.dictionaries(st.sampled_from("ab"), below)
+    ),
+)
+
+
+@given(specs_of_any_form, specs_of_any_form)
+def test_changed_fields_set_back_give_the_earlier_spec(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert earlier_spec(new, diff(old, new)) == old

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from reconciler.model.job import State
-from reconciler.model.plan import DriftKind
+from reconciler.model.plan import DesiredJob, DriftKind
 from tests.planning import bound_to, only, plan, run_of, wanted
 
 JOB = wanted()
@@ -11,6 +13,34 @@ JOB = wanted()
 
 def test_without_a_claim_nothing_is_said_of_rerun_where_something_else_changed() -> None:
     assert only(plan([JOB], [run_of(wanted(content="b"), State.SUCCEEDED)])).reason == "1 field changed"
+
+
+def _at(job: DesiredJob, folder: str, *args: str) -> DesiredJob:
+    spec = {"args": list(args), "baseOutputDirectory": {"outputUriPrefix": f"gs://acme/{folder}"}}
+    return replace(job, packed=spec)
+
+
+def test_output_directories_that_carry_the_jobs_name_are_no_change() -> None:
+    before = wanted(content="b")
+    old, new = _at(before, before.job_name, "b"), _at(JOB, JOB.job_name, "a")
+    runs = [run_of(old, State.FAILED), run_of(old, State.SUCCEEDED, 2, number=2)]
+    claims = [bound_to(old, run, attempt) for attempt, run in enumerate(runs, 1)]
+    for number in (1, 2):
+        change = only(plan([new], runs[:number], claims[:number]))
+        assert [field.pointer for field in change.fields] == ["/args/0"]
+        assert not change.is_new
+        assert change.spec is None
+    elsewhere = only(plan([_at(JOB, "chosen", "a")], runs[:1], claims[:1]))
+    assert [field.pointer for field in elsewhere.fields] == [
+        "/args/0",
+        "/baseOutputDirectory/outputUriPrefix",
+    ]
+
+
+def test_a_job_without_an_earlier_run_is_new_and_has_its_spec() -> None:
+    assert only(plan([JOB])).spec == JOB.spec
+    run = run_of(JOB, State.RUNNING)
+    assert only(plan([JOB], [run], [bound_to(JOB, run)])).spec is None
 
 
 def test_a_job_that_is_gone_is_not_modified() -> None:

@@ -31,7 +31,7 @@ from reconciler.base.http import DirectTransport, HttpRequest
 from reconciler.base.http.recipients import GITHUB, OwnerHosts
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.reporting.github.settings import GitHubSettings, github_settings
+from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
 
@@ -352,6 +352,55 @@ def test_statuses_are_posted_and_others_can_read_them(
     assert kept["reconciler/prod/census"]["target_url"] == "https://console.cloud.google.com/x"
     assert kept["reconciler/prod/census"]["description"] == f"succeeded · run {HASH}"
     assert kept["reconciler/prod/new"]["target_url"] is None
+
+
+def test_statuses_without_a_page_link_the_run_that_posts_them_first(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    console, runs = "https://console.cloud.google.com/x", "https://github.com/acme/models/actions/runs"
+    statuses = [
+        status(State.SUCCEEDED, url=console),
+        plain_status("success", "reconciler", "1 job succeeded"),
+    ]
+    reporter(run_url=f"{runs}/1").report(SHA, statuses)
+    kept = {given["context"]: given["target_url"] for given in github.statuses[SHA]}
+    assert kept == {"reconciler": f"{runs}/1", "reconciler/prod/census": console}
+    # A scheduled run without news posts nothing, although its own page is another.
+    assert reporter(run_url=f"{runs}/2").report(SHA, statuses) == []
+    later = plain_status("failure", "reconciler", "1 job failed")
+    assert reporter(run_url=f"{runs}/3").report(SHA, [later]) == [Posted(later)]
+    assert github.statuses[SHA][0]["target_url"] == f"{runs}/3"
+
+
+RUN_OF_ACTIONS = {
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "acme/models",
+    "GITHUB_RUN_ID": "42",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "url"),
+    [
+        ({}, "https://github.com/acme/models/actions/runs/42"),
+        (
+            {"GITHUB_SERVER_URL": "https://ghe.example.com/"},
+            "https://ghe.example.com/acme/models/actions/runs/42",
+        ),
+        ({"GITHUB_SERVER_URL": ""}, ""),
+        ({"GITHUB_SERVER_URL": "javascript:alert(1)"}, ""),
+        ({"GITHUB_REPOSITORY": 'acme/"><b>'}, ""),
+        ({"GITHUB_RUN_ID": ""}, ""),
+        ({"GITHUB_RUN_ID": "1/2"}, ""),
+    ],
+)
+def test_the_page_of_the_run_is_that_of_actions(changed: dict[str, str], url: str, tmp_path: Path) -> None:
+    environ = {**RUN_OF_ACTIONS, "GITHUB_ACTIONS": "true", **changed}
+    assert run_url(environ) == url
+    if environ["GITHUB_REPOSITORY"] == "acme/models":
+        settings = github_settings(None, environ, tmp_path)
+        assert settings
+        assert settings.run_url == url
 
 
 def test_what_is_there_already_isnt_posted_again(

@@ -18,6 +18,7 @@ from reconciler.manifests.token_hosts import token_hosts
 DEFAULT_API_URL = "https://api.github.com"
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
+_SERVER = re.compile(r"https?://[A-Za-z0-9.:/_-]+")
 _EACH = {"jobs": True, "summary": False}
 
 
@@ -31,6 +32,7 @@ class GitHubSettings:
         token: The token, "" for none; left out of the text form.
         each: True for a status per job, False for the overall status only, None to decide by their number.
         recipients: The hosts that may get the token.
+        run_url: The page of this run of GitHub Actions, to which statuses without a page link; "" for none.
     """
 
     repository: str
@@ -38,6 +40,7 @@ class GitHubSettings:
     token: str = field(repr=False)
     each: bool | None = None
     recipients: OwnerHosts = GITHUB
+    run_url: str = ""
 
     def transport(self) -> DirectTransport:
         """Return a transport that sends the token to its recipients only."""
@@ -55,8 +58,8 @@ def github_settings(
 
     Args:
         config: `github` of the file; None if the file doesn't contain it.
-        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, and those
-            that allow further hosts.
+        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, those of
+            `run_url`, and those that allow further hosts.
 
     Raises:
         InvalidError: The repository is missing, or the token may not be sent to the address.
@@ -67,17 +70,30 @@ def github_settings(
     written = config or {}
     repository = _repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
     token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
-    each = _EACH.get(written.get("statuses") or "")
+    each, run = _EACH.get(written.get("statuses") or ""), run_url(environ)
     if given := environ.get("GITHUB_API_URL"):
         url = _api_url(given, "GITHUB_API_URL")
         to = destination_of(url)
-        return GitHubSettings(repository, url, token, each, GITHUB.also({(to.host, to.port)}))
+        return GitHubSettings(repository, url, token, each, GITHUB.also({(to.host, to.port)}), run)
     url = _api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
     if not token:
-        return GitHubSettings(repository, url, token, each)
+        return GitHubSettings(repository, url, token, each, run_url=run)
     hosts = token_hosts(root, environ)
     hosts.check(hosts.github, root, url, ("github", "apiUrl"))
-    return GitHubSettings(repository, url, token, each, hosts.github)
+    return GitHubSettings(repository, url, token, each, hosts.github, run)
+
+
+def repository_url(environ: Mapping[str, str]) -> str:
+    """Return the page of the repository that GitHub Actions runs for; "" outside of Actions."""
+    server, repository = environ.get("GITHUB_SERVER_URL", ""), environ.get("GITHUB_REPOSITORY", "")
+    is_usable = _SERVER.fullmatch(server) and _REPOSITORY.fullmatch(repository)
+    return f"{server.rstrip('/')}/{repository}" if is_usable else ""
+
+
+def run_url(environ: Mapping[str, str]) -> str:
+    """Return the page of this run of GitHub Actions; "" outside of Actions."""
+    repository, run = repository_url(environ), environ.get("GITHUB_RUN_ID", "")
+    return f"{repository}/actions/runs/{run}" if repository and run.isascii() and run.isdigit() else ""
 
 
 def _repository(name: str) -> str:

@@ -71,6 +71,7 @@ class GitHubReporter:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._has_token = bool(settings.token)
+        self._run_url = settings.run_url
         self._sleep = sleep
         self._api = GitHubApi(transport, settings, sleep=sleep, chance=chance)
         self._writes = 0
@@ -114,7 +115,7 @@ class GitHubReporter:
     def _post(self, sha: str, status: CommitStatus) -> RefusedError | None:
         self._writes += 1
         try:
-            self._api.write("POST", f"statuses/{sha}", _body(status))
+            self._api.write("POST", f"statuses/{sha}", _body(status, self._run_url))
         except RefusedError as refusal:
             self._remember(refusal)
             return refusal
@@ -169,11 +170,10 @@ def _key(context: str) -> str:
     return context.lower()
 
 
-def _body(status: CommitStatus) -> dict[str, str]:
+def _body(status: CommitStatus, run_url: str) -> dict[str, str]:
     body = {"state": status.state, "context": status.context, "description": status.description}
-    if status.target_url:
-        body["target_url"] = status.target_url
-    return body
+    url = status.target_url or run_url
+    return {**body, "target_url": url} if url else body
 
 
 def _status(item: Any) -> CommitStatus | None:

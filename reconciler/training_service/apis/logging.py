@@ -13,7 +13,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from reconciler.training_service.http import filters
 from reconciler.training_service.http.call import Call, Handler, Pages, page_size
 from reconciler.training_service.http.filters import Filter
 from reconciler.training_service.http.message import ApiError, invalid
-from reconciler.training_service.state.records import JobRecord, JsonObject, number_of
+from reconciler.training_service.state.records import JobRecord, JobState, JsonObject, Wait, number_of
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.store import Store, rfc3339
 
@@ -48,6 +48,8 @@ _PARENT = re.compile(r"projects/([^/]+)")
 _LOG_NAME = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9.:_-]{0,127})/logs/([A-Za-z0-9_.%-]{1,511})")
 _MAX_ENTRY = 256 * 1024  # https://cloud.google.com/logging/quotas#log-limits
 _MAX_WRITTEN = 256 * 1024 * 1024
+_NO_FILE = Path(os.devnull)
+_RESOURCE = "ml_job"
 _SERVICE = "service"
 _TRIAL = "ml.googleapis.com/trial_id"
 
@@ -61,7 +63,7 @@ class _Entry:
 
     @property
     def resource_type(self) -> str:
-        return "ml_job"
+        return _RESOURCE
 
     @property
     def time(self) -> str:
@@ -161,9 +163,16 @@ _AnyEntry = _Entry | _Written
 
 
 class LoggingApi:
-    """Handlers of entries."""
+    """Handlers of entries.
 
-    def __init__(self, store: Store, home: Path, pages: Pages) -> None:
+    Attributes:
+        wait_of: Returns the reason why a queued job waits, if it is known.
+    """
+
+    def __init__(
+        self, store: Store, home: Path, pages: Pages, wait_of: Callable[[JobRecord], Wait | None]
+    ) -> None:
+        self._wait_of = wait_of
         self._store = store
         self._home = home
         self._pages = pages
@@ -209,7 +218,7 @@ class LoggingApi:
         return {job.id: job for job in jobs}
 
     def _files(
-        self, projects: Sequence[str], jobs: Collection[int], found: Filter, since: datetime | None
+        self, projects: Sequence[str], jobs: Mapping[int, JobRecord], found: Filter, since: datetime | None
     ) -> list[LogFile]:
         """Return the files with entries that the filter may select."""
         trials = filters.possible_values(found, ("labels", _TRIAL))
@@ -219,7 +228,9 @@ class LoggingApi:
                 files.append(LogFile(job, run.number, run.trial, run_folder(self._home, run.run_id).log))
         chosen = [file for file in files if trials is None or not file.job or _trial(file) in trials]
         # Of many jobs' files most have ended before the time that a request asks for.
-        return [file for file in chosen if since is None or _changed_since(file.path, since)]
+        recent = [file for file in chosen if since is None or _changed_since(file.path, since)]
+        waits = {job.id: self._wait_of(job) for job in jobs.values() if job.state is JobState.QUEUED}
+        return recent + [LogFile(id, 0, 0, _NO_FILE, wait) for id, wait in waits.items() if wait]
 
     def _written_file(self, project: str) -> Path:
         return self._home / "entries" / f"{number_of(project)}.log"
@@ -239,6 +250,11 @@ class LoggingApi:
             raise invalid(f"{name!r} is not a log's name: projects/PROJECT/logs/NAME.")
         call.access.check_logs(found[1])
         resource = given.get("resource") or call.body.get("resource", {})
+        labels = {**call.body.get("labels", {}), **given.get("labels", {})}
+        if call.access.job_id:
+            # A trainer's client names a resource that it guesses; and no job writes into another's log.
+            resource = {"type": _RESOURCE, "labels": {"project_id": found[1], "job_id": call.access.job_id}}
+            labels["ml.googleapis.com/job_id"] = call.access.job_id
         if not resource.get("type"):
             raise invalid("An entry needs a monitored resource with a type.")
         now = self._store.clock()
@@ -247,7 +263,7 @@ class LoggingApi:
             **given,
             "logName": name,
             "resource": resource,
-            "labels": {**call.body.get("labels", {}), **given.get("labels", {})},
+            "labels": labels,
             "insertId": given.get("insertId") or secrets.token_hex(8),
             "severity": given.get("severity", "DEFAULT"),
             "timestamp": rfc3339(time),

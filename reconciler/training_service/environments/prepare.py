@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from uv import find_uv_bin
 
 from reconciler.training_service.environments import venvs
@@ -33,13 +32,15 @@ from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
 from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
-from reconciler.training_service.jobs.launch import bucket_of
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.records import MOST_OF_VALUE, Code
 from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder
 from reconciler.training_service.state.run_log import INFO, WARNING
 from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 _PYTHONS_TRIED = 3
 _LISTING_LIMIT = 30.0
@@ -265,7 +266,7 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     if task.override is not None:
         override = Override(task.override["python"], tuple(task.override["requirements"]))
         return _by_override(task.image, override, image, held)
-    if image is None:
+    if image is None:  # an earlier version took the job: now its create is refused
         message = f"The image {task.image} isn't known here."
         raise RunError(Code.FAILED_PRECONDITION, message, "IMAGE_UNKNOWN")
     return _by_image(image, _minor_of(task.python) or image.python, needs, held)
@@ -326,7 +327,7 @@ def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
 
 @contextmanager
 def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
-    bucket = bucket_of(uri)
+    bucket = files.bucket_of(uri)
     descriptor = None
     if files.is_bucket_name(bucket):
         with suppress(OSError, ApiError), files.opened(buckets / bucket) as folder:
@@ -367,6 +368,8 @@ def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Python])
 
 def _specifier(python: str) -> SpecifierSet:
     """Return the specifier for a version "3.11" or a range ">=3.11,<3.13"; "" matches every Python."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # here: importing it takes long
+
     is_version = bool(python) and python.replace(".", "").isdigit()
     try:
         return SpecifierSet(f"=={'.'.join(python.split('.')[:2])}.*" if is_version else python)

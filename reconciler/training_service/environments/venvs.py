@@ -16,12 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion
 from uv import find_uv_bin
 
 from reconciler.training_service.environments import shared_caches
@@ -397,6 +394,11 @@ def _replacements(base: Base, added: Sequence[str], removed: Sequence[str]) -> l
 
 def _broken_by(base: Base, name: str, news: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the packages of a base environment whose requirement of `name` the new version violates."""
+    from importlib import metadata  # these are here, because importing them takes long
+
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
+
     here = {"python_version": f"3.{base.python.minor[1]}", "python_full_version": base.python.version}
     for distribution in metadata.distributions(path=[str(_site_packages(base.path, base.python))]):
         own = normalised(distribution.metadata["Name"] or "")
@@ -428,11 +430,27 @@ def _get_or_build(
         uv.say(INFO, f"Installed in {time.monotonic() - start:.1f} s")
         built = True
 
-    found = shared_caches.get_or_build(path, build_twice, uv.programs.pause)
+    found = shared_caches.get_or_build(path, build_twice, _Patience(uv).pause)
     # Only a new environment can exceed the limit.
     if built:
         shared_caches.remove_unused(path.parent, most, belongs)
     return found
+
+
+class _Patience:
+    """Wait for another run that installs the same; reports that it goes on."""
+
+    def __init__(self, uv: Uv) -> None:
+        self._uv = uv
+        self._start = self._reported = time.monotonic()
+
+    def pause(self) -> None:
+        """Wait a moment, and report every 15 seconds; raise Interrupted if the run is to end."""
+        self._uv.programs.pause()
+        if time.monotonic() > self._reported + _REPORT_EVERY:
+            self._reported = time.monotonic()
+            waited = f"{self._reported - self._start:.0f} s"
+            self._uv.say(INFO, f"Still waiting after {waited}: another run installs the same packages")
 
 
 def _key_of_packages(base: Base, packages: Sequence[Path]) -> str:

@@ -30,8 +30,7 @@ from reconciler.training_service.state.records import (
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending, RunFolder
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.resources import ending_of_job
-from reconciler.training_service.tuning.search import suggest
-from reconciler.training_service.tuning.stopping import to_stop
+from reconciler.training_service.tuning.search import suggest, to_stop
 from reconciler.training_service.tuning.study import Study, StudyError, study_of
 
 _STOPPED_EARLY = "The trial was stopped early."

@@ -76,6 +76,20 @@ class JobRecord:
     error_details: Mapping[str, str] = field(default_factory=dict)
     etag: str = ""
 
+    @property
+    def name(self) -> str:
+        """Return the name by which people know the job."""
+        # A record of another version may have no object here, and the supervisor must go on for other jobs.
+        return str(self.body.get("displayName", self.job_id)) if isinstance(self.body, dict) else self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Reason why a queued job waits, and since when (RFC 3339)."""
+
+    reason: str
+    since: str
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
