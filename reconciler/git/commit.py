@@ -1,4 +1,4 @@
-"""Commits and objects of a repository, read without running programs that its settings name."""
+"""Commits and objects of a repository, read and made without running programs that its settings name."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Literal
 
 from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
 from reconciler.model.cause import cause_of
+from reconciler.model.claim import time_of
 from reconciler.model.job import ActualJob, State
 from reconciler.planning.attempts import base_of
 
@@ -165,12 +165,12 @@ def _cause(job: ActualJob) -> str:
 
 
 def _since(job: ActualJob) -> str:
-    start = _time(job.start_time)
+    start = time_of(job.start_time)
     return f" since {start:%Y-%m-%d %H:%M} UTC" if start else ""
 
 
 def _duration(job: ActualJob) -> str:
-    start, end = _time(job.start_time), _time(job.end_time)
+    start, end = time_of(job.start_time), time_of(job.end_time)
     if start is None or end is None or end < start:
         return ""
     minutes, seconds = divmod(round((end - start).total_seconds()), 60)
@@ -178,14 +178,6 @@ def _duration(job: ActualJob) -> str:
     if hours:
         return f" after {hours} h {minutes} min"
     return f" after {minutes} min {seconds} s" if minutes else f" after {seconds} s"
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-        return time.astimezone(UTC) if time.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _run_of(status: CommitStatus) -> tuple[str, int] | None:
