@@ -4,8 +4,6 @@
 WILL_DO := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c '$(WILL_DO)' 2>/dev/null && echo $$python && break; done)
-PYTHON_3_7 ?= $(shell for python in python3.7 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.7.*/bin/python; do \
-	$$python -c '' 2>/dev/null && echo $$python && break; done)
 PYTEST_FLAGS ?=
 KILLS ?= 200
 MINUTES ?= 10
@@ -29,9 +27,11 @@ INSTALL := $(SETTINGS) && $(BIN)/uv pip install --quiet --python $(BIN)/python $
 WHEELHOUSE := $(VENV)/wheelhouse
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate
 
-# What builds the tool is locked as well: where the actions install it, nothing may come that nobody looked at.
-BUILD_REQUIRES := $(BIN)/python -c 'import tomllib; \
-	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'
+# The tool without its extra, and what builds and installs it: where the actions install it, nothing may come
+# that nobody looked at.
+REQUIRES := $(BIN)/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*project["build-system"]["requires"], *project["project"]["dependencies"], "uv", sep="\n")'
+LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint constraints.txt
 
 # The demo knows no cloud, no GitHub and no environment but the embedded service, wherever it runs.
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
@@ -57,11 +57,11 @@ demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
-trainers: $(STAMPS)/dev $(STAMPS)/tensorflow  ## run real trainings of TensorFlow on gs://: downloads 400 MB once
-	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers
+trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
+	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
-	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
+	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
@@ -107,9 +107,9 @@ bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: t
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
 constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
-	$(SETTINGS) && $(BUILD_REQUIRES) | $(LOCK) $$UV_OPTIONS --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
-	$(SETTINGS) && $(BUILD_REQUIRES) | $(LOCK) $$UV_OPTIONS --generate-hashes --only-binary :all: --constraint constraints.txt \
-		--output-file .github/actions/requirements.txt pyproject.toml -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK) $$UV_OPTIONS --extra local --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --output-file .github/actions/requirements.txt -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --extra local --output-file .github/actions/requirements-local.txt pyproject.toml -
 
 clean:  ## end the embedded service; remove .venv, .reconciler and all caches
 	@if [ -x $(BIN)/reconciler ]; then $(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
@@ -129,7 +129,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/app: $(STAMPS)/venv pyproject.toml constraints.txt
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[local]'
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/app
@@ -143,7 +143,8 @@ $(STAMPS)/bench: $(STAMPS)/app
 # Into a new folder first: an interrupted download leaves no half wheelhouse behind.
 $(STAMPS)/wheelhouse: $(STAMPS)/dev tests/wheelhouse.txt
 	rm -rf $(WHEELHOUSE).new
-	$(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt --wheel-dir $(WHEELHOUSE).new
+	$(REQUIRES) | $(PIP) wheel --quiet --constraint constraints.txt --requirement tests/wheelhouse.txt \
+		--requirement /dev/stdin --wheel-dir $(WHEELHOUSE).new
 	rm -rf $(WHEELHOUSE) && mv $(WHEELHOUSE).new $(WHEELHOUSE)
 	@touch $@
 
@@ -153,17 +154,6 @@ $(STAMPS)/torch: $(STAMPS)/venv tests/torch.txt tests/torch-constraints.txt
 	$(PIP) wheel --quiet --only-binary :all: --constraint tests/torch-constraints.txt --requirement tests/torch.txt \
 		--wheel-dir $(VENV)/torch/new && mv $(VENV)/torch/new $(VENV)/torch/wheels && touch $@ || \
 		echo "make: there is no build of PyTorch for CPUs here: the proof of distributed training is skipped" >&2
-
-# TensorFlow 1 is tried where a Python 3.7 is, the last that it has builds for. One of its packages is built here.
-$(STAMPS)/tensorflow: $(STAMPS)/venv tests/tensorflow.txt tests/tensorflow-1.txt
-	rm -rf $(VENV)/tensorflow
-	$(PIP) wheel --quiet --only-binary :all: --requirement tests/tensorflow.txt --wheel-dir $(VENV)/tensorflow/new
-	$(if $(PYTHON_3_7),$(PYTHON_3_7) -m venv $(VENV)/tensorflow/python && \
-		$(VENV)/tensorflow/python/bin/pip install --quiet wheel && \
-		$(VENV)/tensorflow/python/bin/pip wheel --quiet --no-build-isolation --requirement tests/tensorflow-1.txt \
-		--wheel-dir $(VENV)/tensorflow/new)
-	mv $(VENV)/tensorflow/new $(VENV)/tensorflow/wheels
-	@touch $@
 
 # Without it, and without npm, the tests that need Node are skipped; continuous integration skips none.
 $(STAMPS)/node: $(STAMPS)/venv tests/node/package.json

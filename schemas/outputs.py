@@ -70,7 +70,7 @@ def _output(command: str, description: str, properties: Schema) -> Schema:
 
 
 _VALIDATE: Schema = {
-    "valid": _value("boolean", "Whether there is no problem."),
+    "valid": _value("boolean", "Whether there is no problem of level `error`."),
     "files": _count("How many files were checked."),
     "problems": _list(
         "What is wrong, sorted by place.",
@@ -81,6 +81,9 @@ _VALIDATE: Schema = {
             "pointer": _text("JSON pointer into the document; empty for the whole of it."),
             "message": _text("What is wrong."),
             "hint": _text("What to write instead; empty where that can't be known."),
+            "level": _one_of(
+                ["error", "warning"], "`warning` for what may be right, but is probably a mistake."
+            ),
         },
     ),
 }

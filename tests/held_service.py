@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
+from repository import IMAGE
 
 from reconciler import __version__
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.training_service.address import Address, lock_home, write_address
-from reconciler.training_service.application import Admin, Application, Gate
+from reconciler.training_service.application import IMAGES, Admin, Application, Gate
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
@@ -52,6 +53,7 @@ class HeldService:
         self._lock = lock_home(home)
         assert self._lock is not None
         self.store = Store(database.open_file(home / "state.db"), self.now)
+        self.store.set_setting(IMAGES, {IMAGE: {}})  # until a command of the local environment sets it
         application = Application(self.store, home)
         gate = Gate(application, Admin(self.store, lambda: None), self.store, self.token)
         self._server = Server(gate.admit, Activity())

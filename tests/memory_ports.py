@@ -213,7 +213,16 @@ class Outside:
     @property
     def ports(self) -> Ports:
         return Ports(
-            self.source, self.claims, self.jobs, self.credentials, self.time, self._chance, BOUNDS, "a test"
+            source=self.source,
+            claims=self.claims,
+            jobs=self.jobs,
+            credentials=self.credentials,
+            clock=self.time,
+            chance=self._chance,
+            bounds=BOUNDS,
+            owner="a test",
+            instance="",
+            neighbours=frozenset(),
         )
 
     def _chance(self, count: int) -> bytes:

@@ -13,6 +13,9 @@ from mutation.mutants import mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = '''
+if TYPE_CHECKING:
+    from elsewhere import Table
+
 LIMIT: int = 3
 
 

@@ -412,6 +412,48 @@ def test_following_a_log_ends_with_the_job_though_its_service_was_killed(reposit
     assert out.splitlines()[-1].endswith("done")
 
 
+def test_a_queued_job_says_in_its_log_and_to_a_waiting_apply_what_it_waits_for(
+    repository: Repository,
+) -> None:
+    # Neither leaves room for the other on any machine.
+    for name in ("a_first", "b_second"):
+        path = repository.job(name)
+        path.write_text(path.read_text().replace("n1-standard-4", "n1-ultramem-160"))
+    repository.hold.touch()
+    applying = repository.start("apply", "--wait")
+    until(lambda: len(starts(repository)) == 1)
+    first, second = sorted(repository.states())
+    held = rf"Queued: needs \d+ CPUs?.*; held by {first}"
+    following = repository.start("logs", "b_second", "--follow")
+    assert following.stdout is not None
+    assert re.search(held, following.stdout.readline())
+    assert re.fullmatch(rf"\S+ INFO    {held}\n", repository.run("logs", "b_second").out)
+    assert applying.stderr is not None
+    printed: list[str] = []
+    for line in applying.stderr:
+        printed.append(line)
+        if re.search(rf"QUEUED +{second}  {held}", line):
+            break
+    else:
+        raise AssertionError("".join(printed))
+    repository.hold.unlink()
+    _, err = applying.communicate(timeout=PATIENCE)
+    assert applying.returncode == 0, err
+    followed, _ = following.communicate(timeout=PATIENCE)
+    assert followed.splitlines()[-1].endswith("done")
+
+
+def test_a_job_that_is_queued_in_a_stopped_service_waits_for_it(repository: Repository) -> None:
+    for name in ("a_first", "b_second"):
+        path = repository.job(name)
+        path.write_text(path.read_text().replace("n1-standard-4", "n1-ultramem-160"))
+    repository.hold.touch()
+    repository.run("apply")
+    until(lambda: len(starts(repository)) == 1)
+    os.kill(repository.service()["pid"], signal.SIGKILL)
+    assert "Queued: the embedded training service isn't running." in repository.run("logs", "b_second").out
+
+
 def test_status_of_a_name_is_its_newest_run_and_needs_no_manifest(repository: Repository) -> None:
     manifest = repository.job("census")
     repository.run("apply", "--wait")

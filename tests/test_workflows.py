@@ -262,25 +262,29 @@ def test_a_run_takes_anothers_place_only_where_it_gives_its_commit_the_verdict()
 # Installing the tool
 
 HASH = " --hash=sha256:"
+LOCKS = ("requirements.txt", "requirements-local.txt")
+each_lock = pytest.mark.parametrize("lock", LOCKS)
 
 
-def locked() -> dict[Requirement, list[str]]:
+def locked(lock: str) -> dict[Requirement, list[str]]:
     """What the actions install, with the hashes of the files that may be it."""
-    text = (ROOT / ".github" / "actions" / "requirements.txt").read_text().replace("\\\n    ", "")
+    text = (ROOT / ".github" / "actions" / lock).read_text().replace("\\\n    ", "")
     lines = (line.split(HASH) for line in text.splitlines())
     return {Requirement(requirement): hashes for requirement, *hashes in lines}
 
 
-def test_what_the_actions_install_is_known_by_its_hash() -> None:
-    for requirement, hashes in locked().items():
+@each_lock
+def test_what_the_actions_install_is_known_by_its_hash(lock: str) -> None:
+    for requirement, hashes in locked(lock).items():
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
         assert hashes, requirement
         assert all(re.fullmatch("[0-9a-f]{64}", found) for found in hashes), requirement
 
 
-def test_what_the_actions_install_is_what_is_tested() -> None:
+@each_lock
+def test_what_the_actions_install_is_what_is_tested(lock: str) -> None:
     tested = {Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    installed = set(locked())
+    installed = set(locked(lock))
     assert installed <= tested, "run `make constraints`"
     for python in ("3.11", "3.12", "3.13", "3.14"):
         environment = {"python_version": python, "python_full_version": f"{python}.0"}
@@ -288,12 +292,39 @@ def test_what_the_actions_install_is_what_is_tested() -> None:
         assert sorted(names) == sorted(set(names))
 
 
-def test_the_actions_install_all_that_the_tool_says_it_needs() -> None:
+@each_lock
+def test_the_actions_install_all_that_the_tool_says_it_needs(lock: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    versions = {requirement.name: str(requirement.specifier)[2:] for requirement in locked()}
-    needed = project["project"]["dependencies"] + project["build-system"]["requires"]
+    versions = {requirement.name: str(requirement.specifier)[2:] for requirement in locked(lock)}
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"], "uv"]
+    if lock == "requirements-local.txt":
+        needed += project["project"]["optional-dependencies"]["local"]
     for requirement in map(Requirement, needed):
         assert requirement.specifier.contains(versions[requirement.name]), "run `make constraints`"
+
+
+def test_lock_without_the_extra_has_none_of_its_packages_that_nothing_else_needs() -> None:
+    names = [{requirement.name for requirement in locked(lock)} for lock in LOCKS]
+    assert names[0] < names[1]
+    assert names[1] - names[0] >= {"numpy", "optuna", "psutil", "sqlalchemy", "waitress"}
+
+
+def test_actions_install_the_extra_where_jobs_may_run_on_the_runner() -> None:
+    given = {
+        f"{path.parent.name}/{path.name}": step["env"]["EXTRA"] if "env" in step else ""
+        for path, action in ACTIONS.items()
+        for step in steps(action)
+        if "../install" in step.get("run", "")
+    }
+    assert given == {
+        "plan/action.yml": "",
+        "apply/action.yml": "${{ inputs.workload-identity-provider == '' && 'local' || '' }}",
+        "reconciler/action.yml": "${{ inputs.local == 'true' && 'local' || '' }}",
+    }
+    for workflow in WORKFLOWS.values():
+        for step in steps(workflow):
+            if step.get("uses", "").endswith("actions/reconciler"):
+                assert step["with"]["local"] == "true"
 
 
 def checkout(tmp_path: Path, wheelhouse: Path) -> Path:
@@ -305,16 +336,20 @@ def checkout(tmp_path: Path, wheelhouse: Path) -> Path:
         shutil.copy(ROOT / file, made)
     here = {parse_wheel_filename(wheel.name)[0]: wheel for wheel in wheelhouse.glob("*.whl")}
     lines = []
-    for requirement, hashes in locked().items():
+    for requirement, hashes in locked("requirements.txt").items():
         wheel = here.get(requirement.name)
         known = [hashlib.sha256(wheel.read_bytes()).hexdigest()] if wheel else hashes
         lines.append(HASH.join([str(requirement), *known]) + "\n")
     (made / ".github" / "actions" / "requirements.txt").write_text("".join(lines))
+    six = here["six"]
+    version, digest = parse_wheel_filename(six.name)[1], hashlib.sha256(six.read_bytes()).hexdigest()
+    more = f"six=={version}{HASH}{digest}\n"  # in place of all that the extra has
+    (made / ".github" / "actions" / "requirements-local.txt").write_text("".join([*lines, more]))
     return made
 
 
-def install(checkout: Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A checkout's `install` as a step runs it, where this environment's packages are there already."""
+def install(checkout: Path, cwd: Path, extra: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """A checkout's `install` as a step runs it."""
     tmp_path = checkout.parent
     (tmp_path / "temp").mkdir()
     given = {
@@ -323,10 +358,9 @@ def install(checkout: Path, cwd: Path, **environ: str) -> subprocess.CompletedPr
         "GITHUB_ENV": str(tmp_path / "env"),
         "RUNNER_TEMP": str(tmp_path / "temp"),
         "PATH": f"{BIN}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(yaml.__file__).parent.parent),
         **environ,
     }
-    command = [checkout / ".github" / "actions" / "install"]
+    command = [checkout / ".github" / "actions" / "install", extra]
     return subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, timeout=PATIENCE)
 
 
@@ -356,8 +390,21 @@ def test_it_is_installed_from_its_own_commit_whatever_lies_around(tmp_path: Path
     assert not ran.exists(), ran.read_text()
 
 
+@pytest.mark.parametrize("extra", ["", "local"])
+def test_the_extra_is_installed_only_where_it_is_wanted(extra: str, tmp_path: Path, wheelhouse: Path) -> None:
+    done = install(checkout(tmp_path, wheelhouse), tmp_path, extra)
+    assert done.returncode == 0, done.stderr
+    installed = tmp_path / "temp" / "reconciler" / "venv" / "lib"
+    assert bool([*installed.glob("python*/site-packages/six.py")]) is bool(extra)
+    assert not [*installed.glob("python*/site-packages/waitress")]
+
+
 def without_hashes(requirements: str, _offered: Path) -> str:
-    return re.sub(f"{HASH}[0-9a-f]+", "", requirements)
+    return re.sub(f"^((?!uv==).*?)({HASH}[0-9a-f]+)+$", r"\g<1>", requirements, flags=re.MULTILINE)
+
+
+def with_an_installer_without_hashes(requirements: str, _offered: Path) -> str:
+    return re.sub(f"^(uv==.*?)({HASH}[0-9a-f]+)+$", r"\g<1>", requirements, flags=re.MULTILINE)
 
 
 def with_one_to_be_built(requirements: str, offered: Path) -> str:
@@ -377,7 +424,12 @@ def with_one_to_be_built(requirements: str, offered: Path) -> str:
 
 @pytest.mark.fault(42)
 @pytest.mark.parametrize(
-    ("change", "told"), [(without_hashes, "--require-hashes"), (with_one_to_be_built, "tomlkit")]
+    ("change", "told"),
+    [
+        (without_hashes, "--require-hashes"),
+        (with_an_installer_without_hashes, "--require-hashes"),
+        (with_one_to_be_built, "tomlkit"),
+    ],
 )
 def test_nothing_is_installed_that_nobody_looked_at(
     tmp_path: Path, wheelhouse: Path, change: Callable[[str, Path], str], told: str

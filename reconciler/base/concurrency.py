@@ -61,14 +61,11 @@ def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST) ->
         raise error
 
 
-def call_all(calls: Sequence[Callable[[], Answer]], *, threads: bool) -> list[Answer]:
-    """Return each call's result, in order.
+def call_all(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """Return each call's result, in order; each call runs in a thread of its own.
 
-    With `threads`, each call runs in a thread of its own, and all end before the error of the first failed
-    call is raised, in the given order. Without, the calls run sequentially.
+    All calls end before the error of the first failed call, in the given order, is raised.
     """
-    if not threads:
-        return [call() for call in calls]
     running = [_start(call) for call in calls]
     wait(running)
     return [each.result() for each in running]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 MAX_PROBLEMS_PER_FILE = 100
 MAX_COUNTED_PER_FILE = 1_000
 """The number of problems in a file after which checks stop."""
 
 MAX_QUOTED = 200
+
+Level = Literal["error", "warning"]
+ERROR: Level = "error"
+WARNING: Level = "warning"
+"""Level of what may be right, but is probably a mistake."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -23,6 +29,7 @@ class Problem:
         pointer: JSON pointer (RFC 6901) into the document; "" is the whole document.
         message: The description of the mistake, one sentence.
         hint: The correction; "" if unknown.
+        level: Only errors make a file invalid.
     """
 
     path: str
@@ -31,6 +38,7 @@ class Problem:
     pointer: str
     message: str
     hint: str = ""
+    level: Level = ERROR
 
 
 def quote(text: str) -> str:
@@ -54,7 +62,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def capped(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems sorted, without repeats, at most 100 per file and a count of the omitted."""
+    """Return problems of one level sorted, without repeats, at most 100 per file and a count of the rest."""
     by_path: dict[str, list[Problem]] = {}
     for problem in sorted(set(problems)):
         by_path.setdefault(problem.path, []).append(problem)
@@ -66,5 +74,7 @@ def capped(problems: Iterable[Problem]) -> list[Problem]:
             left = len(found) - MAX_PROBLEMS_PER_FILE
             # Checks stop at MAX_COUNTED_PER_FILE problems, so a larger count is a lower bound.
             number = f"at least {left}" if len(found) >= MAX_COUNTED_PER_FILE else str(left)
-            shown.append(Problem(path, last.line, last.column, "", f"{number} more problems in this file"))
+            noun = "problems" if last.level == ERROR else "warnings"
+            message = f"{number} more {noun} in this file"
+            shown.append(Problem(path, last.line, last.column, "", message, level=last.level))
     return shown

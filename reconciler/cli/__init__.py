@@ -123,13 +123,17 @@ def print_lines(lines: Iterable[str], log_format: str) -> None:
 
 
 def print_problems(problems: Sequence[Problem], log_format: str) -> None:
-    """Print the problems of manifests on stderr, each with its place."""
+    """Print the problems and warnings of manifests on stderr, each with its place."""
     if log_format == "json":
+        from reconciler.base.diagnostics import ERROR
         from reconciler.base.logging import events
         from reconciler.output.json import problem_json
 
         for problem in problems:
-            events(log_format).error("invalid", **problem_json(problem))
+            log = events(log_format)
+            record = problem_json(problem)
+            is_error = record.pop("level") == ERROR  # the line has a level of its own
+            (log.error if is_error else log.warning)("invalid" if is_error else "doubtful", **record)
     elif problems:
         from reconciler.output.text import problems_text
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
-from reconciler.cli import has_colours, print_error, print_json, print_lines
+from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
 from reconciler.cli.context import context_of
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         partial(commit_of, config.root, os.environ),
         lambda report: print_lines(report.problems, log_format),
     )
+    print_problems(desired.warnings, log_format)
     with context.session(start=True) as session:
         applied = apply(
             session,

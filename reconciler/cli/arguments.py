@@ -130,6 +130,9 @@ def _format(parser: argparse.ArgumentParser, *choices: str) -> None:
 def _validate(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _format(parser, "text", "json", "github")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit 3 also for warnings, such as an unknown machine type"
+    )
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:

@@ -126,6 +126,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
                 # The job may have changed in the meantime.
                 part = _part(arguments, session, session.read(job))
             _refuse_not_started(part)
+            print("\n".join(_empty(part.job)))
     return ExitCode.DONE
 
 
@@ -215,6 +216,13 @@ def _refuse_not_started(part: _Part) -> None:
         raise NotFoundError(
             f"{part.name} hasn't begun yet: the job is {job.state}", hint="--follow waits for it"
         )
+
+
+def _empty(job: ActualJob) -> list[str]:
+    """Return lines that stand in for an empty log: the job's state and, if it is known, the reason."""
+    about = "" if job.error else " before it printed anything" if job.state.ended else ": it has no log yet"
+    first, *others = lines(f"{job.job_name} is {job.state}{about}{': ' if job.error else ''}{job.error}")
+    return [one_line(line) for line in (first, *others)]
 
 
 def _entries(arguments: argparse.Namespace, session: Session, part: _Part) -> Iterator[LogEntry | None]:

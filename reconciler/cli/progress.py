@@ -31,6 +31,9 @@ _STYLES = {State.SUCCEEDED: "green", State.FAILED: "red", State.CANCELLED: "yell
 _EVERY = 50  # submissions between two lines of a log
 _EVERY_SECONDS = 30.0
 _BAR = 30  # the bar's width in characters
+_MOST_NOTED = 10  # jobs whose logs are read between two lines
+_READ_SECONDS = 1.0
+_BEFORE_START = (State.QUEUED, State.PREPARING)
 
 
 @contextmanager
@@ -130,7 +133,7 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
         with Live(console=Console(stderr=True), refresh_per_second=4) as live:
             yield lambda jobs: live.update(_table(session, jobs))
     else:
-        yield _Lines(arguments)
+        yield _Lines(session, arguments)
 
 
 def _is_live(arguments: argparse.Namespace, stream: TextIO) -> bool:
@@ -138,11 +141,23 @@ def _is_live(arguments: argparse.Namespace, stream: TextIO) -> bool:
 
 
 class _Lines:
-    """A line for each change of a job's state."""
+    """A line for each change of a job's state, and for what jobs wait for before they run.
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    Only the embedded service writes that into their logs.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        arguments: argparse.Namespace,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._monotonic = monotonic
         self._events = events(arguments.log_format)
         self._states: dict[str, State] = {}
+        self._notes: dict[str, tuple[str, float]] = {}
+        self._read_at = 0.0
 
     def __call__(self, jobs: tuple[ActualJob, ...]) -> None:
         for job in jobs:
@@ -151,6 +166,23 @@ class _Lines:
             self._states[job.resource] = job.state
             error = {"error": short_error(job.error)} if job.error else {}
             self._events.info(str(job.state), job=job.job_name, **error)
+        now = self._monotonic()
+        if self._session.is_local and now >= self._read_at:
+            waiting = [job for job in jobs if job.state in _BEFORE_START]
+            # Those that are prepared first: each queued job waits for them.
+            waiting.sort(key=lambda job: job.state is State.QUEUED)
+            for job in waiting[:_MOST_NOTED]:
+                self._note(job, now)
+            self._read_at = self._monotonic() + _READ_SECONDS
+
+    def _note(self, job: ActualJob, now: float) -> None:
+        """Print a job's last line of log if it is new; its place in the queue seldom, as it often changes."""
+        line = _last_line(self._session, job)
+        last, at = self._notes.get(job.resource, ("", -_EVERY_SECONDS))
+        if not line or line == last or (job.state is State.QUEUED and now - at < _EVERY_SECONDS):
+            return
+        self._notes[job.resource] = line, now
+        self._events.info(str(job.state), job=job.job_name, message=line)
 
 
 def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:

@@ -9,12 +9,13 @@ from pathlib import Path
 from reconciler.base.errors import ExitCode
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
-from reconciler.google.embedded import EmbeddedService, service_command
+from reconciler.google.embedded import EmbeddedService, check_installed, service_command
 from reconciler.manifests.settings import find_root
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Run the embedded training service in this process, or stop the running service."""
+    check_installed()
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
         prepare_home(home, os.environ)

@@ -20,10 +20,11 @@ from reconciler.output.text import validation_github, validation_text
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Check the manifests and print every problem."""
+    """Check the manifests and print every problem and warning."""
     root = find_root(Path.cwd())
     try:
-        filled = frozenset(load_config(root).environment(arguments.env).defaults)
+        config = load_config(root)
+        filled = frozenset(config.environment(arguments.env).defaults)
     except InvalidError as error:
         if arguments.format != "github":
             raise
@@ -33,14 +34,15 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     with cached_manifests(root, filled, os.environ) as known:
         found = validate(root, paths, filled, known=known, whole=not arguments.paths)
     check_found(found, arguments.paths)
-    problems = sorted([*found.problems, *capped(_code_problems(root, found.manifests))])
+    errors = [*found.problems, *capped(_code_problems(root, found.manifests))]
+    problems = sorted([*errors, *config.warnings, *found.warnings])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":
         print(validation_github(found.files, [_in_checkout(problem, root) for problem in problems]))
     else:
         print(validation_text(found.files, problems))
-    return ExitCode.INVALID if problems else ExitCode.DONE
+    return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
 
 
 def _in_checkout(problem: Problem, root: Path) -> Problem:

@@ -15,6 +15,7 @@ from reconciler.base.logging import events
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.git.remote import Clone, checked_branch, checked_url
+from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
 from reconciler.operations.watch.loop import Loop
@@ -76,11 +77,12 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter)
 
 
 def _check_local(arguments: argparse.Namespace, root: Path) -> None:
-    """Raise UsageError for mistakes that no edit of the manifests can fix."""
+    """Raise an error for mistakes that no edit of the manifests can fix."""
     if arguments.branch or arguments.interval:
         raise UsageError("--branch and --interval are of a remote", hint="name it with --remote URL")
     try:
         config = load_config(root)
     except InvalidError:
         return  # the first pass reports it, and an edit may fix it
-    config.environment(arguments.env)
+    if config.environment(arguments.env).engine == "local":
+        check_installed()

@@ -31,7 +31,7 @@ from reconciler.google.client import (
 from reconciler.google.listing import Pages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
-from reconciler.manifests.accelerators import accelerators_of
+from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
 from reconciler import __version__
-from reconciler.base.errors import ServiceError
+from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.base.http import (
     READ_METHODS,
     DirectTransport,
@@ -50,12 +52,52 @@ if TYPE_CHECKING:
 ROOT = "http://embedded.invalid/"
 """Placeholder root of every API's URLs, replaced by the service's present address for each request."""
 
+_DISTRIBUTION = "mljob-reconciler"
+_EXTRA = ("cryptography", "google_crc32c", "optuna", "psutil", "uv", "waitress")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 10.0
 _SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|EMULATOR"
 _STATE = (ADDRESS, "state.db", "state.db-wal")  # a running service changes at least one of these files
+
+
+def check_installed() -> None:
+    """Raise InvalidError if this environment lacks what the service needs."""
+    if all(find_spec(package) for package in _EXTRA):
+        return
+    raise InvalidError(
+        "the embedded training service is not installed", hint=f"install it: {_install_command()}"
+    )
+
+
+def _install_command() -> str:
+    """Return the command that adds the service to this installation, by the program that made it."""
+    from importlib.metadata import Distribution, distributions
+
+    found = next(iter(distributions(name=_DISTRIBUTION)), None)
+    recorded = found.read_text("direct_url.json") if isinstance(found, Distribution) else None
+    package = _package(json.loads(recorded) if recorded else {})
+    prefix, python = Path(sys.prefix), shlex.quote(sys.executable)
+    if (prefix / "uv-receipt.toml").exists():
+        return f"uv tool install {package}"
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx install --force {package}"
+    installer = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    return f"{installer} {package}"
+
+
+def _package(origin: JsonObject) -> str:
+    """Return the requirement with the extra; `origin` is what the installer recorded: PEP 610."""
+    url = origin.get("url")
+    if not url:
+        return shlex.quote(f"{_DISTRIBUTION}[local]")
+    if origin.get("dir_info", {}).get("editable"):
+        return f"--editable {shlex.quote(url.removeprefix('file://') + '[local]')}"
+    git = origin.get("vcs_info", {})
+    scheme = f"{git['vcs']}+" if git else ""
+    revision = f"@{git['requested_revision']}" if git.get("requested_revision") else ""
+    return shlex.quote(f"{_DISTRIBUTION}[local] @ {scheme}{url}{revision}")
 
 
 def contents_of(home: Path) -> Contents:
@@ -96,9 +138,13 @@ class EmbeddedService:
         start: True to start a stopped service. If false, reads are answered in this process from a private
             copy of its state: no process is started, and nothing is written into the home.
         checkout: The checkout that contains the home, as in `reconciler.base.state_dir.Home`.
+
+    Raises:
+        InvalidError: The extra `local` is missing.
     """
 
     def __init__(self, home: Path, *, start: bool, checkout: Path | None) -> None:
+        check_installed()
         self._home = home
         self._checkout = checkout
         self._start = start

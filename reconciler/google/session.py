@@ -186,7 +186,8 @@ def open_session(
         memory: The memory of earlier sessions, updated by this session; None for none.
 
     Raises:
-        InvalidError: The settings name a host that may not get Google's token.
+        InvalidError: The settings name a host that may not get Google's token, or the embedded service is
+            needed and not installed.
     """
     if environment.engine == "google":
         from reconciler.google.credentials import DefaultCredentials, google_endpoint

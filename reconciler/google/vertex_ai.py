@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from reconciler.base.concurrency import call_all
 from reconciler.google.client import (
     DEFAULT_TIMEOUT,
     Connection,
@@ -30,7 +29,7 @@ from reconciler.google.client import (
 from reconciler.google.listing import Pages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
-from reconciler.manifests.accelerators import accelerators_of
+from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
 
@@ -158,8 +157,12 @@ class VertexAi:
     def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
         """List the jobs of both kinds with these labels that were created at `since` (RFC 3339) or later."""
         listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
-        found = call_all(listings, threads=self._connection.endpoint.distant)
-        return tuple(job for jobs in found for job in jobs)
+        if not self._connection.endpoint.distant:
+            return tuple(job for listing in listings for job in listing())
+        # Slow to import, and no faster with a service on this machine.
+        from reconciler.base.concurrency import call_all
+
+        return tuple(job for jobs in call_all(listings) for job in jobs)
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """List the jobs of a kind with this key label."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 import reconciler
+from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.safe_files import opened_folder, read_file, replace_file
 from reconciler.base.state_dir import check_mark, checkout_of, locate, prepare_home
@@ -36,7 +37,7 @@ MAX_PLACES = 100_000
 """Most paths in the cache, those of earlier commands included."""
 
 _FOLDER = "cache"
-_FORMAT = b"reconciler cache 4\n"
+_FORMAT = b"reconciler cache 5\n"
 _CODE_BYTES = 32
 _HEAD_BYTES = len(_FORMAT) + _CODE_BYTES
 # The parts of the fingerprint: libraries and own packages that decide what a file contains and whether it
@@ -82,12 +83,14 @@ class KnownFile(Struct, frozen=True, array_like=True):
         size: In bytes.
         aliased: Number of values that exist only through aliases.
         documents: At least one.
+        warnings: Their places and messages, without the file's path.
     """
 
     digest: bytes
     size: int
     aliased: int
     documents: tuple[KnownDocument, ...]
+    warnings: tuple[Problem, ...] = ()
 
 
 class Place(Struct, frozen=True, array_like=True):

@@ -6,19 +6,19 @@ Its verdict is final. It reads a document again to find the places.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
-from reconciler.manifests.cache import KnownDocument, digest_of
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Problem, pointer_of, quote
+from reconciler.manifests.cache import KnownDocument, KnownFile, digest_of
 from reconciler.manifests.explain import findings
 from reconciler.manifests.fast_validate import known_document
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.findings import Finding, Keys, Rules
 from reconciler.manifests.packages import PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import schema_of
+from reconciler.manifests.schemas import is_shipped, schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
@@ -54,6 +54,11 @@ class ExaminedJob:
         return name.replace("-", "_")
 
     @property
+    def is_built_in(self) -> bool:
+        """True if the schema is one of this package's files, which the cache's fingerprint covers."""
+        return isinstance(self.schema, Mapping) and is_shipped(self.schema)
+
+    @property
     def known(self) -> KnownDocument:
         """The cache's record of a valid job."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
@@ -85,6 +90,21 @@ class ExaminedFile:
         return sum(job.document.aliased for job in self.jobs)
 
     @property
+    def known(self) -> KnownFile | None:
+        """The cache's record of a checked file of built-in kinds that has warnings and no other problem.
+
+        Other files without errors get the fast check next time, or are irregular.
+        """
+        if not self.problems or not all(job.is_valid and job.is_built_in for job in self.jobs):
+            return None
+        if any(problem.level != WARNING for problem in self.problems):
+            return None
+        warnings = tuple(replace(problem, path="") for problem in self.problems)
+        return KnownFile(
+            self.digest, self.size, self.aliased, tuple(job.known for job in self.jobs), warnings
+        )
+
+    @property
     def checked(self) -> list[ExaminedJob]:
         """Documents of a known kind, which get all further checks."""
         return [] if self.has_secrets else [job for job in self.jobs if not isinstance(job.schema, Finding)]
@@ -105,7 +125,8 @@ class ExaminedFile:
                 found = findings(job.document, job.schema, domain_findings)
                 found += _package_findings(job, root, {finding.keys for finding in found})
             self.problems += (_problem(self.path, job.document, finding) for finding in found)
-            job.is_valid = not found and not job.document.is_flawed
+            is_sound = all(finding.level == WARNING for finding in found)
+            job.is_valid = is_sound and not job.document.is_flawed
 
 
 def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> ExaminedFile:
@@ -153,7 +174,8 @@ def document_problems(
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
     for document in documents[:1]:
         problems += (_problem(path, document, finding) for finding in findings(document, schema, rules))
-    return (documents[0].value if documents and not problems else None), problems
+    is_valid = all(problem.level == WARNING for problem in problems)
+    return (documents[0].value if documents and is_valid else None), problems
 
 
 def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> ExaminedJob:
@@ -181,7 +203,9 @@ def _package_findings(job: ExaminedJob, root: Path, reported: set[Keys]) -> Iter
 def _problem(path: str, document: Document, finding: Finding) -> Problem:
     place = document.position(finding.keys, of_key=finding.of_key)
     pointer = pointer_of(finding.keys)
-    return Problem(path, place.line, place.column, pointer, finding.message, finding.hint)
+    return Problem(
+        path, place.line, place.column, pointer, finding.message, finding.hint, level=finding.level
+    )
 
 
 def _text_at(document: Document, keys: Keys) -> str:

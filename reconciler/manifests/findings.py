@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import ERROR, Level, Problem
 
 Keys = tuple[str | int, ...]
 """The path to a value in a document: keys of mappings, and indices of lists from 0."""
@@ -22,12 +22,14 @@ class Finding(Struct, frozen=True):
         message: The mistake.
         hint: The correction; "" if it is unknown. It may have several lines.
         of_key: True if the mistake is in the key, not in its value.
+        level: Only errors make a document invalid.
     """
 
     keys: Keys
     message: str
     hint: str = ""
     of_key: bool = False
+    level: Level = ERROR
 
 
 Rules = Callable[[Any], Iterable[Finding]]

@@ -5,6 +5,7 @@ They accept a document of any shape, and skip parts that the schema refuses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import quote
-from reconciler.manifests import accelerators
+from reconciler.manifests import known_values
 from reconciler.manifests.findings import Finding, Keys
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 _ROLES = [
     (role, f"{role}Type", f"{role}Config") for role in ("master", "worker", "parameterServer", "evaluator")
@@ -21,12 +23,13 @@ _ROLES = [
 _TASKS = ("containerSpec", "pythonPackageSpec")
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
+_VERSION = re.compile(r"[0-9]+\.[0-9]+")  # the schema refuses others
 _LEAST_APART = 0.999e-10  # 1e-10, less the rounding of doubles
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
 
 
 def domain_findings(manifest: Any) -> Iterator[Finding]:
-    """Yield the mistakes of a manifest, above all in `spec`, that a service would refuse."""
+    """Yield the mistakes of a manifest, above all in `spec`, that a service refuses, or probably refuses."""
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
     yield from _custom_job(("spec",), spec)
@@ -77,7 +80,8 @@ def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
         if not isinstance(pool, dict):
             continue
         place = (*keys, "workerPoolSpecs", index)
-        if found := _machine_spec(_mapping(pool.get("machineSpec"))):
+        machine = _mapping(pool.get("machineSpec"))
+        if found := _machine_spec(machine) or _doubtful_machine(AIPLATFORM_V1, machine):
             yield replace(found, keys=(*place, "machineSpec", *found.keys))
         for task in _TASKS:
             spec = _mapping(pool.get(task))
@@ -93,14 +97,27 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
         return None
-    found = accelerators.name_mismatch(machine) if machine else None
+    found = known_values.name_mismatch(machine) if machine else None
     if not found and bool(accelerator) != bool(count):
         return _incomplete_accelerator((), accelerator, _GPU_FIELDS)
-    found = found or accelerators.mismatch(machine, accelerator, int(count))
+    found = found or known_values.mismatch(machine, accelerator, int(count))
     if not found:
         return None
     place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
     return Finding((place,), found.message, _hint(found, _GPU_FIELDS))
+
+
+def _doubtful_machine(
+    api_version: str, spec: Mapping[str, Any], field: str = "machineType"
+) -> Finding | None:
+    """Return the doubt about the name of a machine type under `field`, or None."""
+    machine = spec.get(field)
+    doubt = known_values.machine_doubt(api_version, machine) if machine and isinstance(machine, str) else None
+    return _finding((field,), doubt) if doubt else None
+
+
+def _finding(keys: Keys, doubt: known_values.Doubt) -> Finding:
+    return Finding(keys, doubt.message, doubt.hint, level=doubt.level)
 
 
 def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
@@ -110,7 +127,7 @@ def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str
     return Finding((*keys, there), message, f"add {quote(other)}, or remove {quote(there)}", of_key=True)
 
 
-def _hint(found: accelerators.Mismatch, fields: tuple[str, str]) -> str:
+def _hint(found: known_values.Mismatch, fields: tuple[str, str]) -> str:
     if found.right is None:
         return found.hint
     accelerator, count = found.right
@@ -145,8 +162,13 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     for role, type_field, config_field in _ROLES:
         machine = training_input.get(type_field, "")
         config = _mapping(training_input.get(config_field))
+        found: list[Finding] = []
         if isinstance(machine, str) and (machine or config):
-            yield from _replica(keys, role, machine, config.get("acceleratorConfig"))
+            found = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
+        yield from found
+        if not found and (doubtful := _doubtful_machine(ML_V1, training_input, type_field)):
+            yield replace(doubtful, keys=(*keys, *doubtful.keys))
+    yield from _region_and_runtime(keys, training_input)
     if "packageUris" in training_input:
         yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])
     if "hyperparameters" not in training_input:
@@ -162,6 +184,19 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         yield from _increasing((*place, "discreteValues"), _list(values))
 
 
+def _region_and_runtime(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
+    region, runtime = training_input.get("region"), training_input.get("runtimeVersion")
+    python = training_input.get("pythonVersion")
+    if isinstance(region, str) and (doubt := known_values.region_doubt(ML_V1, region)):
+        yield _finding((*keys, "region"), doubt)
+    if not isinstance(runtime, str) or not _VERSION.fullmatch(runtime):
+        return
+    if doubt := known_values.runtime_doubt(runtime):
+        yield _finding((*keys, "runtimeVersion"), doubt)
+    elif isinstance(python, str) and (doubt := known_values.python_doubt(runtime, python)):
+        yield _finding((*keys, "pythonVersion"), doubt)
+
+
 def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> Iterator[Finding]:
     config = _mapping(accelerator_config)
     accelerator, count = config.get("type", ""), _whole_number(config.get("count", 0))
@@ -169,8 +204,8 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
         return
     machine_keys = (*keys, f"{role}Type")
     gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
-    bundled = accelerators.bundled_accelerator(machine)
-    found = accelerators.name_mismatch(machine) if machine else None
+    bundled = known_values.bundled_accelerator(machine)
+    found = known_values.name_mismatch(machine) if machine else None
     if not found and bundled and bundled not in _BUNDLED_ON_ML:
         message = f"AI Platform has no {bundled}, which {machine} comes with"
         yield Finding(
@@ -182,12 +217,12 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
         message = f"an accelerator needs a machine that it is attached to: {quote(f'{role}Type')}"
         yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
-    elif found := found or accelerators.mismatch(machine, accelerator, count):
+    elif found := found or known_values.mismatch(machine, accelerator, count):
         place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
         yield Finding(place, found.message, _replica_hint(role, found))
 
 
-def _replica_hint(role: str, found: accelerators.Mismatch) -> str:
+def _replica_hint(role: str, found: known_values.Mismatch) -> str:
     if found.part != "machine" or found.right is None:
         return _hint(found, ("type", "count"))
     accelerator, count = found.right

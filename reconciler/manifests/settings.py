@@ -8,9 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, structs
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.model.manifest import JsonObject
 
@@ -77,6 +77,7 @@ class Config(Struct, frozen=True):
         images: The embedded service's executor images and runtimes, in addition to its own table.
         github: The `github` settings; None if the file has none.
         digest: The BLAKE2b digest of the file's bytes when they were read, 32 bytes; b"" if it is missing.
+        warnings: What is probably a mistake in the file.
     """
 
     root: Path
@@ -85,6 +86,7 @@ class Config(Struct, frozen=True):
     images: JsonObject
     github: JsonObject | None
     digest: bytes = b""
+    warnings: tuple[Problem, ...] = ()
 
     def environment(self, name: str | None) -> Environment:
         """Return the environment called `name`, by default `local`; raises UsageError if it is missing."""
@@ -124,52 +126,61 @@ def load_config(root: Path) -> Config:
 
     Raises InvalidError with all problems of the file.
     """
-    value, problems, digest = _read(root)
+    value, problems, warnings, digest = _read(root)
     if problems:
         raise InvalidError(f"{FILE_NAME} is not valid", problems=problems)
-    return from_document(root, value, digest)
+    return structs.replace(from_document(root, value, digest), warnings=warnings)
 
 
-def read_document(root: Path) -> tuple[JsonObject, list[Problem]]:
-    """Return `reconciler.yaml` as written, and its problems; an empty mapping if invalid or missing."""
-    value, problems, _ = _read(root)
-    return value, problems
+def read_document(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...]]:
+    """Return `reconciler.yaml`, its problems and its warnings; an empty mapping if invalid or missing."""
+    value, problems, warnings, _ = _read(root)
+    return value, problems, warnings
 
 
-def _read(root: Path) -> tuple[JsonObject, list[Problem], bytes]:
+def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], bytes]:
     """Return the result of `read_document` and the digest of the file's bytes."""
     path = root / FILE_NAME
     if not path.exists():
-        return {}, [], b""
+        return {}, [], (), b""
     # Imported here, as a repository without the file needs no reader.
     from reconciler.manifests.cache import CacheFile
     from reconciler.manifests.files import read_one
 
     data = read_one(path, FILE_NAME)
     if isinstance(data, Problem):
-        return {}, [data], b""
+        return {}, [data], (), b""
     digest = blake2b(data, digest_size=32).digest()
     cache = CacheFile(root, "settings.bin", os.environ)
     if (known := _known(cache, digest)) is not None:
-        return known, [], digest
+        return known.value, [], known.warnings, digest
     from reconciler.manifests import schemas
-    from reconciler.manifests.settings_rules import shared_environments
+    from reconciler.manifests.settings_rules import settings_findings
     from reconciler.manifests.validate import check_document
 
     schema = schemas.document(schemas.SETTINGS)
-    value, problems = check_document(data, schema, FILE_NAME, shared_environments)
+    value, found = check_document(data, schema, FILE_NAME, settings_findings)
+    problems = [problem for problem in found if problem.level != WARNING]
+    warnings = tuple(problem for problem in found if problem.level == WARNING)
     if not problems:
         # Settings alone are checked fast, and `init` reads them before the repository has a state folder.
-        cache.save(digest + msgpack.encode(value), first=False)
-    return value or {}, problems, digest
+        cache.save(digest + msgpack.encode(_Known(value or {}, warnings)), first=False)
+    return value or {}, problems, warnings, digest
 
 
-def _known(cache: CacheFile, digest: bytes) -> JsonObject | None:
+class _Known(Struct, frozen=True):
+    """Valid settings, as the cache keeps them."""
+
+    value: JsonObject
+    warnings: tuple[Problem, ...]
+
+
+def _known(cache: CacheFile, digest: bytes) -> _Known | None:
     """Return the settings of this digest that an earlier command found valid, or None."""
     kept = cache.load()
     if kept is None or kept[: len(digest)] != digest:
         return None
-    return msgpack.decode(kept[len(digest) :]) or {}
+    return msgpack.decode(kept[len(digest) :], type=_Known)
 
 
 def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:

@@ -7,6 +7,8 @@ from typing import Any
 
 from reconciler.base.diagnostics import quote
 from reconciler.manifests.findings import Finding
+from reconciler.manifests.known_values import region_doubt
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 _LOCAL = "local"
 # A project's id has at most 30 characters:
@@ -14,6 +16,21 @@ _LOCAL = "local"
 _MAX_PROJECT = 30
 
 _Place = tuple[str, ...]
+
+
+def settings_findings(settings: Any) -> Iterator[Finding]:
+    """Yield the mistakes in settings that their schema can't express, and regions that are doubtful."""
+    yield from shared_environments(settings)
+    for name, value in _mapping(_mapping(settings).get("environments")).items():
+        environment = _mapping(value)
+        defaults = _mapping(environment.get("defaults"))
+        places: list[tuple[str, _Place, Any]] = [(ML_V1, ("defaults", "region"), defaults.get("region"))]
+        if environment.get("engine") == "google":  # elsewhere any location will do
+            places.append((AIPLATFORM_V1, ("location",), environment.get("location")))
+        for api_version, keys, region in places:
+            if isinstance(region, str) and region and (doubt := region_doubt(api_version, region)):
+                place = ("environments", name, *keys)
+                yield Finding(place, doubt.message, doubt.hint, level=doubt.level)
 
 
 def shared_environments(settings: Any) -> Iterator[Finding]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, msgpack
 
-from reconciler.base.diagnostics import Problem, capped
+from reconciler.base.diagnostics import WARNING, Problem, capped
 from reconciler.manifests.cache import (
     DEFAULT_POLICY,
     Identities,
@@ -172,6 +172,7 @@ class Validation:
     Attributes:
         manifests: The valid documents, sorted by file and line; their specs in canonical form.
         problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
+        warnings: What is probably a mistake in valid documents, in the same form.
         files: Number of files, without those in packages.
         invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
         identities: Of each manifest; () for one with a package.
@@ -182,6 +183,7 @@ class Validation:
     files: int
     invalid: frozenset[str] = frozenset()
     identities: tuple[Identities, ...] = field(default=(), compare=False, repr=False)
+    warnings: tuple[Problem, ...] = ()
 
 
 def validate(
@@ -336,9 +338,14 @@ class _Validator:
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         examined = [found for _, found in entries if not isinstance(found, KnownFile)]
-        for each in examined:
-            each.check(self._root)
-            problems += each.problems
+        for file, found in entries:
+            if isinstance(found, KnownFile):
+                problems += (replace(warning, path=file.path) for warning in found.warnings)
+                continue
+            found.check(self._root)
+            problems += found.problems
+            if known := found.known:
+                self._known.add(known, file.place, None)
         if examined:
             from reconciler.manifests.examine import repeated_names
 
@@ -350,8 +357,14 @@ class _Validator:
                 manifests.append(_manifest(document, file.path, package, found.digest))
                 identities.append(document.identities)
         invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
+        errors = [problem for problem in problems if problem.level != WARNING]
         return Validation(
-            tuple(manifests), tuple(capped(problems)), len(entries), frozenset(invalid), tuple(identities)
+            tuple(manifests),
+            tuple(capped(errors)),
+            len(entries),
+            frozenset(invalid),
+            tuple(identities),
+            tuple(capped(problem for problem in problems if problem.level == WARNING)),
         )
 
 

@@ -130,7 +130,7 @@ def rerun_digest(rerun: str) -> str:
 
 def claim_json(claim: Claim) -> dict[str, Any]:
     """Return the claim as JSON, without empty fields."""
-    said = to_builtins(claim, builtin_types=(datetime,))
+    said = to_builtins(claim)
     times = {"fence": _text(claim.credential_expiry), "not_before": _text(claim.not_before)}
     said |= {**said.pop("id"), **times, "tries": [*claim.request_ids]}
     return {"format_version": FORMAT_VERSION, **{name: value for name, value in said.items() if value}}
@@ -195,10 +195,10 @@ def _text(time: datetime | None) -> str:
 
 def _unreadable(error: str, said: Mapping[str, Any]) -> ValueError:
     """Return the error that names the field that msgspec could not read."""
-    if field := re.search(r"field `(.*?)`", error):
+    if field := re.search(r"field `(.*?)`", error, re.DOTALL):
         return ValueError(f"a field is missing or unknown: {field[1]!r}")
-    place = re.search(r"`\$\.(?:id\.)?(\w+)", error)
-    name = place[1] if place else ""
+    # msgspec ends with the place, such as "`$.id.key`".
+    name = re.split(r"\W", error.rpartition("`$.")[2].removeprefix("id."))[0]
     kind = {"state": ClaimState, "ended": State}.get(name)
     if kind and isinstance(said[name], str) and said[name]:
         return ValueError(f"{said[name]!r} is not a valid {kind.__name__}")

@@ -194,6 +194,7 @@ class Comparison(Struct, frozen=True):
         base_problems: Number of problems of the base's manifests; the jobs of its invalid ones count as new.
         settings: The fields of `reconciler.yaml` that differ, the most important ones first.
         notes: The meaning of these differences, one sentence each.
+        warnings: What is probably a mistake in the work tree's valid manifests and settings.
     """
 
     base: str
@@ -201,6 +202,7 @@ class Comparison(Struct, frozen=True):
     base_problems: int = 0
     settings: tuple[FieldChange, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
 
 class Plan(Struct, frozen=True):

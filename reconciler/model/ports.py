@@ -234,7 +234,13 @@ class Bounds:
 
 
 # Google documents neither of the first two; docs/at-most-once.md says what happens if they are too short.
-GOOGLE_BOUNDS = Bounds(timedelta(minutes=5), timedelta(minutes=5), 5.0, timedelta(minutes=5), pace=1.0)
+GOOGLE_BOUNDS = Bounds(
+    executes=timedelta(minutes=5),
+    visible=timedelta(minutes=5),
+    look_again=5.0,
+    lifetime=timedelta(minutes=5),
+    pace=1.0,
+)
 EMBEDDED_BOUNDS = Bounds(timedelta(seconds=2), timedelta(0), 0.1, timedelta(seconds=10))
 """The embedded service accepts, makes and lists in one transaction; two seconds for a busy machine."""
 
@@ -259,6 +265,6 @@ class Ports:
     clock: Clock
     chance: Callable[[int], bytes]
     bounds: Bounds
-    owner: str = ""
-    instance: str = ""
-    neighbours: frozenset[str] = frozenset()
+    owner: str
+    instance: str
+    neighbours: frozenset[str]

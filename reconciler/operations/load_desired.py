@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
@@ -35,11 +36,13 @@ class Desired(Struct, frozen=True):
         jobs: The jobs, sorted by base name.
         archives: The builders of staged archives by job name, each from exactly the code that was named.
         code: The source tree as it was read, by job name; without jobs that have no package.
+        warnings: What is probably a mistake in the manifests and settings.
     """
 
     jobs: tuple[DesiredJob, ...]
     archives: Mapping[str, Callable[[], Sdist]]
     code: Mapping[str, SourceTree] = {}
+    warnings: tuple[Problem, ...] = ()
 
 
 def desired_jobs(
@@ -140,4 +143,5 @@ def load_desired(
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
-    return desired_jobs(root, found.manifests, environment, found.identities)
+    desired = desired_jobs(root, found.manifests, environment, found.identities)
+    return replace(desired, warnings=(*config.warnings, *found.warnings))

@@ -82,7 +82,12 @@ def proposal_of(
         check_found(new, paths)
     plan = propose(
         target,
-        Comparison(commit.sha, problems, len(base_problems), comparison.settings, comparison.notes),
+        replace(
+            comparison,
+            problems=problems,
+            base_problems=len(base_problems),
+            warnings=(*comparison.warnings, *new.warnings),
+        ),
         before.jobs,
         after.jobs,
         hours_of,
@@ -147,8 +152,8 @@ def _compare_settings(
         ReconcilerError: The commit can't be read.
     """
     commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
-    old, base_problems = read_document(commit.root)
-    new, problems = read_document(root)
+    old, base_problems, _ = read_document(commit.root)
+    new, problems, warnings = read_document(root)
     before, after = from_document(commit.root, old), from_document(root, new)
     was = None if base_problems else before.environments.get(name)
     changes = () if problems else changed_settings(old, new, name)
@@ -164,7 +169,7 @@ def _compare_settings(
         notes = [f"The base has no environment {quote(name)}: its jobs are taken with this one's settings."]
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
-    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes))
+    comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes), warnings=warnings)
     return target_of(after, now), (was or now, now), comparison
 
 

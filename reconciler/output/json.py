@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
 
 if TYPE_CHECKING:
@@ -20,21 +20,22 @@ def validation_json(files: int, problems: Sequence[Problem]) -> Json:
     """Return the output of `validate --format json`."""
     return {
         "formatVersion": FORMAT_VERSION,
-        "valid": not problems,
+        "valid": all(problem.level == WARNING for problem in problems),
         "files": files,
         "problems": [problem_json(problem) for problem in problems],
     }
 
 
 def problem_json(problem: Problem) -> Json:
-    """Return a problem with its place."""
+    """Return a problem with its place and level."""
     return asdict(problem)
 
 
 def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
-    """Return the output of `plan --format json`, with the problems of manifests that prevented a plan."""
+    """Return the output of `plan --format json`; `problems` are those of the manifests, warnings included."""
     target = plan.target
-    problems = plan.comparison.problems if plan.comparison else problems
+    if plan.comparison:
+        problems = (*plan.comparison.problems, *plan.comparison.warnings)
     return {
         "formatVersion": FORMAT_VERSION,
         "target": {

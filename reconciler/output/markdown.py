@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from reconciler.base.diagnostics import Problem, counted
+from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
 from reconciler.output.review import (
@@ -164,7 +164,7 @@ def _comparison_markdown(
     if compared.base_problems:
         found = counted(compared.base_problems, "problem")
         base_note = f" The base has {found}: the jobs of its invalid manifests count as new."
-    if not (shown or compared.problems or compared.settings or compared.notes):
+    if not (shown or compared.problems or compared.warnings or compared.settings or compared.notes):
         return f"No changes for {between}: {counts}.{base_note}"
     top = [f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
@@ -174,6 +174,8 @@ def _comparison_markdown(
     top += map(text, compared.notes)
     if compared.problems:
         top.append(f"**{problem_count(compared.problems)}:** nothing is applied until they are mended.")
+    if compared.warnings:
+        top.append(f"**{problem_count(compared.warnings)}:** what is probably a mistake is applied as it is.")
     # With problems and no valid changes, counts of zero would be misleading.
     if plan.changes or not compared.problems:
         hours = _hours(plan.changes)
@@ -187,6 +189,7 @@ def _comparison_markdown(
         [
             _table("settings", _SETTINGS, [(_setting(field), "") for field in compared.settings]),
             Section("problems", [Piece(_problem(problem)) for problem in compared.problems], part=2),
+            Section("warnings", [Piece(_problem(warning)) for warning in compared.warnings], part=2),
             *_sections("table", shown, bodies, links, compared.base),
         ],
         f"<sub>{_OFFLINE}{' ' if links.run else ''}{_run(links)}</sub>",
@@ -234,7 +237,8 @@ def _problem(problem: Problem) -> str:
     where = code(f"{problem.path}:{problem.line}:{problem.column}")
     field = f" ({code(problem.pointer)})" if problem.pointer else ""
     hint = f"<br>{text(' '.join(problem.hint.split()))}" if problem.hint else ""
-    return f"- {where} {text(problem.message)}{field}{hint}"
+    level = "warning: " if problem.level == WARNING else ""
+    return f"- {where} {level}{text(problem.message)}{field}{hint}"
 
 
 def _label(change: Change) -> str:

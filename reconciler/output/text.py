@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from reconciler.base.diagnostics import Problem, counted
+from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
@@ -35,7 +35,11 @@ _WITHOUT_STATE = {
 }
 _MAX_ERROR = 300
 _MAX_ANNOTATIONS = 10
-_ANNOTATION_TITLE = "Invalid manifest"
+_ANNOTATIONS: dict[Level, tuple[str, str]] = {
+    ERROR: ("problem", "Invalid manifest"),
+    WARNING: ("warning", "Probably a mistake"),
+}
+"""Level -> noun and title."""
 
 
 def problems_text(problems: Sequence[Problem]) -> str:
@@ -44,7 +48,8 @@ def problems_text(problems: Sequence[Problem]) -> str:
     for problem in problems:
         field = f" ({problem.pointer})" if problem.pointer else ""
         where = f"{problem.path}:{problem.line}:{problem.column}"
-        lines.append(one_line(f"{where}: {problem.message}{field}"))
+        level = "warning: " if problem.level == WARNING else ""
+        lines.append(one_line(f"{where}: {level}{problem.message}{field}"))
         if problem.hint:
             lines += (f"    {one_line(line)}" for line in problem.hint.splitlines())
     return "\n".join(lines)
@@ -52,27 +57,36 @@ def problems_text(problems: Sequence[Problem]) -> str:
 
 def validation_text(files: int, problems: Sequence[Problem]) -> str:
     """Return the problems, and a last line that counts them."""
+    valid = f"{counted(files, 'file')} valid" if files else "There are no manifests"
     if not problems:
-        return f"{counted(files, 'file')} valid." if files else "There are no manifests."
+        return f"{valid}."
+    if all(problem.level == WARNING for problem in problems):
+        return f"{problems_text(problems)}\n\n{valid}; {problem_count(problems)}."
     return f"{problems_text(problems)}\n\n{problem_count(problems)} of {files}."
 
 
 def validation_github(files: int, problems: Sequence[Problem]) -> str:
     """Return workflow commands, which GitHub shows as annotations at file and line."""
-    # GitHub silently drops annotations after the tenth of a step, so the tenth counts the remaining ones.
-    shown = problems if len(problems) <= _MAX_ANNOTATIONS else problems[: _MAX_ANNOTATIONS - 1]
-    lines = [_annotation(problem) for problem in shown]
-    if len(shown) < len(problems):
-        left = len(problems) - len(shown)
-        message = f"{counted(left, 'more problem')}; run `reconciler validate`"
-        lines.append(workflow_command("error", message, title=_ANNOTATION_TITLE))
+    lines = [line for level in _ANNOTATIONS for line in _annotations(problems, level)]
     return "\n".join(lines or [validation_text(files, problems)])
+
+
+def _annotations(problems: Sequence[Problem], level: Level) -> Iterator[str]:
+    # GitHub silently drops annotations after the tenth of a step and level: the tenth counts the rest.
+    found = [problem for problem in problems if problem.level == level]
+    shown = found if len(found) <= _MAX_ANNOTATIONS else found[: _MAX_ANNOTATIONS - 1]
+    yield from map(_annotation, shown)
+    if left := len(found) - len(shown):
+        noun, title = _ANNOTATIONS[level]
+        message = f"{counted(left, f'more {noun}')}; run `reconciler validate`"
+        yield workflow_command(level, message, title=title)
 
 
 def _annotation(problem: Problem) -> str:
     message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
+    _, title = _ANNOTATIONS[problem.level]
     return workflow_command(
-        "error", message, file=problem.path, line=problem.line, col=problem.column, title=_ANNOTATION_TITLE
+        problem.level, message, file=problem.path, line=problem.line, col=problem.column, title=title
     )
 
 
@@ -89,7 +103,7 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
     if compared is not None:
         head = one_line(f"{head} against {compared.base[:SHOWN_OF_SHA]}")
         settings = [*_settings_lines(compared)]
-        if not (shown or settings or compared.base_problems or compared.problems):
+        if not (shown or settings or compared.base_problems or compared.problems or compared.warnings):
             return f"{head}: no job differs, {len(plan.changes)} unchanged{_moved(plan)}."
         lines = [paint("head", head), "", *(paint(line[2:3], line) for line in settings)]
     lines += _changes_lines(shown, paint) if shown else []
@@ -167,6 +181,8 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
         yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
     if compared.problems:
         yield f"{problem_count(compared.problems)}: what can't be read isn't counted above."
+    if compared.warnings:
+        yield f"{problem_count(compared.warnings)}."
     if plan.changes or not compared.problems:
         if compared.base_problems:
             found = counted(compared.base_problems, "problem")
@@ -311,6 +327,8 @@ def _out_of_sync(plan: Plan) -> str:
 
 
 def problem_count(problems: Sequence[Problem]) -> str:
-    """Return the number of problems and of files with problems."""
+    """Return the numbers of problems and warnings, and of files with any."""
     files = len({problem.path for problem in problems})
-    return f"{counted(len(problems), 'problem')} in {counted(files, 'file')}"
+    numbers = Counter(problem.level for problem in problems)
+    counts = [counted(numbers[level], noun) for level, (noun, _) in _ANNOTATIONS.items() if numbers[level]]
+    return f"{' and '.join(counts)} in {counted(files, 'file')}"

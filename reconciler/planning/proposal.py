@@ -52,10 +52,10 @@ def propose(
             change = _changed(target, was, now)
         elif now:
             change = replace(decide(target, now, []), edit=Edit.NEW)
-        elif was and name not in unknown:
-            change = _removed(was.manifest, was.job_name, whole=whole, is_empty=is_empty)
-        else:
+        elif name in unknown:
             continue
+        else:
+            change = _removed(old[name], whole=whole, is_empty=is_empty)
         changes.append(replace(change, hours=(_hours(was, hours), _hours(now, hours))))
     return Plan(target, tuple(changes), (), None, whole, comparison)
 
@@ -64,7 +64,8 @@ def _hours(job: DesiredJob | None, hours: HoursOf) -> float:
     return 0.0 if job is None or job.manifest.reconcile.suspend else hours(job)
 
 
-def _removed(manifest: Manifest, job_name: str, *, whole: bool, is_empty: bool) -> Change:
+def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:
+    manifest = job.manifest
     cancels = whole and not is_empty and manifest.reconcile.on_delete == "cancel"
     if cancels:
         note = "if its run is still live, it is cancelled"
@@ -78,7 +79,7 @@ def _removed(manifest: Manifest, job_name: str, *, whole: bool, is_empty: bool) 
         action=Action.CANCEL if cancels else Action.NONE,
         reason="removed (onDelete: cancel)" if cancels else "removed",
         base_name=manifest.name,
-        job_name=job_name,
+        job_name=job.job_name,
         kind=manifest.kind,
         path=manifest.path,
         edit=Edit.REMOVED,
@@ -186,9 +187,8 @@ def changed_settings(before: JsonObject, after: JsonObject, environment: str) ->
 
     def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
         owner, setting = _owner_and_setting(change.pointer)
-        is_known = setting in _DECIDES
-        importance = order.index(setting) if is_known else 0
-        return not is_known, owner not in ("", environment), importance, change.pointer
+        importance = [*order, setting].index(setting)
+        return setting not in _DECIDES, owner not in ("", environment), importance, change.pointer
 
     old, new = dict(_fields((), before)), dict(_fields((), after))
     pairs = ((pointer, old.get(pointer), new.get(pointer)) for pointer in {**old, **new})
@@ -211,5 +211,7 @@ def _fields(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
 
 def _owner_and_setting(pointer: str) -> tuple[str, str]:
     """Return the environment of a setting, "" for the whole repository, and the setting's name."""
-    first, second, third, *_ = [*pointer.split("/")[1:], "", "", ""]
-    return (second, third) if first == "environments" else ("", first)
+    owner, rest = "", pointer.removeprefix("/")
+    if pointer.startswith("/environments/"):
+        owner, _, rest = pointer.removeprefix("/environments/").partition("/")
+    return owner, rest.partition("/")[0]

@@ -37,7 +37,7 @@ from reconciler.training_service.http.message import (
 )
 from reconciler.training_service.jobs import metadata_server
 from reconciler.training_service.state.database import DatabaseError
-from reconciler.training_service.state.records import JobRecord, Json, JsonObject
+from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage.api import StorageApi
 from reconciler.training_service.storage.incoming import Uploads
@@ -111,11 +111,18 @@ class Application:
 
     Attributes:
         wake: Called after a job is created or is to be cancelled.
+        wait_of: Returns the reason why a queued job waits, if it is known.
         read_only: Refuse changes, because no service runs to carry them out.
     """
 
     def __init__(
-        self, store: Store, home: Path, *, wake: Callable[[], None] = lambda: None, read_only: bool = False
+        self,
+        store: Store,
+        home: Path,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        wait_of: Callable[[JobRecord], Wait | None] = lambda job: None,
+        read_only: bool = False,
     ) -> None:
         pages = Pages(store)
         objects = Objects(home, store.database, store.clock)
@@ -127,7 +134,7 @@ class Application:
             **TuningJobs(store, home, pages, wake).handlers(),
             **MlJobs(store, home, pages, wake).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
-            **LoggingApi(store, home, pages).handlers(),
+            **LoggingApi(store, home, pages, wait_of).handlers(),
             **CredentialsApi(Tokens(store)).handlers(),
         }
 

@@ -107,7 +107,9 @@ class _Service:
         Uploads(home).clean()
         token = secrets.token_urlsafe(32)
         self._activity = Activity()
-        application = Application(self._store, home, wake=self._wake.set)
+        application = Application(
+            self._store, home, wake=self._wake.set, wait_of=lambda job: self._supervisor.wait_of(job)
+        )
         # The gate has its own connection: its thread serves every connection and mustn't wait for another
         # thread's write.
         self._gate_store = Store(database.open_file(home / "state.db"))

@@ -17,6 +17,7 @@ from reconciler.training_service.address import unserved
 from reconciler.training_service.application import Application
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state.database import Database, DatabaseError, prepare
+from reconciler.training_service.state.records import JobRecord, Wait
 from reconciler.training_service.state.store import Store
 
 
@@ -37,7 +38,11 @@ def open_copy(home: Path) -> Iterator[Application]:
             _copy_database(home / "state.db", memory)
         store = Store(Database(lambda: memory))
         recover_states(store, home)
-        yield Application(store, home, read_only=True)
+        yield Application(store, home, read_only=True, wait_of=_wait_of)
+
+
+def _wait_of(job: JobRecord) -> Wait:
+    return Wait("Queued: the embedded training service isn't running.", job.create_time)
 
 
 def _copy_database(path: Path, memory: sqlite3.Connection) -> None:

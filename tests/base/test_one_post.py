@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from raw_server import ANSWERS, FAULTS, SLOW, Behaviour, RawServer, answer
 from tls import Loopback
+from waiting import PATIENCE, patience
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, RetryingReads
 from reconciler.google.client import Connection, Endpoint
@@ -106,7 +107,7 @@ def test_a_create_without_a_good_answer_is_sent_once_and_unknown(
     fault: str, transport: DirectTransport
 ) -> None:
     with RawServer([FAULTS[fault]]).running() as server:
-        told = create(server.url, transport, 1.0 if fault in SLOW else 30.0)
+        told = create(server.url, transport, patience(0.3) if fault in SLOW else PATIENCE)
         check_one_post(server)
     assert isinstance(told, Unknown)
     assert TOKEN not in repr(told)

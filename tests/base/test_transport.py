@@ -156,7 +156,7 @@ def test_a_request_without_a_good_answer_arrives_once(
     if warm:
         transport.send(HttpRequest("GET", f"{server.url}/warm"))
     with pytest.raises(NoAnswerError) as caught:
-        transport.send(request_to(server, method, timeout=patience(1.0) if fault in SLOW else PATIENCE))
+        transport.send(request_to(server, method, timeout=patience(0.3) if fault in SLOW else PATIENCE))
     assert [request.target for request in server.arrived[warm:]] == ["/v1/jobs?alt=json"]
     assert SECRET not in all_text(caught.value)
     assert str(caught.value).startswith(f"no whole answer from {server.url}: ")
@@ -171,7 +171,7 @@ def test_over_tls_too(
     server = serve(FAULTS[fault], tls=server_tls)
     with pytest.raises(NoAnswerError) as caught:
         DirectTransport(Loopback(), max_body=10_000).send(
-            request_to(server, timeout=patience(1.0) if fault in SLOW else PATIENCE)
+            request_to(server, timeout=patience(0.3) if fault in SLOW else PATIENCE)
         )
     assert server.count("POST") == len(server.arrived) == 1
     assert SECRET not in all_text(caught.value)
@@ -479,7 +479,7 @@ def test_reads_side_by_side_use_the_connections_of_those_before(
     server = serve(met, tls=server_tls if scheme == "https" else None)
     for count, connections in ((8, 8), (8, 8), (1, 8), (10, 10), (9, 11)):
         meet = threading.Barrier(count)
-        statuses = call_all([lambda: transport.send(request_to(server, "GET")).status] * count, threads=True)
+        statuses = call_all([lambda: transport.send(request_to(server, "GET")).status] * count)
         assert statuses == [200] * count
         assert server.connections == connections
     transport.close()
@@ -509,7 +509,7 @@ def test_the_connection_that_was_used_last_is_used_next(
         # The one of connection 0 is here first.
         ended.set()
 
-    call_all([both, both], threads=True)
+    call_all([both, both])
     for _ in range(3):
         read("/one")
     assert [request.connection for request in server.arrived[2:]] == [1, 1, 1]
@@ -534,7 +534,7 @@ def test_all_kept_connections_that_the_server_closed_are_let_go_of(
         return answer()(sock, request)
 
     server = serve(met)
-    call_all([lambda: transport.send(request_to(server, "GET"))] * 3, threads=True)
+    call_all([lambda: transport.send(request_to(server, "GET"))] * 3)
     server.close_idle()
     server.wait_for_end_of(0, 1, 2)
     for _ in range(2):

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,9 @@ def main() -> None:
     drawn = plot.draw(figures, output / "plot.svg")
     _say(f"the tables and all figures are in {output}" + ("" if drawn else "; no picture without matplotlib"))
     if arguments.keep:
-        keep.into_docs(text, output / "plot.svg" if drawn else None)
+        keep.into_docs("performance.md", text)
+        if drawn:
+            shutil.copyfile(output / "plot.svg", keep.DOCS / "performance.svg")
 
 
 def _arguments() -> argparse.Namespace:

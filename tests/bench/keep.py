@@ -1,20 +1,16 @@
-"""One run's tables and picture, kept in the documentation."""
+"""Tables of one run, kept in the documentation."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from .place import TESTS
-
-_DOCS = TESTS.parent / "docs"
-_BEGIN, _END = "<!-- the tables begin -->\n", "<!-- the tables end -->\n"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def into_docs(text: str, picture: Path | None) -> None:
-    """Put the tables between their marks in docs/performance.md, and the picture beside it."""
-    page = _DOCS / "performance.md"
-    before, _, rest = page.read_text().partition(_BEGIN)
-    page.write_text(f"{before}{_BEGIN}\n{text}\n\n{_END}{rest.partition(_END)[2]}")
-    if picture:
-        shutil.copyfile(picture, _DOCS / "performance.svg")
+def into_docs(page: str, text: str, what: str = "tables") -> None:
+    """Put a text between two marks of a page in docs/, such as `<!-- the tables begin -->`."""
+    file = DOCS / page
+    begin, end = f"<!-- the {what} begin -->\n", f"<!-- the {what} end -->\n"
+    before, found, rest = file.read_text().partition(begin)
+    assert found, f"{file} has no mark: {begin}"
+    file.write_text(f"{before}{begin}\n{text}\n\n{end}{rest.partition(end)[2]}")

@@ -172,7 +172,7 @@ def test_a_copy_that_another_thread_reads_stays(home: Path, monkeypatch: pytest.
             renewed.set()
 
     with EmbeddedService(home, start=False, checkout=None) as service:
-        assert call_all([lambda: service.send(LISTING).status, renew], threads=True) == [200, 200]
+        assert call_all([lambda: service.send(LISTING).status, renew]) == [200, 200]
     assert copies.made == 2
 
 
@@ -250,7 +250,7 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
     with EmbeddedService(tmp_path, start=False, checkout=None) as service:
         service.send(LISTING)
         started = stack.enter_context(HeldService(tmp_path).running())
-        assert call_all([lambda: ask("early"), lambda: ask("late")], threads=True) == [200, 200]
+        assert call_all([lambda: ask("early"), lambda: ask("late")]) == [200, 200]
     assert asked.count(f"{started.url}/_service/health") == 1
 
 

@@ -154,6 +154,20 @@ def test_lines_of_one_replica_have_no_column_for_it(one: Job) -> None:
     assert told(one.logs()) == ["INFO    it begins", "WARNING epoch 1"]
 
 
+def test_the_log_of_a_job_without_lines_says_its_state_and_why(one: Job) -> None:
+    name = next(iter(one.repository.states()))
+    assert one.logs().out == f"{name} is QUEUED: it has no log yet\n"
+    one.service.store.move(
+        one.record.id,
+        JobState.FAILED,
+        only_from=UNFINISHED,
+        at="2026-01-01T00:00:00Z",
+        error_code=3,
+        error_message="The index can't be reached.\nAsk again.",
+    )
+    assert one.logs().out == f"{name} is FAILED: The index can't be reached.\nAsk again.\n"
+
+
 def test_several_replicas_stand_beside_their_lines(several: Job) -> None:
     write = several.run()
     write("it begins", "", at=1)

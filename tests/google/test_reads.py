@@ -280,12 +280,10 @@ def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() 
 
         return made
 
-    assert call_all([call(1), call(2), call(3)], threads=True) == [1, 2, 3]
+    assert call_all([call(1), call(2), call(3)]) == [1, 2, 3]
     with pytest.raises(ServiceError, match="second"):
-        call_all([call(1), call(2, "second"), call(3, "third")], threads=True)
-    assert call_all([], threads=True) == []
-    meet = threading.Barrier(1)
-    assert call_all([call(1), call(2)], threads=False) == [1, 2]
+        call_all([call(1), call(2, "second"), call(3, "third")])
+    assert call_all([]) == []
 
 
 @dataclass
@@ -372,7 +370,7 @@ def test_threads_share_a_collection() -> None:
             client.execute(request)["said"] == body for request, body in zip(requests, bodies, strict=True)
         ]
 
-    found = call_all([partial(create, number) for number in range(count)], threads=True)
+    found = call_all([partial(create, number) for number in range(count)])
     assert found == [[True] * 5] * count
 
 

@@ -182,7 +182,7 @@ WORD_LIKE = st.sampled_from(
 
 
 @pytest.mark.fault(38)
-@settings(max_examples=2000)
+@settings(max_examples=600)
 @given(NUMBER_LIKE | WORD_LIKE)
 def test_a_scalar_is_what_both_versions_read_or_refused(text: str) -> None:
     older, newer = _by_yaml_1_1(text), _by_yaml_1_2(text)
@@ -246,7 +246,7 @@ def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, val
     assert _sorted(loaded(text)) == _sorted(value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(DOCUMENTS)
 def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
     plain = yaml.safe_dump(value, allow_unicode=True, default_style='"')
@@ -677,7 +677,7 @@ def check_loading(data: bytes) -> list[Document]:
     return documents
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(
     st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
 )
@@ -722,7 +722,7 @@ def test_the_slower_parser_reads_the_corpus_as_the_quicker_one_does(slower: Any)
         assert [document.value for document in slow_documents] == [document.value for document in documents]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(mutated())
 def test_where_both_parsers_read_they_read_the_same(data: bytes) -> None:
     documents, problems = load_documents(data, "job.yaml")

@@ -228,7 +228,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_pyyaml_reads_each_accepted_document_alike(text: str) -> None:
     check_reading(text.encode())
@@ -311,7 +311,7 @@ LINES = st.tuples(
 ).map("".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(LINES, min_size=1, max_size=8).map("\n".join),
     st.sampled_from(["", "\n", "\n\n", "\n---", "\n..."]),

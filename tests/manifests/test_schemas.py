@@ -995,6 +995,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "pointer": "",
                 "message": "holds no job",
                 "hint": "",
+                "level": "error",
             }
         ],
     },

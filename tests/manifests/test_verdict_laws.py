@@ -181,14 +181,14 @@ def test_what_is_wrong_is_not() -> None:
         assert is_valid(value, schema_of(value)) == (not errors(value, schema_of(value))), value
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(documents_near_valid(PLAIN))
 def test_the_two_agree_on_what_files_can_hold(value: Any) -> None:
     for schema in {id(found): found for found in (schema_of(value), schema_of(None))}.values():
         assert is_valid(value, schema) == (not errors(value, schema))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(documents_near_valid([*PLAIN, *ODD, *ODD]))
 def test_what_is_found_valid_has_no_error(value: Any) -> None:
     schema = schema_of(value)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
-from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
+from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim_of, time_of
 from reconciler.model.job import State
 
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
@@ -150,6 +150,19 @@ def test_a_claim_is_written_without_what_says_nothing() -> None:
     assert claim_json(claim_of(PENDING)) == {**PENDING, "on_delete": "keep"}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-01T02:00:00+02:00", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("2026-01-01T00:00:00", None),
+        ("soon", None),
+        ("0001-01-01T00:00:00+23:00", None),
+    ],
+)
+def test_time_is_none_when_it_has_no_zone_or_cannot_be_read(text: str, expected: datetime | None) -> None:
+    assert time_of(text) == expected
+
+
 def test_times_are_written_in_utc() -> None:
     east = datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     claim = Claim(
@@ -167,7 +180,8 @@ def test_times_are_written_in_utc() -> None:
         ({"attempt": None}, "a field is missing or unknown: 'attempt'"),
         ({"state": None}, "a field is missing or unknown: 'state'"),
         ({"job_name": None}, "a field is missing or unknown"),
-        ({"later": 1}, "a field is missing or unknown"),
+        ({"later": 1}, "a field is missing or unknown: 'later'"),
+        ({"la\nter": 1}, "a field is missing or unknown: 'la\\nter'"),
         ({"state": "lost"}, "'lost' is not a valid ClaimState"),
         ({"ended": "EXPLODED"}, "'EXPLODED' is not a valid State"),
         ({"fence": "soon"}, "Invalid isoformat string: 'soon'"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.model import job
-from reconciler.model.job import ATTEMPT, ActualJob, State, attempt_of, labels_digest
+from reconciler.model.job import ATTEMPT, ActualJob, LogEntry, State, Trials, attempt_of, labels_digest
 
 
 def run_with(own: dict[str, str]) -> ActualJob:
@@ -17,10 +17,18 @@ def run_with(own: dict[str, str]) -> ActualJob:
 
 
 def test_the_names_never_change() -> None:
-    names = (job.SOURCE, job.KEY, job.ATTEMPT, job.CODE, job.COMMIT, job.REQUEST_ID)
+    names = (job.SOURCE, job.KEY, job.ATTEMPT, job.CODE, job.COMMIT, job.REQUEST_ID, job.INSTANCE)
     assert " ".join(names) == (
-        "reconciler-source reconciler-key reconciler-attempt reconciler-code reconciler-commit reconciler-try"
+        "reconciler-source reconciler-key reconciler-attempt reconciler-code "
+        "reconciler-commit reconciler-try reconciler-instance"
     )
+
+
+def test_what_an_engine_leaves_out_is_empty() -> None:
+    run, line = run_with({}), LogEntry("2026-01-01T00:00:00Z", "INFO", "step 1")
+    assert (run.create_time, run.start_time, run.end_time, run.error, run.url) == ("", "", "", "", "")
+    assert (line.insert_id, line.replica, line.trial) == ("", "", "")
+    assert Trials(frozenset(), 5) == Trials(frozenset(), 5, goes_on=False)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ def ml(word: Any) -> ActualJob:
     return AiPlatformTraining(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
 
 
+def test_job_ends_in_three_states_and_no_other() -> None:
+    assert {state for state in State if state.ended} == {State.SUCCEEDED, State.FAILED, State.CANCELLED}
+
+
 @pytest.mark.parametrize(("word", "state"), VERTEX.items())
 def test_vertex_ais_words(word: str, state: State) -> None:
     assert (vertex(word).state, vertex(word).service_state) == (state, word)

@@ -16,8 +16,8 @@ _PLANS = (
 )
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "model.ports": ("model/test_answers", "reporting/test_refusals"),
-    "model.job": ("model/test_labels", "model/test_naming"),
+    "model.ports": ("model/test_answers", "model/test_ports", "reporting/test_refusals"),
+    "model.job": ("model/test_labels", "model/test_states", "model/test_naming", "submission/test_instances"),
     "model.naming": ("model/test_naming", "model/test_canonical", "model/test_canonical_places"),
     "model.diff": ("model/test_diff", "submission/test_adoption", "submission/test_adoption_fields"),
     "planning.comparison": _PLANS,
@@ -28,6 +28,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "submission.adoption": (
         "submission/test_adoption",
         "submission/test_adoption_fields",
+        "submission/test_instances",
         "submission/test_submission",
         "submission/test_submission_refusals",
         "submission/test_submission_details",
@@ -35,20 +36,30 @@ TESTS: dict[str, tuple[str, ...]] = {
     "model.claim": ("model/test_claim", "model/test_claim_limits", *_PLANS),
     "submission.observe": (
         "submission/test_observation",
+        "submission/test_instances",
+        "submission/test_submission",
+        "submission/test_submission_details",
         "google/test_unlisted_jobs",
         "operations/test_apply",
     ),
     "submission.claims_upkeep": ("submission/test_claim_upkeep", "operations/test_apply"),
     "planning.proposal": ("planning/test_proposing",),
     "planning.outcome": ("planning/test_outcome", "planning/test_outcome_rows"),
-    "base.sanitize": ("base/test_redaction", "google/test_jobapi"),
+    "base.sanitize": ("base/test_redaction", "base/test_inert", "google/test_jobapi"),
     "submission.protocol": (
         "submission/test_submission",
         "submission/test_submission_refusals",
         "submission/test_submission_details",
+        "submission/test_submission_quota",
         "planning/test_bound_claims",
         "operations/test_apply",
     ),
-    "operations.execute": ("operations/test_apply", "operations/test_apply_details"),
+    "operations.execute": (
+        "operations/test_apply",
+        "operations/test_apply_details",
+        "operations/test_apply_progress",
+        "operations/test_apply_quota",
+        "submission/test_instances",
+    ),
 }
 """By module of `reconciler`; the tests' files are in `tests/`."""

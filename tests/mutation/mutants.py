@@ -127,6 +127,8 @@ def _is_left_alone(node: ast.AST, name: str, child: ast.AST, inside: bool) -> bo
         return True
     if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
         return True
+    if isinstance(child, ast.If) and _text(child.test) == "TYPE_CHECKING":
+        return True
     if isinstance(child, ast.match_case) and _is_never(child):
         return True
     if isinstance(child, ast.Assign) and not inside and _is_type_alias(child):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -215,7 +215,12 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
             notes.append(of(e))
         target = Target(of(environment), "google", of(environment), of(environment))
         comparison = Comparison(
-            BASE, tuple(problems), 1, settings=tuple(fields_of_settings), notes=tuple(notes)
+            BASE,
+            tuple(problems),
+            1,
+            settings=tuple(fields_of_settings),
+            notes=tuple(notes),
+            warnings=tuple(replace(problem, level="warning") for problem in problems),
         )
         return Plan(target, tuple(changes), (), None, comparison=comparison)
 
@@ -224,6 +229,13 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
 
 def plain(untrusted: str) -> str:
     return "x" if one_line(untrusted).strip() else ""
+
+
+def test_warnings_are_listed_with_their_number_and_place() -> None:
+    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "did you mean n1-y?", "warning")
+    shown = in_full(proposal(warnings=(warning,)))
+    assert "**1 warning in 1 file:**" in shown
+    assert "jobs/a.yaml:3:5 warning: n1-x is not known (/spec)did you mean n1-y?" in Page(shown).shown
 
 
 @pytest.mark.fault(45)
@@ -525,7 +537,7 @@ def test_one_giant_does_not_take_the_place_of_the_others() -> None:
     assert names.count("<tr>") or names.count("| changed |") > 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(proposals(), st.integers(4_000, 8_000), st.integers(1, 10))
 def test_no_limit_is_passed_and_nothing_is_cut_in_two(
     made: Callable[[Callable[[str], str]], Plan], limit: int, times: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace as replaced
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.model.diff import diff
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, Plan, Stuck, Target
+from reconciler.output.json import validation_json
 from reconciler.output.markdown import plan_markdown
 from reconciler.output.review import earlier_spec
 from reconciler.output.text import (
@@ -147,6 +149,30 @@ def test_annotations_stay_within_what_github_keeps() -> None:
     assert lines[0].startswith("::error file=jobs/a%2Cb.yaml,line=1,col=1,")
     assert lines[0].endswith("::100%25 wrong")
     assert "21 more problems" in lines[-1]
+
+
+DOUBT = Problem("jobs/a.yaml", 3, 5, "", "n1-x is not a known machine type", "did you mean n1-y?", "warning")
+
+
+def test_warnings_are_told_from_problems_in_each_format() -> None:
+    problem = Problem("jobs/b.yaml", 1, 1, "", "wrong")
+    assert problems_text([DOUBT]).startswith("jobs/a.yaml:3:5: warning: n1-x is not")
+    assert validation_text(7, [DOUBT]).splitlines()[-1] == "7 files valid; 1 warning in 1 file."
+    assert validation_text(7, [DOUBT, problem]).splitlines()[-1] == "1 problem and 1 warning in 2 files of 7."
+    assert [line.partition(" ")[0] for line in validation_github(1, [DOUBT, problem]).splitlines()] == [
+        "::error",
+        "::warning",
+    ]
+    found = validation_json(7, [DOUBT])
+    assert (found["valid"], found["problems"][0]["level"]) == (True, "warning")
+    assert not validation_json(7, [DOUBT, problem])["valid"]
+
+
+def test_annotations_have_a_limit_for_each_level() -> None:
+    problems = [Problem("jobs/a.yaml", n, 1, "", "wrong") for n in range(1, 31)]
+    lines = validation_github(1, [*problems, *[replaced(DOUBT, line=n) for n in range(1, 31)]]).splitlines()
+    assert [line[:6] for line in lines] == ["::erro"] * 10 + ["::warn"] * 10
+    assert lines[-1].endswith("::21 more warnings; run `reconciler validate`")
 
 
 def test_outcomes_count_the_jobs_that_did_not_succeed() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.google.engines import engine_class
 from reconciler.model.diff import DEFAULTS, is_default, is_filled, is_left_out, is_spelling
-from reconciler.model.job import ATTEMPT, CODE, COMMIT, KEY, REQUEST_ID, SOURCE, State
+from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.plan import FieldChange
 from reconciler.submission.adoption import differences
@@ -18,6 +18,7 @@ from tests.planning import run_of, wanted
 
 LABELS = {
     SOURCE: "acme",
+    INSTANCE: "blue",
     KEY: "k" * 52,
     ATTEMPT: "1",
     CODE: "c" * 52,
@@ -123,7 +124,7 @@ def test_the_fields_of_another_packages_engine_count_too() -> None:
     assert found(body, {**body, "script": "echo"}) == [("/script", "echo", "echo hello")]
 
 
-@pytest.mark.parametrize("name", [SOURCE, KEY, ATTEMPT, CODE])
+@pytest.mark.parametrize("name", [SOURCE, INSTANCE, KEY, ATTEMPT, CODE])
 def test_the_labels_count_that_say_which_job_it_is(name: str) -> None:
     assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == [(f"/labels/{name}", "x", LABELS[name])]
     assert found(CUSTOM, changed(CUSTOM, "labels", name)) == [(f"/labels/{name}", None, LABELS[name])]
@@ -197,7 +198,7 @@ def test_early_stopping_is_switched_on_by_being_there() -> None:
 def test_a_job_without_usable_labels_differs_in_them() -> None:
     for labels in (None, ["a"], "a", 7):
         pointers = [pointer for pointer, *_ in found(CUSTOM, {**CUSTOM, "labels": labels})]
-        assert pointers == sorted(f"/labels/{name}" for name in (SOURCE, KEY, ATTEMPT, CODE))
+        assert pointers == sorted(f"/labels/{name}" for name in (SOURCE, INSTANCE, KEY, ATTEMPT, CODE))
 
 
 SPELLINGS = [

@@ -79,6 +79,7 @@ def test_a_claim_that_is_not_bound_takes_a_job_only_when_nobody_wants_it_and_onl
         (ClaimState.PENDING, 2, JOB, State.FAILED, False),
         (ClaimState.PENDING, 2, JOB, State.SUCCEEDED, True),
         (ClaimState.PENDING, 2, JOB, None, True),
+        (ClaimState.PENDING, 3, JOB, State.FAILED, True),
         (ClaimState.BOUND, 1, None, None, False),
         (ClaimState.HELD, 1, None, None, False),
     ],

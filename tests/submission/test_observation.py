@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside, labels
+from memory_ports import BOUNDS, Outside, Time, labels
 from msgspec.structs import replace
 
-from reconciler.base.errors import ServiceError
-from reconciler.model.claim import ClaimId
-from reconciler.model.job import SOURCE, State
-from reconciler.submission.observe import observe
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.model.claim import ClaimId, ClaimState
+from reconciler.model.job import ATTEMPT, KEY, SOURCE, ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.ports import ClaimRead
+from reconciler.submission.observe import check_search, observe
 from tests.submission.test_submission import KEY_1, ORDER, body, settle
 
 
@@ -138,3 +140,82 @@ def test_another_submission_is_not_asked_for(outside: Outside) -> None:
     outside.jobs.answers = [Unknown("?")]
     settle(outside, Order(replace(ORDER.claim, id=ClaimId("z" * 52)), body))
     assert len(observe(outside.ports).runs) == 1
+
+
+def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tuple[Outside, list[str]]:
+    """A service that lists no job, and the names of the jobs that are then read."""
+    outside = Outside()
+    for number in range(1, claims + 1):
+        job = outside.jobs.add({"displayName": "a", "labels": labels(f"k{number}")}, version)
+        claim = replace(ORDER.claim, id=ClaimId(f"k{number}"), api_version=version, kind="CustomJob")
+        given = {"state": ClaimState.BOUND, "resource": job.resource, "ended": State.FAILED, **known}
+        outside.claims.write(replace(claim, **given), 0)
+        outside.jobs.hidden.add(job.resource)
+    read: list[str] = []
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        assert (api_version, kind) == (version, "CustomJob")
+        read.append(resource)
+        raise NotFoundError(resource)
+
+    outside.jobs.read = reading  # type: ignore[method-assign]
+    observe(outside.ports)
+    return outside, read
+
+
+def test_three_ended_jobs_are_read_by_name_when_the_listing_is_empty() -> None:
+    assert len(empty_listing(5)[1]) == 3
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"ended": None, "gone": True},
+        {"state": ClaimState.PENDING, "request_ids": ("t",), "credential_expiry": Time().now},
+    ],
+    ids=["gone", "pending"],
+)
+def test_only_bound_claims_of_ended_jobs_are_read_when_the_listing_is_empty(known: dict[str, Any]) -> None:
+    assert empty_listing(1, **known)[1] == []
+
+
+def test_jobs_whose_names_the_caller_chose_are_not_read_when_the_listing_is_empty() -> None:
+    assert empty_listing(1, ML_V1)[1] == []
+
+
+@pytest.fixture
+def witness(outside: Outside) -> ActualJob:
+    """A job that the service has and that no search finds."""
+    (job,) = outside.jobs.jobs
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += BOUNDS.visible + timedelta(seconds=1)
+    return job
+
+
+def test_search_is_not_believed_when_it_leaves_out_an_old_witness(
+    outside: Outside, witness: ActualJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        outside.claims, "read", lambda id: asked.append(id) or ClaimRead(None, outside.time.now)
+    )
+    monkeypatch.setattr(outside.jobs, "read", lambda *of: asked.append(of) or witness)
+    second = replace(witness, labels={**witness.labels, ATTEMPT: "2"})
+    with pytest.raises(ServiceError, match="leaves out"):
+        check_search(outside.ports, [second])
+    assert asked == [(witness.api_version, witness.kind, witness.resource), ClaimId(KEY_1, 1)]
+
+
+def test_search_is_believed_when_the_witness_is_young_or_has_another_key(
+    outside: Outside, witness: ActualJob
+) -> None:
+    check_search(outside.ports, [replace(witness, labels={**witness.labels, KEY: "other"})])
+    outside.time.now -= timedelta(seconds=1)
+    check_search(outside.ports, [witness])
+
+
+def test_witness_that_is_gone_decides_nothing(outside: Outside, witness: ActualJob) -> None:
+    gone = replace(witness, resource="projects/acme/jobs/gone")
+    check_search(outside.ports, [gone])
+    with pytest.raises(ServiceError, match="leaves out"):
+        check_search(outside.ports, [gone, witness])

@@ -157,6 +157,11 @@ class Bench:
     def log(self, job: JobRecord) -> list[str]:
         return [json.loads(line)["m"] for line in self.folder(job).log.read_text().splitlines()]
 
+    def whole_log(self, job: JobRecord) -> list[str]:
+        """The lines of all runs, of trials too."""
+        logs = [run_folder(self.home, run.run_id).log for run in self.store.runs(job.id)]
+        return [json.loads(line)["m"] for log in logs for line in log.read_text().splitlines()]
+
     def starts(self) -> list[str]:
         path = self.out / "starts"
         return path.read_text().splitlines() if path.exists() else []

@@ -136,3 +136,32 @@ def test_this_machine_holds_something() -> None:
     assert machine.cpus >= 1
     assert machine.memory > 2**20
     assert machine.gpus == len(hardware.gpu_ids())
+
+
+@pytest.mark.parametrize(
+    ("own", "files"),
+    [
+        (
+            "0::/a\n",
+            {"a/memory.max": "1000", "a/memory.current": "700", "a/memory.stat": "anon 1\ninactive_file 50"},
+        ),
+        (
+            "4:memory:/a\n",
+            {
+                "memory/a/memory.limit_in_bytes": "1000",
+                "memory/a/memory.usage_in_bytes": "700",
+                "memory/a/memory.stat": "inactive_file 9\ntotal_inactive_file 50",
+            },
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_container_spares_what_its_limit_leaves_beside_files_that_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    monkeypatch.setattr(hardware, "_GROUPS", tmp_path)
+    monkeypatch.setattr(hardware, "_own_groups", lambda: own)
+    assert hardware.spare_memory() == 350

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trainers
+from documented import documented
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
@@ -22,14 +22,6 @@ from served import TOKEN, Service
 from unpacked import unpack
 
 from reconciler.training_service.jobs.metadata_server import variables
-
-PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
-
-
-def documented(client: str) -> list[str]:
-    """The calls in the client's row of the page."""
-    (row,) = re.findall(rf"^\| {re.escape(client)} \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
-    return re.findall(r"`([^`]+)`", row)
 
 
 class Tried(list[str]):

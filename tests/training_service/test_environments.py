@@ -51,13 +51,13 @@ class Shell(Uv):
     def note(self, _severity: str, text: str) -> None:
         self.said.append(text)
 
-    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+    def run(self, task: str, arguments: Sequence[str], lock: int | None, variables: Mapping[str, str]) -> str:
         self.ran.append([*arguments])
         done = subprocess.run(
             [find_uv_bin(), *arguments],
             env={**self.env, **variables},
             cwd=self.temp,
-            pass_fds=(lock,),
+            pass_fds=() if lock is None else (lock,),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -185,7 +185,9 @@ def test_what_an_installer_left_that_was_killed_is_not_trusted(
         pass
 
     class KilledShell(Shell):
-        def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+        def run(
+            self, task: str, arguments: Sequence[str], lock: int | None, variables: Mapping[str, str]
+        ) -> str:
             if "install" in arguments:
                 raise Killed
             return super().run(task, arguments, lock, variables)

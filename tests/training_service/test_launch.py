@@ -10,6 +10,7 @@ import trainers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reconciler.training_service.apis.training import unsupported
 from reconciler.training_service.jobs import metadata_server
 from reconciler.training_service.jobs.launch import (
     MOST_REPLICAS,
@@ -411,16 +412,11 @@ def changed(job: JobRecord, **first_pool: Any) -> JobRecord:
 @pytest.mark.parametrize(
     ("job", "word"),
     [
-        (changed(trainers.custom_job(), machineSpec={"machineType": "ct5lp-hightpu-1t"}), "TPU"),
-        (changed(trainers.custom_job(), machineSpec={"acceleratorType": "TPU_V3"}), "TPU"),
-        (trainers.ml_job(scaleTier="BASIC_TPU"), "TPU"),
-        (trainers.ml_job(scaleTier="CUSTOM", masterType="cloud_tpu"), "TPU"),
         (trainers.ml_job(pythonModule=""), "pythonModule"),
         (trainers.custom_job(env={"A=B": "x"}), "'A=B'"),
         (trainers.custom_job(env={"": "x"}), "environment variable"),
         (trainers.custom_job(env={"A": "x\0y"}), "'A'"),
         (trainers.ml_job(runtimeVersion=""), "runtimeVersion"),
-        (trainers.cluster_job({"machineSpec": {"acceleratorType": "TPU_V3"}}), "TPU"),
         (trainers.cluster_job({"pythonPackageSpec": None, "containerSpec": {}}), "imageUri"),
         (changed(trainers.custom_job(), replicaCount="0"), "primary"),
     ],
@@ -429,10 +425,54 @@ def test_what_can_t_run_here_is_refused_by_name(job: JobRecord, word: str) -> No
     assert word in refused(job)
 
 
-def test_an_unknown_image_is_refused_with_what_to_write() -> None:
-    message = refused(trainers.custom_job(image="gcr.io/me/mine:3"))
-    assert "gcr.io/me/mine:3" in message
-    assert 'images: {"gcr.io/me/mine:3": {python:' in message
+TPU_POOL = {"machineSpec": {"machineType": "n1-standard-4", "acceleratorType": "TPU_V3"}}
+IMAGE_FIELD = "job_spec.worker_pool_specs[0].python_package_spec.executor_image_uri"
+MACHINE_FIELD = "job_spec.worker_pool_specs[0].machine_spec"
+RUNTIME = "training_input.runtime_version"
+
+
+@pytest.mark.parametrize(
+    ("job", "field", "words"),
+    [
+        (
+            changed(trainers.custom_job(), machineSpec={"machineType": "ct5lp-hightpu-1t"}),
+            MACHINE_FIELD,
+            "has no TPUs",
+        ),
+        (changed(trainers.custom_job(), **TPU_POOL), MACHINE_FIELD, "n1-standard-8"),
+        (trainers.ml_job(scaleTier="BASIC_TPU"), "training_input.scale_tier", "has no TPUs"),
+        (trainers.ml_job(scaleTier="CUSTOM", masterType="cloud_tpu"), "training_input.master_type", "TPUs"),
+        (trainers.cluster_job(TPU_POOL), "job_spec.worker_pool_specs[1].machine_spec", "has no TPUs"),
+        (
+            trainers.custom_job(image="gcr.io/me/mine:3"),
+            IMAGE_FIELD,
+            'images: {"gcr.io/me/mine:3": {python:',
+        ),
+        (trainers.ml_job(runtimeVersion="1.14"), RUNTIME, 'images: {"1.14": {python:'),
+        (trainers.ml_job(runtimeVersion="2.12"), RUNTIME, "never a runtime version 2.12"),
+        (trainers.ml_job(pythonVersion="3.10"), "training_input.python_version", "write 3.7"),
+    ],
+)
+def test_what_can_t_run_here_is_unsupported_by_its_field_and_with_a_remedy(
+    job: JobRecord, field: str, words: str
+) -> None:
+    found = dict(unsupported(replace(job, images={})))
+    assert words in found[field]
+
+
+def test_image_or_runtime_with_an_entry_is_supported() -> None:
+    entry = {"python": "3.11", "requirements": []}
+    for job, name in (
+        (trainers.custom_job(image="gcr.io/me/mine:3"), "gcr.io/me/mine"),
+        (trainers.ml_job(runtimeVersion="1.14"), "1.14"),
+        (trainers.ml_job(pythonVersion="3.10"), "2.11"),
+    ):
+        assert list(unsupported(replace(job, images={name: entry}))) == []
+
+
+def test_container_with_any_image_is_supported() -> None:
+    pool = {"pythonPackageSpec": None, "containerSpec": {"imageUri": "gcr.io/me/mine:3"}}
+    assert list(unsupported(changed(trainers.custom_job(), **pool))) == []
 
 
 def test_an_override_goes_with_the_run() -> None:
@@ -459,6 +499,45 @@ def test_accelerators_are_warned_of_once(job: JobRecord, word: str) -> None:
     (warning,) = launched(job).warnings
     assert word in warning
     assert "CPU" in warning
+
+
+NETWORK = "projects/1/global/networks/n"
+
+
+def test_each_field_without_effect_is_one_warning() -> None:
+    job = changed(trainers.custom_job(), diskSpec={"bootDiskSizeGb": 200}, nfsMounts=[])
+    job.body["encryptionSpec"] = {"kmsKeyName": "k"}
+    job.body["jobSpec"].update(
+        network=NETWORK,
+        serviceAccount="me@x.test",
+        enableWebAccess=False,
+        scheduling={"strategy": "SPOT", "timeout": "60s"},
+    )
+    ended = " has no effect here: the job runs as if it weren't set."
+    assert sorted(launched(job).warnings) == sorted(
+        f"{field}{ended}"
+        for field in (
+            "encryptionSpec",
+            "network",
+            "serviceAccount",
+            "scheduling.strategy SPOT",
+            "workerPoolSpecs[0].diskSpec",
+        )
+    )
+
+
+def test_fields_of_ai_platform_without_effect_are_warned_of() -> None:
+    job = trainers.ml_job(network=NETWORK, masterConfig={"diskConfig": {"bootDiskSizeGb": 200}})
+    assert [line.partition(" ")[0] for line in launched(job).warnings] == [
+        "trainingInput.network",
+        "trainingInput.masterConfig.diskConfig",
+    ]
+
+
+def test_job_with_effective_fields_alone_has_no_warning() -> None:
+    job = changed(trainers.custom_job(), replicaCount="1")
+    job.body["jobSpec"]["scheduling"] = {"strategy": "STANDARD", "timeout": "60s", "disableRetries": True}
+    assert launched(job).warnings == launched(trainers.tuning_job(), trial(1)).warnings == ()
 
 
 def test_a_job_without_accelerators_has_no_warning_and_sees_nobody_s_gpus() -> None:
@@ -579,21 +658,26 @@ def test_a_run_needs_a_port_for_each_replica_and_one_for_pytorch() -> None:
 
 
 @pytest.mark.parametrize("replicas", [MOST_REPLICAS, 2000, 10**9, 2**63 - 1])
-def test_a_job_of_too_many_replicas_is_refused_before_anything_is_made(replicas: int) -> None:
-    """A list of a thousand million ports, or of as many replicas, would be the service's end."""
+def test_job_of_too_many_replicas_is_unsupported_and_nothing_is_made_for_them(replicas: int) -> None:
+    """A list of as many replicas would be the service's end."""
     many = str(replicas)
-    jobs = [
-        trainers.cluster_job({"replicaCount": many}),
-        custom(workerType="standard", workerCount=many),
-        custom(parameterServerType="standard", parameterServerCount=many),
-    ]
-    for job in jobs:
-        assert ports_wanted(job) == 1 + MOST_REPLICAS
-        assert refused(job) == (
-            f"The job has {replicas + 1} replicas: the embedded training service runs 200 at most."
-        )
+    jobs = {
+        "job_spec.worker_pool_specs[1].replica_count": trainers.cluster_job({"replicaCount": many}),
+        "training_input.worker_count": custom(workerType="standard", workerCount=many),
+        "training_input.parameter_server_count": custom(
+            parameterServerType="standard", parameterServerCount=many
+        ),
+    }
+    for field, job in jobs.items():
+        message = f"The job has {replicas + 1} replicas: the embedded training service runs 200 at most."
+        assert (field, message) in unsupported(job)
         assert (parallel_trials(job, WHOLE), demand(job, WHOLE)) == (1, replace(WHOLE, gpus=0))
-    assert len(launched(trainers.cluster_job({"replicaCount": str(MOST_REPLICAS - 1)})).replicas) == 200
+
+
+def test_as_many_replicas_as_the_service_runs_are_launched() -> None:
+    job = trainers.cluster_job({"replicaCount": str(MOST_REPLICAS - 1)})
+    assert not [field for field, _ in unsupported(job) if "replica_count" in field]
+    assert len(launched(job).replicas) == 200
 
 
 IN_A_CONTAINER: dict[str, Any] = {"runtimeVersion": "", "pythonModule": "", "packageUris": []}

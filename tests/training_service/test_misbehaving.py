@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -278,6 +279,130 @@ def test_one_that_the_kernel_kills_for_its_memory(trainer: Starter, tmp_path: Pa
     assert message.startswith(
         "The replica workerpool0-0 was killed by signal 9 (SIGKILL): out of memory, or killed by hand."
     )
+
+
+# Takes memory in steps of 8 MB and says so, until it is ended.
+GREEDY = """
+import os, pathlib, time
+held = []
+while True:
+    held.append(os.urandom(8 * 1024 * 1024))
+    pathlib.Path(os.environ["OUT"], "taken").write_text(f"{len(held) * 8} {time.time()}")
+    time.sleep(0.01)
+"""
+
+
+def of_small_machines(run: Run, mebibytes: int = 128) -> Run:
+    """The run on machines with so much memory."""
+    spec = json.loads(run.folder.spec.read_text())
+    for replica in spec["replicas"]:
+        replica["memory"] = mebibytes * 2**20
+    run.folder.spec.write_text(json.dumps(spec))
+    return run
+
+
+def test_one_that_takes_more_memory_than_its_machine_has(trainer: Starter) -> None:
+    run = of_small_machines(trainer(GREEDY))
+    code, message = failure_of(run)
+    assert code == 8
+    told = re.fullmatch(
+        r"The job was ended: the replica workerpool0-0 took (\d+) MiB of memory,"
+        r" and its machine has 128 MiB here\.",
+        message,
+    )
+    assert told
+    assert int(told[1]) > 128
+    assert run.log()[-1] == ("ERROR", message)
+
+
+# Runs the runner on a computer that can spare 100 MB, less what the trainer says that it took.
+CROWDED = """
+import os, pathlib, runpy, sys
+from reconciler.training_service.jobs import machines
+taken = pathlib.Path(os.environ["TAKEN"])
+def spare():
+    text = taken.read_text().split() if taken.exists() else []
+    return (164 - int(text[0] if text else 0)) * 2**20
+machines.spare_memory = spare
+machines.whole_memory = lambda: 20 * 64 * 2**20
+sys.argv = sys.argv[4:]
+runpy.run_module("reconciler.training_service.runner.main", run_name="__main__")
+"""
+
+
+def test_one_that_takes_more_memory_than_the_computer_can_spare(trainer: Starter) -> None:
+    run = trainer(GREEDY)
+    run.through = (sys.executable, "-c", CROWDED)
+    run.environ = {"TAKEN": str(run.out / "taken")}
+    code, message = failure_of(run)
+    assert code == 8
+    told = re.fullmatch(
+        r"The job was ended: it took (\d+) MiB of memory, and this computer can spare (\d+) MiB\.", message
+    )
+    assert told
+    assert int(told[1]) > int(told[2])
+
+
+def test_memory_that_processes_share_counts_once(trainer: Starter) -> None:
+    """Eight processes share 64 MB; that they take more together counts although none does alone."""
+    source = """
+        import mmap, os, pathlib, time
+        shared, own = os.urandom(64 * 1024 * 1024), mmap.mmap(-1, 64 * 1024 * 1024)
+        own[:] = shared
+        children = []
+        for number in range(8):
+            child = os.fork()
+            if not child:
+                sum(memoryview(shared)[::4096]) + sum(memoryview(own)[::4096])
+                pathlib.Path(os.environ["OUT"], str(number)).touch()
+                out = pathlib.Path(os.environ["OUT"])
+                while not (out / "go").exists():
+                    time.sleep(0.01)
+                os.setsid()
+                held = os.urandom(32 * 1024 * 1024)
+                time.sleep(60)
+            children.append(child)
+        os.waitpid(children[0], 0)
+    """
+    run = of_small_machines(trainer(source), 256).start()
+    until(lambda: run.folder.ending() or all((run.out / str(number)).exists() for number in range(8)))
+    assert run.runner is not None
+    runner = psutil.Process(run.runner.pid)
+    turns = runner.num_ctx_switches().voluntary
+    until(lambda: run.folder.ending() or runner.num_ctx_switches().voluntary >= turns + 20)  # two seconds
+    assert run.folder.ending() is None
+    (run.out / "go").touch()
+    state, code, message = run.end()
+    assert (state, code) == ("FAILED", 8)
+    assert "MiB of memory" in message
+    assert nothing_is_left_of(run)
+
+
+def test_files_that_are_mapped_count_as_little_as_files_that_are_read(trainer: Starter) -> None:
+    source = """
+        import mmap, os, pathlib
+        path = pathlib.Path(os.environ["OUT"], "data")
+        with path.open("wb") as file:
+            for _ in range(20):
+                file.write(os.urandom(16 * 1024 * 1024))
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        import time
+        for _ in range(15):
+            sum(memoryview(data)[::4096])
+            time.sleep(0.1)
+    """
+    assert of_small_machines(trainer(source)).start().end() == ("SUCCEEDED", 0, "")
+
+
+def test_a_package_that_takes_too_much_memory_while_it_is_built(installed: Starter) -> None:
+    run = installed("", job=trainers.custom_job(packages=["gs://code/greedy-1.0.tar.gz"]))
+    archive = run.folder.service_home / "gcs" / "code" / "greedy-1.0.tar.gz"
+    setup = f"import os\nos.environ['OUT'] = {str(run.out)!r}\n{GREEDY}"
+    trainers.source_distribution(archive, {"setup.py": setup})
+    code, message = failure_of(of_small_machines(run, 256))
+    assert code == 8
+    assert re.search(r"it took \d+ MiB of memory, and its machines have 256 MiB here", message)
 
 
 def test_one_that_has_no_memory_left(trainer: Starter) -> None:

@@ -211,8 +211,11 @@ def custom(**changes: Any) -> dict[str, Any]:
     return changed(scaleTier="CUSTOM", masterType="standard", **changes)
 
 
+PYTORCH = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.1-10:latest"
+
+
 def in_image(args: list[str], **config: list[str]) -> dict[str, Any]:
-    return changed(args=args, masterConfig={"imageUri": "image", **config})
+    return changed(args=args, masterConfig={"imageUri": PYTORCH, **config})
 
 
 @pytest.mark.parametrize(
@@ -268,7 +271,7 @@ def test_a_container_needs_neither_package_nor_runtime(service: Service) -> None
         changed(workerCount="0"),
         custom(workerType="standard", workerCount="2", evaluatorCount="0"),
         changed(scheduling={"maxWaitTime": "1800s", "maxRunningTime": "10s"}),
-        changed(masterConfig={"imageUri": "image"}, workerConfig={"containerArgs": ["b"]}),
+        changed(masterConfig={"imageUri": PYTORCH}, workerConfig={"containerArgs": ["b"]}),
         in_image(args=["a"]),
         in_image(args=[], containerArgs=["b"]),
     ],

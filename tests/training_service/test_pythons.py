@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import platform
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
+from test_environments import Shell
 
-from reconciler.training_service.environments.prepare import by_distance, pythons
+from reconciler.training_service.environments.prepare import (
+    NoPythonError,
+    by_distance,
+    choose_or_install,
+    pythons,
+)
 from reconciler.training_service.environments.venvs import Python
+from reconciler.training_service.jobs.archives import Needs
+from reconciler.training_service.state.run_folder import PythonTask, RunError
 
 OWN = (3, sys.version_info[1])
 
@@ -81,3 +93,80 @@ def test_pythons_are_found_where_they_are_kept(tmp_path: Path) -> None:
 def test_program_that_is_no_python_is_skipped(body: str, tmp_path: Path) -> None:
     program(tmp_path / "bin" / "python3.9", body)
     assert [*found(tmp_path, PATH=os.pathsep.join([str(tmp_path / "bin"), "/none"]))] == [OWN]
+
+
+# A Python that is missing
+
+MISSING = 97
+WANTS_IT = PythonTask("example.test/x:1", {"python": f"3.{MISSING}", "requirements": []}, "", (), "task", ())
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The list of a Python that uv may fetch, from a file, on a machine that lacks it."""
+    (tmp_path / "temp").mkdir()
+    posing(tmp_path / "python" / "bin" / f"python3.{MISSING}", MISSING)
+    library = tmp_path / "python" / "lib" / f"python3.{MISSING}"
+    library.mkdir(parents=True)
+    system = "" if sys.platform == "darwin" else f"{platform.machine()}-linux-gnu"
+    (library / f"_sysconfigdata__{sys.platform}_{system}.py").write_text(
+        "# system configuration generated and used by the sysconfig module\nbuild_time_vars = {}\n"
+    )
+    archive = tmp_path / "python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "python", "python")
+    is_mac = sys.platform == "darwin"
+    entry = {
+        "name": "cpython",
+        "arch": {
+            "family": "aarch64" if platform.machine() == "arm64" else platform.machine(),
+            "variant": None,
+        },
+        "os": "darwin" if is_mac else "linux",
+        "libc": "none" if is_mac else "gnu",
+        "major": 3,
+        "minor": MISSING,
+        "patch": 1,
+        "prerelease": "",
+        "build": "20260101",
+        "variant": None,
+        "url": archive.as_uri(),
+        "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
+    }
+    listed = tmp_path / "listed.json"
+    listed.write_text(json.dumps({f"cpython-3.{MISSING}.1": entry}))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(listed))
+    return archive
+
+
+def test_missing_python_is_installed_where_the_user_allows_it(
+    offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECONCILER_INSTALL_PYTHON", "1")
+    shell = Shell(tmp_path / "temp")
+    choice = choose_or_install(WANTS_IT, Needs(), shell)
+    assert [python.minor for python in choice.fitting] == [(3, MISSING)]
+    assert choice.fitting[0].path.is_relative_to(tmp_path / "pythons")
+    assert len(shell.ran) == 1
+    assert choose_or_install(WANTS_IT, Needs(), shell) == choice
+    assert len(shell.ran) == 1
+
+
+def test_missing_python_is_only_named_without_leave(offered: Path, tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "temp")
+    with pytest.raises(NoPythonError, match="RECONCILER_INSTALL_PYTHON=1"):
+        choose_or_install(WANTS_IT, Needs(), shell)
+    assert shell.ran == []
+
+
+def test_python_that_uv_can_not_fetch_ends_the_run_with_its_reason(
+    offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECONCILER_INSTALL_PYTHON", "1")
+    offered.unlink()
+    with pytest.raises(RunError, match="uv could not install it: ") as raised:
+        choose_or_install(WANTS_IT, Needs(), Shell(tmp_path / "temp"))
+    assert f"is to run on Python 3.{MISSING}; this machine has Python" in raised.value.message
+    assert str(offered) in raised.value.message

@@ -215,6 +215,7 @@ def test_no_python_that_the_override_wants(trainer: Starter) -> None:
     assert (state, code) == ("FAILED", 9)
     assert f"{trainers.PLAIN} is to run on Python >=3.98; this machine has Python " in message
     assert trainers.OWN_PYTHON in message
+    assert "`uv python install VERSION`" in message
 
 
 def test_ten_megabytes_of_output_are_kept_whole_and_in_order(trainer: Starter) -> None:

@@ -24,7 +24,7 @@ from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler import jobs as attempts
 from reconciler.training_service.scheduler.recovery import recover_states
-from reconciler.training_service.scheduler.supervisor import Supervisor
+from reconciler.training_service.scheduler.supervisor import Supervisor, lacking
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import (
     FAILED,
@@ -85,10 +85,10 @@ def test_a_failed_job_tells_why(bench: Bench) -> None:
 
 
 def test_what_can_t_run_here_fails_without_a_run(bench: Bench) -> None:
-    job = bench.submit(job=trainers.ml_job(scaleTier="BASIC_TPU"))
+    job = bench.submit(job=trainers.ml_job(pythonModule=""))
     found = bench.ended(job)
-    assert (found.state, found.error_code) == (JobState.FAILED, 12)
-    assert "TPU" in found.error_message
+    assert (found.state, found.error_code) == (JobState.FAILED, 3)
+    assert "pythonModule" in found.error_message
     assert bench.store.runs(job.id) == []
 
 
@@ -112,6 +112,45 @@ def test_jobs_wait_for_room_first_come_first_served(bench: Bench) -> None:
 
 
 @pytest.mark.fault(34)
+def test_a_queued_job_says_what_it_waits_for(bench: Bench) -> None:
+    def named(name: str) -> Callable[[JobRecord], JobRecord]:
+        return lambda job: replace(job, body={**job.body, "displayName": name})
+
+    def reasons() -> list[str]:
+        waits = [bench.supervisor.wait_of(bench.now(job)) for job in jobs]
+        return [wait.reason if wait else "" for wait in waits]
+
+    bench.hold()
+    jobs = [bench.submit(name=name, shape=named(name)) for name in ("a", "b", "c", "d", "e")]
+    bench.until(lambda: bench.running("a") and bench.running("b"))
+    needs = "needs 4 CPUs and 15.0 GiB of memory; held by a, b"
+    assert reasons() == [
+        "",
+        "",
+        f"Queued: {needs}",
+        f"Queued: waits behind c, which {needs}",
+        f"Queued: waits behind 2 jobs; the first is c, which {needs}",
+    ]
+    first = bench.supervisor.wait_of(jobs[2])
+    bench.supervisor.tick()
+    assert bench.supervisor.wait_of(jobs[2]) == first  # so that a follower of the log prints it once
+    bench.cancel(jobs[0])
+    bench.until(lambda: bench.running("c"))
+    assert reasons()[2:4] == ["", "Queued: needs 4 CPUs and 15.0 GiB of memory; held by b, c"]
+    bench.release()
+    for job in jobs:
+        bench.ended(job)
+    bench.supervisor.tick()
+    assert reasons() == [""] * 5
+
+
+def test_many_holders_are_counted() -> None:
+    holders = [(name, Machine(1, 0)) for name in "abcde"]
+    assert lacking(Machine(8, 0), Machine(3, 10), holders) == "needs 8 CPUs; held by a, b, c and 2 other jobs"
+    holders.append(("g", Machine(0, 0, 1)))
+    assert lacking(Machine(2, 0, 1), Machine(3, 10), holders) == "needs 1 GPU; held by g"
+
+
 def test_a_killed_supervisor_s_job_goes_on_and_is_taken_up_again(bench: Bench) -> None:
     bench.hold()
     job = bench.submit()
@@ -191,7 +230,7 @@ def test_a_lost_runner_s_job_starts_again_and_never_runs_twice_at_once(bench: Be
             time.sleep(0.02)
     """
     bench.hold()
-    job = bench.submit(source)
+    job = bench.submit(source, spec={"network": "projects/1/global/networks/n"})
     for number in range(1, 4):
         bench.until(
             lambda wanted=number: (
@@ -208,6 +247,7 @@ def test_a_lost_runner_s_job_starts_again_and_never_runs_twice_at_once(bench: Be
     assert (bench.out / "overlap").read_text() == ""
     assert len(bench.store.runs(job.id)) == 4
     assert "The process that ran the job was lost: it starts again from the beginning." in bench.log(job)
+    assert bench.whole_log(job).count("network has no effect here: the job runs as if it weren't set.") == 1
     assert bench.processes() == []
 
 

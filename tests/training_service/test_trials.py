@@ -114,6 +114,13 @@ def test_trials_run_side_by_side_to_the_job_s_end(bench: Bench) -> None:
     assert bench.processes() == []
 
 
+def test_field_without_effect_is_told_once_for_all_trials(bench: Bench) -> None:
+    job = bench.submit(TUNED, shape=tuned(3, parallel=2), spec={"network": "projects/1/global/networks/n"})
+    assert bench.ended(job).state is JobState.SUCCEEDED
+    lines = [line for line in bench.whole_log(job) if "has no effect here" in line]
+    assert lines == ["network has no effect here: the job runs as if it weren't set."]
+
+
 def test_trials_on_gpus_take_turns_with_those_that_there_are(bench: Bench) -> None:
     bench.hold()
     machine = Machine(cpus=8, memory=32 * 2**30, gpus=1)
@@ -278,10 +285,10 @@ def test_a_trainer_that_always_fails_fails_the_job_although_a_trial_is_cancelled
 
 
 def test_what_can_t_run_here_fails_without_a_trial(bench: Bench) -> None:
-    job = bench.submit(TUNED, shape=tuned(3), image="example.test/unknown:7")
+    job = bench.submit(TUNED, shape=tuned(3), image="")
     found = bench.ended(job)
     assert found.state is JobState.FAILED
-    assert "example.test/unknown:7" in found.error_message
+    assert "executorImageUri" in found.error_message
     assert bench.trials(job) == []
 
 

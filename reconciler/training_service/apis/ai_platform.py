@@ -44,13 +44,21 @@ class MlJobs(JobHandlers):
         }
 
     def _create(self, call: Call) -> JsonObject:
-        _refuse([*ml_job_mistakes(call.body), *self._resume_mistakes(call)])
+        self._check([*ml_job_mistakes(call.body), *self._resume_mistakes(call)])
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
             return self._add(call, body["jobId"], body)
         except AlreadyExistsError as error:
             text = f"Field: job.job_id Error: A job with this id already exists: {body['jobId']}"
             raise ApiError("ALREADY_EXISTS", text) from error
+
+    def refused(self, mistakes: Sequence[Mistake]) -> ApiError:
+        """Return the API's error for a request with mistakes."""
+        return violations(mistakes, "\n".join(f"Field: {path} Error: {text}" for path, text in mistakes))
+
+    def _check(self, mistakes: Sequence[Mistake]) -> None:
+        if mistakes:
+            raise self.refused(mistakes)
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, without trials if `fields` excludes them."""
@@ -63,7 +71,7 @@ class MlJobs(JobHandlers):
             raise violations(
                 [("update_mask", "The update mask may hold labels and etag, and must hold labels.")]
             )
-        _refuse(list(label_mistakes(call.body)))
+        self._check(list(label_mistakes(call.body)))
         etag = str(call.body.get("etag", "")) if "etag" in paths else ""
         changed = self._store.set_labels(
             job.id, call.body.get("labels", {}), only_etag=etag, at=self._store.now()
@@ -124,8 +132,3 @@ def _selects_output(call: Call) -> bool:
             return False
         mask = below
     return True
-
-
-def _refuse(mistakes: list[Mistake]) -> None:
-    if mistakes:
-        raise violations(mistakes, "\n".join(f"Field: {path} Error: {text}" for path, text in mistakes))

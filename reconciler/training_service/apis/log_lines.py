@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
-from reconciler.training_service.state.records import JsonObject
+from reconciler.training_service.state.records import JsonObject, Wait
 
 _BLOCK = 64 * 1024
 _SMALL_BLOCK = 4 * 1024
@@ -31,12 +31,14 @@ class LogFile:
         job: The job's row number, 0 for none.
         run: The run's number in the job, or the project's in the request.
         trial: The trial's number, 0 for none.
+        wait: Instead of a file, the only line: the reason why the job waits.
     """
 
     job: int
     run: int
     trial: int
     path: Path
+    wait: Wait | None = None
 
     @property
     def key(self) -> Key:
@@ -69,7 +71,8 @@ class Line:
 
 def end_of(files: Sequence[LogFile]) -> dict[Key, int]:
     """Return the position after all lines written so far."""
-    return {file.key: file.path.stat().st_size for file in files if file.path.is_file()}
+    sizes = {file.key: file.path.stat().st_size for file in files if file.path.is_file()}
+    return sizes | {file.key: 1 for file in files if file.wait is not None}
 
 
 def forwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
@@ -90,12 +93,20 @@ def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) ->
     return heapq.merge(*sources, key=_by_time, reverse=True)
 
 
+def _waiting(file: LogFile, wait: Wait, since: datetime | None) -> Iterator[Line]:
+    moment = datetime.fromisoformat(wait.since)
+    if since is None or moment >= since:
+        yield Line(file, 0, 1, wait.since, _line_order(moment), "INFO", wait.reason, "")
+
+
 def _by_time(line: Line) -> tuple[int, Key]:
     return line.order, line.file.key
 
 
 def _after(file: LogFile, offset: int | None, since: datetime | None) -> Iterator[Line]:
     """Yield the lines from the offset on; without an offset, from the first not older than `since`."""
+    if file.wait is not None and not offset:
+        yield from _waiting(file, file.wait, since)
     if not file.path.is_file():
         return
     oldest = None if since is None or offset is not None else _line_order(since)
@@ -115,6 +126,8 @@ def _after(file: LogFile, offset: int | None, since: datetime | None) -> Iterato
 
 def _before(file: LogFile, end: int, since: datetime | None) -> Iterator[Line]:
     """Yield the lines before an offset, last first, down to the first that is older than `since`."""
+    if file.wait is not None and end:
+        yield from _waiting(file, file.wait, since)
     last = next(_open_before(file, end, since), None)
     if last is not None:
         yield last  # with the file closed, as above

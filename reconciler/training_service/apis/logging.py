@@ -13,7 +13,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from reconciler.training_service.http import filters
 from reconciler.training_service.http.call import Call, Handler, Pages, page_size
 from reconciler.training_service.http.filters import Filter
 from reconciler.training_service.http.message import ApiError, invalid
-from reconciler.training_service.state.records import JobRecord, JsonObject, number_of
+from reconciler.training_service.state.records import JobRecord, JobState, JsonObject, Wait, number_of
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.store import Store, rfc3339
 
@@ -48,6 +48,7 @@ _PARENT = re.compile(r"projects/([^/]+)")
 _LOG_NAME = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9.:_-]{0,127})/logs/([A-Za-z0-9_.%-]{1,511})")
 _MAX_ENTRY = 256 * 1024  # https://cloud.google.com/logging/quotas#log-limits
 _MAX_WRITTEN = 256 * 1024 * 1024
+_NO_FILE = Path(os.devnull)
 _SERVICE = "service"
 _TRIAL = "ml.googleapis.com/trial_id"
 
@@ -161,9 +162,16 @@ _AnyEntry = _Entry | _Written
 
 
 class LoggingApi:
-    """Handlers of entries."""
+    """Handlers of entries.
 
-    def __init__(self, store: Store, home: Path, pages: Pages) -> None:
+    Attributes:
+        wait_of: Returns the reason why a queued job waits, if it is known.
+    """
+
+    def __init__(
+        self, store: Store, home: Path, pages: Pages, wait_of: Callable[[JobRecord], Wait | None]
+    ) -> None:
+        self._wait_of = wait_of
         self._store = store
         self._home = home
         self._pages = pages
@@ -209,7 +217,7 @@ class LoggingApi:
         return {job.id: job for job in jobs}
 
     def _files(
-        self, projects: Sequence[str], jobs: Collection[int], found: Filter, since: datetime | None
+        self, projects: Sequence[str], jobs: Mapping[int, JobRecord], found: Filter, since: datetime | None
     ) -> list[LogFile]:
         """Return the files with entries that the filter may select."""
         trials = filters.possible_values(found, ("labels", _TRIAL))
@@ -219,7 +227,9 @@ class LoggingApi:
                 files.append(LogFile(job, run.number, run.trial, run_folder(self._home, run.run_id).log))
         chosen = [file for file in files if trials is None or not file.job or _trial(file) in trials]
         # Of many jobs' files most have ended before the time that a request asks for.
-        return [file for file in chosen if since is None or _changed_since(file.path, since)]
+        recent = [file for file in chosen if since is None or _changed_since(file.path, since)]
+        waits = {job.id: self._wait_of(job) for job in jobs.values() if job.state is JobState.QUEUED}
+        return recent + [LogFile(id, 0, 0, _NO_FILE, wait) for id, wait in waits.items() if wait]
 
     def _written_file(self, project: str) -> Path:
         return self._home / "entries" / f"{number_of(project)}.log"

@@ -15,9 +15,18 @@ from reconciler.training_service.http.call import Call, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.list_cache import Listing
 from reconciler.training_service.http.message import ApiError, invalid, not_found
-from reconciler.training_service.jobs.launch import seconds
-from reconciler.training_service.state.records import Code, JobRecord, JobState, JsonObject, TrialRecord
-from reconciler.training_service.state.run_folder import remove, run_folder
+from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
+from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
+from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
+from reconciler.training_service.state.records import (
+    TUNING_JOBS,
+    Code,
+    JobRecord,
+    JobState,
+    JsonObject,
+    TrialRecord,
+)
+from reconciler.training_service.state.run_folder import ContainerTask, remove, run_folder
 from reconciler.training_service.state.store import Store, TooLateError, new_etag
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
@@ -57,6 +66,10 @@ class JobHandlers(ABC):
         """Return the job in the API's form."""
 
     @abstractmethod
+    def refused(self, mistakes: Sequence[Mistake]) -> ApiError:
+        """Return the API's error for a request with mistakes."""
+
+    @abstractmethod
     def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
         """Return the field for a path in filters; None if there is none."""
 
@@ -72,7 +85,8 @@ class JobHandlers(ABC):
 
         Raises:
             AlreadyExistsError: The job id is already used.
-            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted.
+            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted. INVALID_ARGUMENT:
+                The job can't run here.
         """
         project, location = place_of(call)
         now, until = self._store.now(), call.access.until
@@ -89,6 +103,8 @@ class JobHandlers(ABC):
             images=self._store.setting("images") or {},
             etag=new_etag(),
         )
+        if missing := [*unsupported(job)]:
+            raise self.refused(missing)
         try:
             added = self._store.add_job(job, until)
         except TooLateError:
@@ -154,6 +170,47 @@ class JobHandlers(ABC):
 
     def _without_trials(self, job: JobRecord) -> JsonObject:
         return self.resource(job, ())
+
+
+_NO_TPUS = "The embedded training service has no TPUs. Take a machine without them, such as n1-standard-8."
+
+
+def unsupported(job: JobRecord) -> Iterator[Mistake]:
+    """Yield the fields of a valid job by which it can't run on the embedded service, each with the remedy."""
+    pools = pools_of(job)
+    total = sum(pool.size for pool in pools)
+    if total > MOST_REPLICAS:
+        message = f"The job has {total} replicas: the embedded training service runs {MOST_REPLICAS} at most."
+        yield pools[-1].size_field, message
+    mistakes = [mistake for pool in pools for mistake in _unsupported(pool, job)]
+    yield from dict.fromkeys(mistakes)  # roles may share a field
+    if job.collection == TUNING_JOBS:
+        yield from checks.not_carried_out(job.body.get("studySpec", {}), "study_spec")
+
+
+def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
+    if pool.on_tpu:
+        yield pool.machine_field, _NO_TPUS
+    task = pool.task
+    if isinstance(task, ContainerTask) or find_override(task.image, job.images):
+        return
+    remedy = f"Add to reconciler.yaml what to run it as: {how_to_override(task.image)}"
+    if pool.image_field != RUNTIME_FIELD:
+        if find_image(task.image) is None:
+            yield pool.image_field, f"The embedded training service doesn't know {task.image}. {remedy}"
+        return
+    pythons = known_runtimes().get(task.image)
+    if pythons is None:
+        message = f"There was never a runtime version {task.image}: the last ones are 1.15 and 2.11."
+        yield RUNTIME_FIELD, message
+    elif task.python and task.python not in pythons:
+        message = (
+            f"The runtime version {task.image} has no Python {task.python}: write {' or '.join(pythons)}."
+        )
+        yield PYTHON_FIELD, message
+    elif find_image(task.image) is None:
+        message = f"The embedded training service doesn't know the runtime version {task.image}. {remedy}"
+        yield RUNTIME_FIELD, message
 
 
 def times_of(job: JobRecord) -> JsonObject:

@@ -53,14 +53,17 @@ class VertexJobs(JobHandlers):
         }
 
     def _create(self, call: Call) -> JsonObject:
-        mistakes = list(self.mistakes(call.body))
-        if mistakes:
-            errors = "".join(
-                f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
-            )
-            raise violations(mistakes, f"List of found errors:\t{errors}")
+        if mistakes := list(self.mistakes(call.body)):
+            raise self.refused(mistakes)
         job_id = str(secrets.randbelow(8 * 10**18) + 10**18)  # 19 digits, as Vertex AI's
         return self._add(call, job_id, call.body)
+
+    def refused(self, mistakes: Sequence[Mistake]) -> ApiError:
+        """Return the API's error for a request with mistakes."""
+        errors = "".join(
+            f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
+        )
+        return violations(mistakes, f"List of found errors:\t{errors}")
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""

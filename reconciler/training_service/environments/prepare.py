@@ -42,11 +42,24 @@ from reconciler.training_service.storage.gsutil import main
 
 _PYTHONS_TRIED = 3
 _LISTING_LIMIT = 30.0
+_MAY_INSTALL = "RECONCILER_INSTALL_PYTHON"
+_INSTALLING = (
+    "To add one, run `uv python install VERSION` (3.8 or newer), or set"
+    f" {_MAY_INSTALL}=1 before the service starts, which then does so itself."
+)
 _AT_IMPORT = re.compile(
     r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
 )
 
 Say = Callable[[str, str], None]
+
+
+class NoPythonError(RunError):
+    """No Python of this machine is suitable; `request` is the version or range that uv may install."""
+
+    def __init__(self, message: str, request: str) -> None:
+        super().__init__(Code.FAILED_PRECONDITION, message)
+        self.request = request
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,7 @@ def prepare(
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
-    choice = choose(task, needs_of(packages), pythons({**os.environ, **env}))
+    choice = choose_or_install(task, needs_of(packages), uv)
     try:
         base = _base(choice, task, shared, uv)
         for archive in packages:
@@ -190,11 +203,43 @@ def _folders_of_pythons(environ: Mapping[str, str]) -> list[str]:
     return [*map(str, versions), *(folder for folder in listed if folder != str(pyenv / "shims"))]
 
 
+def choose_or_install(task: PythonTask, needs: Needs, uv: Uv) -> Choice:
+    """Choose a Python for a trainer; if none is suitable, and the user allows it, install one.
+
+    Raises:
+        RunError: No Python is suitable, or it can't be installed.
+        OSError: uv can't list them.
+        Interrupted: The run was to end.
+    """
+    environ = {**os.environ, **uv.env}
+    try:
+        return choose(task, needs, pythons(environ))
+    except NoPythonError as error:
+        if os.environ.get(_MAY_INSTALL) != "1":
+            raise
+        failure, request = error.message, error.request
+    installing = f"installing Python {request}"
+    uv.say(INFO, f"No Python here is suitable: {installing}")
+    allowed = {name: value for name, value in os.environ.items() if name.startswith("UV_PYTHON_")}
+    try:
+        uv.run(
+            installing,
+            ["python", "install", "--no-bin", request],
+            None,
+            {**allowed, "UV_PYTHON_DOWNLOADS": "manual"},
+        )
+    except venvs.CommandError as error:
+        reason = f"{failure} uv could not install it: {str(error).strip()}"
+        raise RunError(Code.FAILED_PRECONDITION, reason) from error
+    return choose(task, needs, pythons(environ))
+
+
 def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     """Choose among the Pythons of this machine for a trainer with these needs.
 
     Raises:
-        RunError: No Python is suitable; the message names the required and the available versions.
+        NoPythonError: No Python is suitable; the message names the required and the available versions.
+        RunError: The image isn't known.
     """
     image = images.find_image(task.image)
     if task.override is not None:
@@ -278,7 +323,7 @@ def _by_override(name: str, override: Override, image: Image | None, held: Seque
     fitting = [candidate for candidate in held if matching.contains(_text(candidate.minor))]
     nearest = by_distance(fitting, image.python if image else held[0].minor, OLDEST, NEWEST)
     if not nearest:
-        raise _no_python(f"{name} is to run on Python {override.python}", held)
+        raise _no_python(f"{name} is to run on Python {override.python}", held, str(matching))
     # The user chose a Python that differs from the cloud's, so this causes no warning.
     return Choice(nearest[0].minor, nearest, override.requirements)
 
@@ -293,6 +338,7 @@ def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Python])
             f"{image.name} has Python {_text(wanted)}, and there are wheels of {limited}"
             f" for Python {_text(oldest)} to {_text(newest)}",
             held,
+            _text(min(max(wanted, oldest), newest)),
             remedy=" Say under images in reconciler.yaml which Python and requirements to run it with.",
         )
     return Choice(wanted, nearest, tuple(package.requirement for package in packages), image.constraints())
@@ -314,9 +360,9 @@ def _minor_of(version: str) -> Minor | None:
     return (int(parts[0]), int(parts[1])) if is_minor else None
 
 
-def _no_python(wanted: str, held: Sequence[Python], remedy: str = "") -> RunError:
+def _no_python(wanted: str, held: Sequence[Python], request: str, remedy: str = "") -> NoPythonError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
-    return RunError(Code.FAILED_PRECONDITION, f"{wanted}; this machine has Python {here}.{remedy}")
+    return NoPythonError(f"{wanted}; this machine has Python {here}. {_INSTALLING}{remedy}", request)
 
 
 def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:

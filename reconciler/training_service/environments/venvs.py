@@ -102,12 +102,12 @@ class Uv:
     say: Callable[[str, str], None]
     check_home: Callable[[], None]
 
-    def run(self, task: str, arguments: Sequence[str], lock: int, variables: Mapping[str, str]) -> str:
+    def run(self, task: str, arguments: Sequence[str], lock: int | None, variables: Mapping[str, str]) -> str:
         """Run a command of uv to its end; return its output.
 
         Args:
             task: Describes the command in reports of its progress, as "building trainer.tar.gz".
-            lock: A descriptor that every started process inherits.
+            lock: A descriptor that every started process inherits; None for none.
             variables: Further environment variables.
 
         Raises:
@@ -124,7 +124,7 @@ class Uv:
             cwd=self.temp,
             out=printed.extend,
             err=printed.extend,
-            keep=(lock,),
+            keep=() if lock is None else (lock,),
         )
         reported = start = time.monotonic()
         while not self.programs.turn():
@@ -422,11 +422,27 @@ def _get_or_build(
         uv.say(INFO, f"Installed in {time.monotonic() - start:.1f} s")
         built = True
 
-    found = shared_caches.get_or_build(path, build_twice, uv.programs.pause)
+    found = shared_caches.get_or_build(path, build_twice, _Patience(uv).pause)
     # Only a new environment can exceed the limit.
     if built:
         shared_caches.remove_unused(path.parent, most, belongs)
     return found
+
+
+class _Patience:
+    """Wait for another run that installs the same; reports that it goes on."""
+
+    def __init__(self, uv: Uv) -> None:
+        self._uv = uv
+        self._start = self._reported = time.monotonic()
+
+    def pause(self) -> None:
+        """Wait a moment, and report every 15 seconds; raise Interrupted if the run is to end."""
+        self._uv.programs.pause()
+        if time.monotonic() > self._reported + _REPORT_EVERY:
+            self._reported = time.monotonic()
+            waited = f"{self._reported - self._start:.0f} s"
+            self._uv.say(INFO, f"Still waiting after {waited}: another run installs the same packages")
 
 
 def _key_of_packages(base: Base, packages: Sequence[Path]) -> str:

@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.jobs.machines import Machine, has_tpu, machine_of
 from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JsonObject
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, Role
 
 Variables = tuple[tuple[str, str], ...]
+
+RUNTIME_FIELD = "training_input.runtime_version"
+PYTHON_FIELD = "training_input.python_version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Pool:
         accelerator: The accelerator type of each machine, "" for none; `accelerators` is their number.
         task: The task of each replica, with the job's arguments.
         env: The user's own variables, in order.
+        size_field, machine_field, image_field: The fields of the request that decide these, for errors.
     """
 
     role: Role
@@ -40,6 +45,9 @@ class Pool:
     accelerators: int
     task: PythonTask | ContainerTask
     env: Variables = ()
+    size_field: str = ""
+    machine_field: str = ""
+    image_field: str = ""
 
     @property
     def machine(self) -> Machine | None:
@@ -81,7 +89,8 @@ def pools_of(job: JobRecord) -> tuple[Pool, ...]:
     """Return the pools that have replicas, the primary's first."""
     if job.collection == ML_JOBS:
         return tuple(_ml_pools(job.body.get("trainingInput", {})))
-    return tuple(_vertex_pools(job_spec_of(job)))
+    path = "trial_job_spec" if job.collection == TUNING_JOBS else "job_spec"
+    return tuple(_vertex_pools(job_spec_of(job), f"{path}.worker_pool_specs"))
 
 
 def job_spec_of(job: JobRecord) -> JsonObject:
@@ -96,7 +105,7 @@ def replicas_of(pools: tuple[Pool, ...], ports: tuple[int, ...]) -> tuple[Replic
     return tuple(Replica(pool, index, port) for (pool, index), port in zip(members, ports, strict=True))
 
 
-def _vertex_pools(spec: JsonObject) -> Iterator[Pool]:
+def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
     # The roles are in the order of Vertex AI's pools.
     for place, (role, pool) in enumerate(zip(Role, spec.get("workerPoolSpecs", []), strict=False)):
         # An empty pool only fills its position, for the pools after it to have the right role.
@@ -115,6 +124,9 @@ def _vertex_pools(spec: JsonObject) -> Iterator[Pool]:
             accelerators=int(machine.get("acceleratorCount", 1)) if accelerator else 0,
             task=_container(given) if "containerSpec" in pool else _python_package(given),
             env=tuple((entry["name"], entry.get("value", "")) for entry in given.get("env", ())),
+            size_field=f"{path}[{place}].replica_count",
+            machine_field=f"{path}[{place}].machine_spec",
+            image_field=f"{path}[{place}].python_package_spec.executor_image_uri",
         )
 
 
@@ -146,6 +158,8 @@ _ML_ROLES = {
     Role.PARAMETER_SERVER: ("ps", "parameterServer"),
     Role.EVALUATOR: ("evaluator", "evaluator"),
 }
+
+_ML_SCALE = "training_input.scale_tier"
 
 # The predefined scale tiers: number of machines, machine type, accelerator.
 _TIERS: dict[str, dict[Role, tuple[int, str, str]]] = {
@@ -185,7 +199,17 @@ def _ml_pools(given: JsonObject) -> Iterator[Pool]:
                 accelerator=accelerator,
                 accelerators=count if accelerator else 0,
                 task=_ml_task(given, given.get(f"{field}Config", {})),
+                size_field=_ML_SCALE if tier else f"training_input.{snake(field)}_count",
+                machine_field=_ML_SCALE if tier else f"training_input.{snake(field)}_type",
+                image_field=_ml_image_field(given, field),
             )
+
+
+def _ml_image_field(given: JsonObject, field: str) -> str:
+    for role in (field, "master"):
+        if given.get(f"{role}Config", {}).get("imageUri"):
+            return f"training_input.{snake(role)}_config.image_uri"
+    return RUNTIME_FIELD
 
 
 def _ml_task(given: JsonObject, config: JsonObject) -> PythonTask | ContainerTask:

@@ -11,11 +11,14 @@ Platform Training); the package index for the Pythons with wheels of each framew
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from reconciler.training_service.http.discovery import schemas_folder
 from reconciler.training_service.jobs.archives import Needs, normalised
 from reconciler.training_service.state.run_folder import PythonTask
 
@@ -94,6 +97,15 @@ def find_image(name: str) -> Image | None:
         return Image(name, _minor(python), _packages(requirements.split()))
     match = _URI.fullmatch(name)
     return _executor_image(match["image"]) if match else None
+
+
+@cache
+def known_runtimes() -> Mapping[str, Sequence[str]]:
+    """Return the Pythons of each runtime version that AI Platform Training ever had."""
+    found: Mapping[str, Sequence[str]] = json.loads((schemas_folder() / "known_values.json").read_bytes())[
+        "runtimes"
+    ]
+    return found
 
 
 def find_override(name: str, images: Mapping[str, Any]) -> Override | None:

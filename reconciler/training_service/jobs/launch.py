@@ -6,7 +6,7 @@ The functions are pure: the caller passes in the machine's properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from reconciler.training_service.http import auth
 from reconciler.training_service.jobs import environment_variables, metadata_server
 from reconciler.training_service.jobs.cluster import Pool, Replica, job_spec_of, pools_of, replicas_of
-from reconciler.training_service.jobs.images import find_image, find_override, how_to_override
+from reconciler.training_service.jobs.images import find_image, find_override
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.state.records import (
     ML_JOBS,
@@ -30,6 +30,7 @@ from reconciler.training_service.tuning.study import DEFAULT_TAG, as_argument
 MOST_REPLICAS = 200  # of one run: each is a process, and its environment lists the addresses of all
 _WEEK = "604800s"
 _DAY = "86400s"
+_ML_ROLES = ("master", "worker", "parameterServer", "evaluator")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -69,9 +70,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
         trial: The trial to run, for a job with trials.
     """
     pools = pools_of(job)
-    refusal = _too_many(pools) or next(
-        (found for pool in pools if (found := _refusal(pool, job.images))), None
-    )
+    refusal = next((found for pool in pools if (found := _refusal(pool))), None)
     if refusal is not None or not pools:
         return refusal or Refusal(Code.INVALID_ARGUMENT, "The job has no primary replica.")
     number = trial.number if trial else 0
@@ -88,7 +87,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
         buckets=auth.job_access(job.body, host.reserved).places(),
         time_limit=seconds(scheduling.get(limit, _WEEK)),
         time_limit_field=f"scheduling.{limit}",
-        warnings=_warnings(pools, host.gpus),
+        warnings=(*_warnings(pools, host.gpus), *_without_effect(job)),
         trial=number,
         metrics=_metrics(job) if trial else (),
         restarts=may_be_retried(job),
@@ -100,8 +99,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
 
 def ports_wanted(job: JobRecord) -> int:
     """Return the number of ports that a run of this job needs."""
-    # Limited, because ports are reserved before `launch` refuses a job with too many replicas.
-    return 1 + min(MOST_REPLICAS, sum(pool.size for pool in pools_of(job)))
+    return 1 + sum(pool.size for pool in pools_of(job))
 
 
 def demand(job: JobRecord, whole: Machine) -> Machine:
@@ -235,14 +233,54 @@ def _image_warnings(pools: Sequence[Pool]) -> tuple[str, ...]:
     return ()
 
 
-def _too_many(pools: Sequence[Pool]) -> Refusal | None:
-    total = sum(pool.size for pool in pools)
-    if total <= MOST_REPLICAS:
-        return None
-    return Refusal(
-        Code.UNIMPLEMENTED,
-        f"The job has {total} replicas: the embedded training service runs {MOST_REPLICAS} at most.",
+# The fields that take effect here. A field of the API that is missing below is only stored.
+_EFFECTIVE = {
+    "job_spec": "workerPoolSpecs scheduling baseOutputDirectory",
+    "scheduling": "timeout restartJobOnWorkerRestart disableRetries maxWaitDuration",
+    "worker_pool": "machineSpec replicaCount containerSpec pythonPackageSpec",
+    "machine": "machineType acceleratorType acceleratorCount",
+    "study": "metrics parameters algorithm measurementSelectionType studyStoppingConfig"
+    " decayCurveStoppingSpec medianAutomatedStoppingSpec convexAutomatedStoppingSpec",
+    "training_input": "scaleTier region packageUris pythonModule args hyperparameters jobDir runtimeVersion"
+    " pythonVersion useChiefInTfConfig scheduling"
+    + "".join(f" {role}Type {role}Count {role}Config" for role in _ML_ROLES),
+    "replica": "acceleratorConfig imageUri containerCommand containerArgs",
+}
+
+
+def _without_effect(job: JobRecord) -> tuple[str, ...]:
+    """Return a line for each field of the job that is set but has no effect here."""
+    return tuple(
+        f"{field} has no effect here: the job runs as if it weren't set."
+        for field in dict.fromkeys(_ineffective(job))
     )
+
+
+def _ineffective(job: JobRecord) -> Iterator[str]:
+    if job.collection == ML_JOBS:
+        given = job.body.get("trainingInput", {})
+        yield from _others(given, "training_input", "trainingInput.")
+        for role in _ML_ROLES:
+            yield from _others(given.get(f"{role}Config", {}), "replica", f"trainingInput.{role}Config.")
+        return
+    if job.body.get("encryptionSpec"):
+        yield "encryptionSpec"
+    yield from _others(job.body.get("studySpec", {}), "study", "studySpec.")
+    spec = job_spec_of(job)
+    yield from _others(spec, "job_spec", "")
+    scheduling = dict(spec.get("scheduling", {}))
+    strategy = scheduling.pop("strategy", "")
+    if strategy not in ("", "STRATEGY_UNSPECIFIED", "STANDARD", "ON_DEMAND", "FLEX_START"):
+        yield f"scheduling.strategy {strategy}"
+    yield from _others(scheduling, "scheduling", "scheduling.")
+    for index, pool in enumerate(spec.get("workerPoolSpecs", [])):
+        yield from _others(pool, "worker_pool", f"workerPoolSpecs[{index}].")
+        yield from _others(pool.get("machineSpec", {}), "machine", f"workerPoolSpecs[{index}].machineSpec.")
+
+
+def _others(message: JsonObject, kind: str, path: str) -> Iterator[str]:
+    effective = _EFFECTIVE[kind].split()
+    return (f"{path}{name}" for name, value in message.items() if value and name not in effective)
 
 
 def _refuse_null(spec: RunSpec) -> Refusal | None:
@@ -260,10 +298,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
     return None
 
 
-def _refusal(pool: Pool, images: Mapping[str, Any]) -> Refusal | None:
-    if pool.on_tpu:
-        message = "The embedded training service doesn't run jobs on TPUs: this machine has none."
-        return Refusal(Code.UNIMPLEMENTED, message)
+def _refusal(pool: Pool) -> Refusal | None:
     for name, value in pool.env:
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             message = f"The environment variable {name!r} has a name or a value that none can have."
@@ -275,17 +310,6 @@ def _refusal(pool: Pool, images: Mapping[str, Any]) -> Refusal | None:
         missing = missing or ("" if pool.task.image else "executorImageUri or runtimeVersion to run in")
     if missing:
         return Refusal(Code.INVALID_ARGUMENT, f"The job names no {missing}.")
-    image = pool.task.image
-    if (
-        isinstance(pool.task, PythonTask)
-        and find_image(image) is None
-        and find_override(image, images) is None
-    ):
-        return Refusal(
-            Code.UNIMPLEMENTED,
-            f"The embedded training service doesn't know {image}. "
-            f"Say in reconciler.yaml what to run it as: {how_to_override(image)}",
-        )
     return None
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -151,14 +152,37 @@ _DRIVER = Path("/proc/driver/nvidia")
 
 def this_machine() -> Machine:
     """Return the CPUs, memory and GPUs of this machine that the service may use."""
-    import psutil  # slow, and a plan of a stopped service comes by here
-
-    cpus, memory = _of_control_groups(_GROUPS, _own_groups())
+    cpus, _memory = _of_control_groups(_GROUPS, _own_groups())
     return Machine(
         cpus=min([len(os.sched_getaffinity(0)) if _IS_LINUX else os.cpu_count() or 1, *cpus]),
-        memory=min([psutil.virtual_memory().total, *memory]),
+        memory=whole_memory(),
         gpus=len(gpu_ids()),
     )
+
+
+def whole_memory() -> int:
+    """Return the bytes of memory that the service may use."""
+    import psutil  # slow, and a plan of a stopped service comes by here
+
+    _cpus, memory = _of_control_groups(_GROUPS, _own_groups())
+    return min([psutil.virtual_memory().total, *memory])
+
+
+def spare_memory() -> int:
+    """Return the bytes of memory that this process's limits and other processes leave at this moment."""
+    import psutil  # slow, as above
+
+    left = [psutil.virtual_memory().available]
+    for folder in _folders(_GROUPS, _own_groups()):
+        limits = [*_words(folder / "memory.max"), *_words(folder / "memory.limit_in_bytes")]
+        used = [*_words(folder / "memory.current"), *_words(folder / "memory.usage_in_bytes")]
+        if limits and used and limits[0].isdigit():
+            words = _words(folder / "memory.stat")
+            counts = dict(zip(words[::2], words[1::2], strict=False))
+            # Files that were read count as used, though the system takes their memory back at need.
+            files = counts.get("total_inactive_file") or counts.get("inactive_file", "0")
+            left.append(int(limits[0]) - int(used[0]) + int(files))
+    return min(left)
 
 
 def _own_groups() -> str:
@@ -176,19 +200,24 @@ def _of_control_groups(mounted: Path, own: str) -> tuple[list[int], list[int]]:
         own: The content of /proc/self/cgroup: `0::/a/b` (version 2), `4:cpu,cpuacct:/a/b` (version 1).
     """
     cpus, memory = [], []
+    for folder in _folders(mounted, own):
+        match [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us")]:
+            case [quota] if quota.isdigit():  # version 1; -1 for no limit
+                cpus.append(_cpus(quota, *_words(folder / "cpu.cfs_period_us")))
+            case [quota, period] if quota.isdigit():  # version 2; `max` for no limit
+                cpus.append(_cpus(quota, period))
+        words = [*_words(folder / "memory.max"), *_words(folder / "memory.limit_in_bytes")]
+        memory += [int(word) for word in words if word.isdigit()]
+    return cpus, memory
+
+
+def _folders(mounted: Path, own: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups and of those above them."""
     for line in own.splitlines():
         _number, controllers, path = line.split(":", 2)
         # In a container the path may be the host's; then only the mount's own folder exists.
         for group in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):
-            folder = mounted / controllers / group
-            match [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us")]:
-                case [quota] if quota.isdigit():  # version 1; -1 for no limit
-                    cpus.append(_cpus(quota, *_words(folder / "cpu.cfs_period_us")))
-                case [quota, period] if quota.isdigit():  # version 2; `max` for no limit
-                    cpus.append(_cpus(quota, period))
-            words = [*_words(folder / "memory.max"), *_words(folder / "memory.limit_in_bytes")]
-            memory += [int(word) for word in words if word.isdigit()]
-    return cpus, memory
+            yield mounted / controllers / group
 
 
 def _cpus(quota: str, period: str = "100000") -> int:

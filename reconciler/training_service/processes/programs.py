@@ -29,6 +29,7 @@ _CHUNK = 64 * 1024
 _TO_DIE = 5.0
 _TO_DRAIN = 2.0
 _SERVER_STARTS = 20
+_SERVER = "/"  # no replica's name
 
 Consumer = Callable[[list[str]], None]
 
@@ -261,6 +262,15 @@ class Programs:
     def count(self) -> int:
         """Return the number of the run's living processes."""
         return process_tree.count(self._run_id)
+
+    def memory(self, enough: int) -> dict[str, int]:
+        """Return the memory in bytes by replica, with "" for all else; rough while it is below `enough`."""
+        server = self._server.program if self._server else None
+        names = {program.pid: program.replica for program in self._running.values() if program.replica}
+        if server is not None:
+            names[server.pid] = _SERVER
+        found = process_tree.memory(self._run_id, names, enough)
+        return {name: size for name, size in found.items() if name != _SERVER}
 
     def _left_by(self, program: Program) -> list[psutil.Process]:
         # Without other running programs all processes of the run are leftovers, even those without a mark.

@@ -266,7 +266,11 @@ class RunStarter:
         if isinstance(spec, Refusal):
             return spec
         left = max(0.0, spec.time_limit - self._seconds_run(work))
-        return replace(spec, time_limit=left, ports=reservation.ports, gpus=reservation.gpus)
+        # The first run writes the warnings into the job's log, so that they are there once.
+        warnings = spec.warnings if work.number <= 1 and len(self._runs(work)) <= 1 else ()
+        return replace(
+            spec, time_limit=left, ports=reservation.ports, gpus=reservation.gpus, warnings=warnings
+        )
 
     def _seconds_run(self, work: Work) -> float:
         # AI Platform's time limit is the whole job's. Vertex AI makes each trial a job with its own limit.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from reconciler.training_service.scheduler.jobs import Reservations, RunStarter,
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
 from reconciler.training_service.scheduler.trials import TuningJobs
 from reconciler.training_service.state.database import DatabaseError
-from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, JobState
+from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, JobState, Wait
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.study import is_tuning
@@ -51,7 +51,7 @@ def jobs_to_begin(whole: Machine, held: Iterable[Machine], waiting: Iterable[Que
     free = whole
     for taken in held:
         free = _less(free, taken)
-    for job in sorted(waiting, key=lambda job: (-job.priority, job.id)):
+    for job in in_order(waiting):
         free = _less(free, job.demand)
         # Stop at the first job that doesn't fit: smaller jobs behind it would keep a large one waiting.
         if min(free.cpus, free.memory, free.gpus) < 0:
@@ -60,12 +60,61 @@ def jobs_to_begin(whole: Machine, held: Iterable[Machine], waiting: Iterable[Que
     return begin
 
 
+def in_order(waiting: Iterable[QueuedJob]) -> list[QueuedJob]:
+    """Return the queued jobs in the order in which they begin."""
+    return sorted(waiting, key=lambda job: (-job.priority, job.id))
+
+
+def lacking(demand: Machine, free: Machine, holders: Iterable[tuple[str, Machine]]) -> str:
+    """Return what a job waits for, and which jobs hold it: "needs 2 CPUs; held by census".
+
+    Args:
+        free: The resources that no job holds.
+        holders: The names and demands of the jobs that have begun.
+    """
+    needs, fields = [], []
+    if demand.cpus > free.cpus:
+        needs.append(_counted(demand.cpus, "CPU"))
+        fields.append("cpus")
+    if demand.memory > free.memory:
+        needs.append(f"{demand.memory / 2**30:.1f} GiB of memory")
+        fields.append("memory")
+    if demand.gpus > free.gpus:
+        needs.append(_counted(demand.gpus, "GPU"))
+        fields.append("gpus")
+    names = [name for name, held in holders if any(getattr(held, field) for field in fields)]
+    more = f" and {_counted(len(names) - _MOST_NAMED, 'other job')}" if len(names) > _MOST_NAMED else ""
+    return f"needs {' and '.join(needs)}; held by {', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Jobs that wait, in their order.
+
+    Attributes:
+        places: Their places by id; the first is 0.
+        first: The name of the first; "" if the reason is that of all.
+        reason: The reason why the first waits, and with it all others.
+        since: The time from which on that holds.
+    """
+
+    places: Mapping[int, int]
+    first: str
+    reason: str
+    since: str
+
+
 def _less(one: Machine, other: Machine) -> Machine:
     return Machine(one.cpus - other.cpus, one.memory - other.memory, one.gpus - other.gpus)
 
 
 # Steps come about ten times a second: a job may fail for some ten seconds before it is given up.
 _TRIES = 100
+_MOST_NAMED = 3
 _WAITED = "The job was cancelled: it waited for longer than scheduling.{}."
 
 _log = logging.getLogger(__name__)
@@ -102,6 +151,20 @@ class Supervisor:
         self._demands: dict[int, Machine] = {}
         self._failures: dict[tuple[int, str], int] = {}
         self._refused = ""
+        self._queue: _Queue | None = None
+
+    def wait_of(self, job: JobRecord) -> Wait | None:
+        """Return the reason why a queued job waits; None before it is known. Callable from any thread."""
+        queue = self._queue
+        before = None if queue is None else queue.places.get(job.id)
+        if queue is None or before is None:
+            return None
+        reason = queue.reason
+        if queue.first and before == 1:
+            reason = f"waits behind {queue.first}, which {reason}"
+        elif queue.first and before:
+            reason = f"waits behind {before} jobs; the first is {queue.first}, which {reason}"
+        return Wait(f"Queued: {reason}", max(queue.since, job.create_time))
 
     def recover(self) -> None:
         """Take up the jobs of a former supervisor: running, ended or lost."""
@@ -130,12 +193,35 @@ class Supervisor:
         self._forget_all_but({job.id for job in jobs})
         for job in waiting.values():
             self._isolated(job, self._check_waiting)
-        held = [self._demand(job) for job in jobs if job.id not in waiting]
+        held = [(job.name, self._demand(job)) for job in jobs if job.id not in waiting]
         asking = [QueuedJob(job.id, priority(job), self._demand(job)) for job in waiting.values()]
-        chosen = jobs_to_begin(self._machine, held, asking)
-        for id in chosen if chosen and self._may_use_home() else ():
+        chosen = jobs_to_begin(self._machine, (demand for _, demand in held), asking)
+        allowed = not chosen or self._may_use_home()
+        begins = chosen if allowed else []
+        held += [(waiting[id].name, self._demand(waiting[id])) for id in begins]
+        begun = set(begins)
+        left = [waiting[job.id] for job in in_order(asking) if job.id not in begun]
+        self._note_queue(left, held, "" if allowed else self._refused)
+        for id in begins:
             self._isolated(waiting[id], self._begin)
         return bool(jobs)
+
+    def _note_queue(
+        self, left: Sequence[JobRecord], held: Iterable[tuple[str, Machine]], refused: str
+    ) -> None:
+        """Note why the jobs wait that are left in the queue."""
+        if not left:
+            self._queue = None
+            return
+        free = self._machine
+        for _, taken in held:
+            free = _less(free, taken)
+        first = "" if refused else left[0].name
+        reason = refused or lacking(self._demand(left[0]), free, held)
+        old = self._queue
+        same = old is not None and (old.first, old.reason) == (first, reason)
+        since = old.since if same and old else self._store.now()
+        self._queue = _Queue({job.id: place for place, job in enumerate(left)}, first, reason, since)
 
     def _forget_all_but(self, ids: set[int]) -> None:
         self._demands = {id: demand for id, demand in self._demands.items() if id in ids}

@@ -73,6 +73,19 @@ class JobRecord:
     error_message: str = ""
     etag: str = ""
 
+    @property
+    def name(self) -> str:
+        """Return the name by which people know the job."""
+        return str(self.body.get("displayName", self.job_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Reason why a queued job waits, and since when (RFC 3339)."""
+
+    reason: str
+    since: str
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:

@@ -54,14 +54,16 @@ def not_carried_out(spec: Message, path: str) -> Iterator[Mistake]:
         if "safetyConfig" in metric:
             yield (
                 f"{path}.metrics[{index}].safety_config",
-                "The embedded service doesn't know safe search.",
+                "The embedded training service has no safe search. Remove the field: the metric is then an"
+                " ordinary one.",
             )
     config = spec.get("studyStoppingConfig", {})
     for name in _TIMES:
         if name in config:
             yield (
                 f"{path}.study_stopping_config.{snake(name)}",
-                "The embedded service stops a study by the number of its trials, not by time.",
+                "The embedded training service stops a study by the number of its trials, not by time. Write"
+                " max_num_trials or max_num_trials_no_progress, or scheduling.timeout for each trial.",
             )
 
 

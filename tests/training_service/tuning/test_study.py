@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from studies import ml_job, vertex_job
 
+from reconciler.training_service.apis.training import unsupported
 from reconciler.training_service.state.records import CUSTOM_JOBS, JobRecord
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.study import (
@@ -218,14 +219,43 @@ def test_values_as_trainers_get_them(value: float | int | str, text: str) -> Non
 
 def test_what_cannot_be_carried_out_is_said() -> None:
     for more, told in (
-        ({"metrics": [{"metricId": "m", "goal": "MAXIMIZE", "safetyConfig": {}}]}, "safety_config"),
-        ({"studyStoppingConfig": {"maxDurationNoProgress": "3600s"}}, "max_duration_no_progress"),
+        ({"metrics": [{"metricId": "m"}]}, r"goal: Required"),
         ({"parameters": []}, r"study_spec.parameters: Required"),
     ):
         with pytest.raises(StudyError, match=told):
             vertex(**more)
     with pytest.raises(StudyError, match=r"training_input\.hyperparameters\.params"):
         study_of(ml_job({}))
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "remedy"),
+    [
+        (
+            {"metrics": [{"metricId": "m", "goal": "MAXIMIZE", "safetyConfig": {}}]},
+            "study_spec.metrics[0].safety_config",
+            "Remove the field",
+        ),
+        *(
+            (
+                {"studyStoppingConfig": {name: value}},
+                f"study_spec.study_stopping_config.{field}",
+                "max_num_trials",
+            )
+            for name, field, value in (
+                ("maxDurationNoProgress", "max_duration_no_progress", "3600s"),
+                ("maximumRuntimeConstraint", "maximum_runtime_constraint", {"maxDuration": "3600s"}),
+                ("minimumRuntimeConstraint", "minimum_runtime_constraint", {"maxDuration": "3600s"}),
+            )
+        ),
+    ],
+)
+def test_safe_search_and_stopping_by_time_are_unsupported(
+    more: dict[str, Any], field: str, remedy: str
+) -> None:
+    ((at, message),) = unsupported(vertex_job({"metrics": METRICS, "parameters": PARAMETERS, **more}))
+    assert at == field
+    assert remedy in message
 
 
 def double(**more: Any) -> dict[str, Any]:

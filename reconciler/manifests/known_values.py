@@ -1,54 +1,95 @@
-"""Accelerators that each machine type has or accepts.
+"""Machine types with their accelerators, regions and runtime versions of both services.
 
-Machine types missing from the tables are accepted as they are, because new ones appear. Sources, as of 2026:
-https://cloud.google.com/compute/docs/gpus (accelerators of accelerator-optimized machines, accelerators for
-N1 machines and the most CPUs with each number of them),
-https://cloud.google.com/vertex-ai/docs/training/configure-compute and
-https://cloud.google.com/ai-platform/training/docs/machine-types (AI Platform's own names).
+The tables are in `schemas/known_values.json`, with their sources. A well-formed value that they lack is only
+doubtful, because new machine types and regions appear. AI Platform was switched off on 2025-01-31, so its
+runtime versions are complete, and it never had the machines and regions that opened later.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct, json
 
-from reconciler.base.diagnostics import quote
+from reconciler.base.diagnostics import ERROR, WARNING, Level, quote
+from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.schemas import folder
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard")
 _CPUS = re.compile(r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))")
 _TPU_MACHINE = re.compile(r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*")
 
 
-class _Tables(Struct, frozen=True):
-    """Tables in `schemas/accelerators.json`.
+class _Regions(Struct, frozen=True):
+    """Regions of one service; it has none of `refused`."""
+
+    known: frozenset[str]
+    refused: frozenset[str]
+
+
+class _Tables(Struct, frozen=True, rename="camel"):
+    """Tables in `schemas/known_values.json`.
 
     Attributes:
         bundled: Machine type -> the accelerator that comes with it, and the number.
         attachable: Accelerator -> number attached to an N1 machine -> the most CPUs that it may have.
+        sizes: Family of machine types, such as `n1-standard` -> their numbers of CPUs.
+        machines: Further machine types.
+        tpus: Machine types of Vertex AI with TPUs.
+        own_names: AI Platform's own names of machines -> the machine type, without its accelerators.
+        newer_than_ml: Series of Compute Engine that AI Platform never had.
+        regions: By apiVersion.
+        runtimes: AI Platform's runtime versions -> their Pythons.
     """
 
     bundled: dict[str, tuple[str, int]]
     attachable: dict[str, dict[int, int]]
+    sizes: dict[str, tuple[int, ...]]
+    machines: tuple[str, ...]
+    tpus: tuple[str, ...]
+    own_names: dict[str, str]
+    newer_than_ml: frozenset[str]
+    regions: dict[str, _Regions]
+    runtimes: dict[str, tuple[str, ...]]
 
 
-_TABLES = json.decode((folder() / "accelerators.json").read_bytes(), type=_Tables)
+_TABLES = json.decode((folder() / "known_values.json").read_bytes(), type=_Tables)
 _BUNDLED, _ATTACHABLE = _TABLES.bundled, _TABLES.attachable
 
 # Series of Compute Engine that accept no accelerator.
 _NO_ACCELERATORS = re.compile(r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+")
-
-# AI Platform's own names of machines; accelerators, if any, are part of such a machine.
-_OWN_NAMES = re.compile(
-    "standard(?:_gpu|_p100|_v100)?|large_model(?:_v100)?"
-    "|complex_model_(?:s|m|l|m_gpu|l_gpu|m_p100|m_v100|l_v100)"
-)
+_COMPUTE_ENGINE = {
+    *(f"{family}-{size}" for family, sizes in _TABLES.sizes.items() for size in sizes),
+    *_TABLES.machines,
+    *_BUNDLED,
+}
+_MACHINES: Mapping[str, frozenset[str]] = {
+    AIPLATFORM_V1: frozenset([*_COMPUTE_ENGINE, *_TABLES.tpus]),
+    ML_V1: frozenset(
+        [
+            *(name for name in _COMPUTE_ENGINE if name.partition("-")[0] not in _TABLES.newer_than_ml),
+            *_TABLES.own_names,
+        ]
+    ),
+}
+_SERVICES = {AIPLATFORM_V1: "Vertex AI", ML_V1: "AI Platform"}
+_ZONE = re.compile(r".+[0-9]-[a-z]")
+_LOCAL_SSD = "-lssd"  # ends the names of machines with disks of their own
 
 Part = Literal["machine", "type", "count"]
+
+
+class Doubt(Struct, frozen=True):
+    """Mistake in a value, or for level WARNING its probable mistake."""
+
+    message: str
+    hint: str
+    level: Level = ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +118,60 @@ def name_mismatch(machine: str) -> Mismatch | None:
     return Mismatch("machine", f"{quote(machine)} can't be a machine type", hint)
 
 
+def machine_doubt(api_version: str, machine: str) -> Doubt | None:
+    """Return the doubt about a machine type: no machine of this service, or in no table; None if known."""
+    known = _MACHINES[api_version]
+    if machine in known or machine.removesuffix(_LOCAL_SSD) in known:
+        return None
+    other = AIPLATFORM_V1 if api_version == ML_V1 else ML_V1
+    if machine in _MACHINES[other]:
+        message = f"{_SERVICES[api_version]} has no machine type {machine}"
+        own = _TABLES.own_names.get(machine)
+        with_gpus = ", and its accelerator beside it" if re.search("_(gpu|[pv]100)$", machine) else ""
+        hint = (
+            f"write {own}{with_gpus}" if own else "take a machine of the series n1, or Vertex AI's CustomJob"
+        )
+        return Doubt(message, hint)
+    return _unknown(f"{machine} is not a known machine type", machine, known)
+
+
+def region_doubt(api_version: str, region: str) -> Doubt | None:
+    """Return the doubt about a region: none of this service, or in no table; None if known, or a zone."""
+    regions = _TABLES.regions[api_version]
+    if region in regions.known or _ZONE.fullmatch(region):  # the schema has a message for a zone
+        return None
+    if region in regions.refused:
+        message = f"{_SERVICES[api_version]} runs no training jobs in {region}"
+        return Doubt(message, "write a region such as us-central1")
+    return _unknown(f"{region} is not a known region", region, regions.known)
+
+
+def runtime_doubt(runtime: str) -> Doubt | None:
+    """Return the mistake in a runtime version that AI Platform never had, or None."""
+    if runtime in _TABLES.runtimes:
+        return None
+    last = {version.partition(".")[0]: version for version in _TABLES.runtimes}
+    first = {version.partition(".")[0]: version for version in reversed(_TABLES.runtimes)}
+    listed = " and ".join(f"{first[major]} to {last[major]}" for major in last)
+    return Doubt(f"AI Platform never had the runtime version {runtime}", f"there are {listed}")
+
+
+def python_doubt(runtime: str, python: str) -> Doubt | None:
+    """Return the mistake in the Python of a runtime version, or None, also for an unknown runtime version."""
+    pythons = _TABLES.runtimes.get(runtime, (python,))
+    if python in pythons:
+        return None
+    listed = _join_or(quote(version) for version in pythons)
+    return Doubt(f"the runtime version {runtime} has no Python {python}", f"write {listed}")
+
+
+@lru_cache(maxsize=1000)  # many manifests share a value, and the search is slow
+def _unknown(message: str, value: str, known: frozenset[str]) -> Doubt:
+    names = sorted(known)
+    nearest = same_word(value, names) or similar_word(value, names)
+    return Doubt(message, f"did you mean {nearest}?" if nearest else "check its name", WARNING)
+
+
 def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
     """Return the reason why a machine can't have `number` of an accelerator, or None.
 
@@ -88,7 +183,7 @@ def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
         return None
     if accelerator.startswith("TPU_") or _TPU_MACHINE.fullmatch(machine):
         return _tpu_mismatch(machine, accelerator)
-    if _OWN_NAMES.fullmatch(machine) or _NO_ACCELERATORS.fullmatch(machine):
+    if machine in _TABLES.own_names or _NO_ACCELERATORS.fullmatch(machine):
         return Mismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
     return _attached_mismatch(machine, accelerator, number) if machine.startswith("n1-") else None
 

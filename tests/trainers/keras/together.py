@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 
 import tensorflow as tf
 
@@ -22,3 +23,7 @@ for _ in range(3):
 print("the total of", strategy.num_replicas_in_sync, "is", float(total.numpy()))
 folder = os.environ["AIP_CHECKPOINT_DIR"] + ("" if primary else f"worker-{task['index']}/")
 print(tf.train.Checkpoint(total=total).save(f"{folder}total"))
+if primary:
+    print(
+        f"with Python {platform.python_version()}, Keras {tf.keras.__version__}, TensorFlow", tf.__version__
+    )

@@ -1,0 +1,14 @@
+"""Calls of clients that docs/clients.md lists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
+
+
+def documented(client: str) -> list[str]:
+    """The calls in the client's row of the page."""
+    (row,) = re.findall(rf"^\| {re.escape(client)} \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    return re.findall(r"`([^`]+)`", row)

@@ -1,0 +1,46 @@
+"""Values that the ports hand over: a credential, and the bounds that at-most-once rests on."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Credential
+
+PAGE = (Path(__file__).parents[2] / "docs" / "at-most-once.md").read_text("utf-8")
+CREATES_A_MINUTE = 60
+
+
+def test_credential_that_is_printed_shows_no_token() -> None:
+    credential = Credential({"Authorization": "Bearer secret"}, datetime(2026, 1, 1, tzinfo=UTC))
+    assert "secret" not in f"{credential} {credential!r}"
+
+
+def test_googles_bounds_are_those_of_the_documentation() -> None:
+    executes, visible = re.findall(r"within \*\*(\d+) minutes\*\*", PAGE)
+    assert "ends at a known time, five minutes later" in PAGE
+    assert (
+        Bounds(
+            executes=timedelta(minutes=int(executes)),
+            visible=timedelta(minutes=int(visible)),
+            look_again=5.0,
+            lifetime=timedelta(minutes=5),
+            pace=60 / CREATES_A_MINUTE,
+        )
+        == GOOGLE_BOUNDS
+    )
+
+
+def test_embedded_services_bounds_are_those_of_the_documentation() -> None:
+    (executes,) = re.findall(r"embedded service the bounds are (\d+) seconds and none", PAGE)
+    assert (
+        Bounds(
+            executes=timedelta(seconds=int(executes)),
+            visible=timedelta(0),
+            look_again=0.1,
+            lifetime=timedelta(seconds=10),
+            pace=0.0,
+        )
+        == EMBEDDED_BOUNDS
+    )

@@ -1,0 +1,5 @@
+"""The trainer, and what it needs beside its image."""
+
+from setuptools import find_packages, setup
+
+setup(name="trainer", version="0.1", packages=find_packages(), install_requires=["lightgbm>=4,<5"])
