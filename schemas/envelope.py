@@ -201,7 +201,8 @@ _RECONCILE: Schema = {
             "default": False,
         },
         "attempts": {
-            "description": "How often the job is submitted in all while it keeps ending FAILED.",
+            "description": "How often the job is submitted in all while it keeps ending FAILED; on the "
+            "embedded service a failed set-up does not count.",
             "type": "integer",
             "minimum": 1,
             "maximum": 10,

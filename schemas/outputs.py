@@ -156,6 +156,20 @@ _PLAN: Schema = {
     "problems": _VALIDATE["problems"],
 }
 
+_CAUSE: Schema = {
+    **_object(
+        "Why the job ended FAILED or CANCELLED, and the next step; null for every other job.",
+        {
+            "class": _one_of(
+                ["user-code", "set-up", "resources", "cancelled", "service"], "The class of the cause."
+            ),
+            "message": _text("The cause in one line."),
+            "remedy": _text("The next step."),
+        },
+    ),
+    "type": ["object", "null"],
+}
+
 _APPLY: Schema = {
     **_PLAN,
     "outcomes": _list(
@@ -166,6 +180,7 @@ _APPLY: Schema = {
             "status": _one_of(["applied", "failed", "skipped"], "Whether it was done."),
             "state": _state("The job's last known state; null where there is no job."),
             "error": _text_or_null("Why it failed, or how the job did; null where nothing did."),
+            "cause": _CAUSE,
         },
     ),
 }
@@ -190,6 +205,7 @@ _STATUS: Schema = {
             "url": _text_or_null("A page about the job."),
             "commit": _text_or_null("The commit that asked for the job."),
             "attempt": _value("integer", "From 1.", minimum=1),
+            "cause": _CAUSE,
         },
     ),
 }

@@ -69,6 +69,7 @@ ROWS: Mapping[int, str] = {
     50: "GitHub can't be reached while jobs end",
     51: "A service's answers have new, renamed or missing fields",
     52: "Two repositories share one project",
+    53: "A job's set-up fails, once or again and again, before its trainer is started",
 }
 """What can go wrong, by row."""
 

@@ -8,14 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import limits, manifests, programs, ratios, stages
+from bench import limits, manifests, overhead, programs, ratios, stages
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALLEST = ("--sizes", "10", "--repeats", "1", "--starts", "1", "--passes", "2")
+SMALLEST = (
+    *("--sizes", "10", "--repeats", "1", "--starts", "1", "--passes", "2"),
+    *("--jobs", "2", "--trials", "2"),
+)
 ALONE = ("--without", "check-jsonschema", "terraform")
 
 
-def test_the_smallest_benchmark_writes_its_tables_and_all_figures(tmp_path: Path) -> None:
+def test_the_smallest_benchmark_writes_its_tables_and_all_figures(tmp_path: Path, wheelhouse: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", *SMALLEST, *ALONE, "--output", tmp_path],
         cwd=ROOT,
@@ -28,9 +31,16 @@ def test_the_smallest_benchmark_writes_its_tables_and_all_figures(tmp_path: Path
     assert size["programs"].keys() == size["peaks"].keys() == programs.PROGRAMS.keys()
     assert size["stages"].keys() == stages.STAGES.keys()
     assert figures["watch"]["at_rest"]
+    assert all(cost["wall"] > 0 < cost["cpu"] for costs in figures["overhead"].values() for cost in costs)
     table = (tmp_path / "table.md").read_text()
     assert table == done.stdout
-    for row in (*programs.PROGRAMS, *stages.STAGES, "plan, cold, 10 : CSafeLoader alone", programs.PLAN_ONE):
+    for row in (
+        *programs.PROGRAMS,
+        *stages.STAGES,
+        *overhead.WISHED,
+        "plan, cold, 10 : CSafeLoader alone",
+        programs.PLAN_ONE,
+    ):
         assert f"\n| {row} | " in table
 
 

@@ -1,7 +1,8 @@
 """The home: the folder of the embedded service's state and of caches, with the proof that this user made it.
 
 A home inside any checkout may have come with it, and is used only with this user's mark. A home elsewhere was
-named in `RECONCILER_HOME` by the user, and needs no mark, but no other user must be able to replace it.
+named in `RECONCILER_HOME` by the user, and needs no mark, but no other user must be able to replace it. The
+user's private key makes the mark: authors of checkouts lack it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError
-from reconciler.base.safe_files import new_file, open_folder, read_file, replace_file
-from reconciler.base.user_key import key_folder, user_key
+from reconciler.base.safe_files import (
+    is_private,
+    new_file,
+    open_folder,
+    opened_folder,
+    read_file,
+    replace_file,
+    write_temporary,
+)
 
 MARK = "mark"
 """The file in a home that proves that this user made it."""
@@ -345,3 +353,69 @@ def _mark_of(home: Home, folder: int, key: bytes) -> bytes:
     # omitted: its number changes between boots on some file systems.
     place = b"%s\0%d" % (os.fsencode(os.path.realpath(home.path)), os.fstat(folder).st_ino)
     return _MARK_FORMAT + hmac.digest(key, _MARK_FORMAT + place, "sha256").hex().encode()
+
+
+_KEY_FOLDER = "reconciler"
+_KEY_FILE = "key"
+_KEY_BYTES = 32
+
+
+def key_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of the key, below `$XDG_STATE_HOME` or `~/.local/state`; None without either.
+
+    A relative XDG_STATE_HOME is ignored: https://specifications.freedesktop.org/basedir-spec
+    """
+    folders = _key_folders(environ)
+    return folders[-1] if folders else None
+
+
+def user_key(checkout: Path, environ: Mapping[str, str], *, make: bool) -> bytes | None:
+    """Return the user's 32-byte key; None if it is missing or can't be stored.
+
+    A key that another user can read or may have written is ignored, and so is a key inside the checkout, a
+    resolved path. `make` creates a missing key.
+    """
+    folders = _key_folders(environ)
+    with suppress(OSError):
+        if not folders or Path(os.path.realpath(folders[-1])).is_relative_to(checkout):
+            return None
+        for folder in folders if make else ():
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with opened_folder(folders[-1]) as descriptor:
+            if not is_private(os.fstat(descriptor)):
+                return None
+            with suppress(FileNotFoundError):
+                return _read_key(descriptor)
+            return _make_key(descriptor) if make else None
+    return None
+
+
+def _key_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Return the key's folder and the parents to create if missing, outermost first."""
+    base = Path(environ.get("XDG_STATE_HOME", ""))
+    if base.is_absolute():
+        return [base, base / _KEY_FOLDER]
+    home = Path(environ.get("HOME", ""))
+    # HOME itself is not in the list: a missing HOME must not be created.
+    names = (".local", ".local/state", f".local/state/{_KEY_FOLDER}")
+    return [home / name for name in names] if home.is_absolute() else []
+
+
+def _read_key(folder: int) -> bytes | None:
+    key, status = read_file(_KEY_FILE, _KEY_BYTES + 1, folder=folder)
+    return key if is_private(status) and len(key) == _KEY_BYTES else None
+
+
+def _make_key(folder: int) -> bytes | None:
+    key = os.urandom(_KEY_BYTES)
+    # Under another name first, so that no command reads an incomplete key.
+    temporary = write_temporary(_KEY_FILE, key, folder)
+    try:
+        # Unlike a rename, a link never replaces a file: of two concurrent commands, the first one's key
+        # stays.
+        os.link(temporary, _KEY_FILE, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        return _read_key(folder)
+    finally:
+        os.unlink(temporary, dir_fd=folder)
+    return key

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -12,13 +13,15 @@ from functools import partial
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
-from reconciler.cli.context import context_of
+from reconciler.cli.context import context_of, is_by_hand
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
+from reconciler.model.cause import cause_of, is_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
-from reconciler.model.plan import Plan
+from reconciler.model.manifest import Manifest
+from reconciler.model.plan import Plan, Stuck
 from reconciler.operations.apply import ApplyListener, apply, submitted_by
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
@@ -38,6 +41,8 @@ WAITING_PATIENCE = 7200.0
 
 A request's token is valid for an hour at most. A job that isn't listed ten minutes later will never exist.
 """
+
+_UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -59,6 +64,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             observe(session.ports),
             _Listener(arguments, config, desired),
             whole=not arguments.paths,
+            by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
             patience=WAITING_PATIENCE if arguments.wait else PATIENCE,
         )
@@ -72,13 +78,16 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if ended:
             print_lines(follow_up(session, desired, applied).problems, log_format)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
-    print_lines(_failure_lines(desired, jobs, ended), log_format)
+    unsuccessful = [*_failure_lines(desired, jobs, ended), *_ended_before(applied.plan, applied.outcomes)]
+    if not arguments.wait:
+        unsuccessful = []
+    print_lines(unsuccessful, log_format)
     if arguments.format == "json":
         plan = with_changed_files(applied.plan, desired, config.root, os.environ)
         print_json(apply_json(plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
-    return _exit_code(outcomes, jobs, ended)
+    return ExitCode.FAILED if unsuccessful or not _is_done(outcomes) else ExitCode.DONE
 
 
 class _Listener(ApplyListener):
@@ -122,34 +131,49 @@ def _wait(session: Session, jobs: frozenset[Awaited], arguments: argparse.Namesp
 def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     for job in ended:
         if job.resource == outcome.resource and outcome.status is Status.APPLIED:
-            return replace(outcome, state=job.state, error=job.error or outcome.error)
+            cause = cause_of(job, outcome.change.base_name)
+            return replace(outcome, state=job.state, error=job.error or outcome.error, cause=cause)
     return outcome
 
 
 def _failure_lines(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
     """Return a line for each awaited job that didn't succeed or didn't end during the wait."""
-    attempts = {key: job.manifest.reconcile.attempts for job in desired.jobs for key in keys_of(job)}
-    failed = [job for job in ended if job.state is State.FAILED]
-    cancelled = [job for job in ended if job.state is State.CANCELLED]
+    wanted = {key: job.manifest for job in desired.jobs for key in keys_of(job)}
     not_ended = {job.resource for job in jobs} - {job.resource for job in ended}
     return [
-        *(_failure(job, attempts.get(job.labels.get(KEY, ""), 1)) for job in failed),
-        *(f"{job.job_name} was cancelled" for job in cancelled),
+        *(
+            _failure(job, wanted.get(job.labels.get(KEY, "")))
+            for job in ended
+            if job.state != State.SUCCEEDED
+        ),
         *(f"the end of {resource} was not seen" for resource in sorted(not_ended)),
     ]
 
 
-def _failure(job: ActualJob, attempts: int) -> str:
-    attempt = attempt_of(job)
-    more = f"; the next apply makes attempt {attempt + 1} of {attempts}" if attempt < attempts else ""
-    return f"{job.job_name} failed; see `reconciler logs {job.job_name}`{more}"
+def _failure(job: ActualJob, manifest: Manifest | None) -> str:
+    """Return a line about a job that ended FAILED or CANCELLED: its cause and the next step."""
+    ended = "failed," if job.state is State.FAILED else "was"
+    attempt, attempts = attempt_of(job), manifest.reconcile.attempts if manifest else 1
+    again = job.state is State.FAILED and attempt < attempts and not is_set_up(job)
+    more = f"; the next apply makes attempt {attempt + 1} of {attempts}" if again else ""
+    return f"{job.job_name} {ended} {cause_of(job, manifest.name if manifest else '')}{more}"
 
 
-def _exit_code(outcomes: list[Outcome], jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> ExitCode:
-    """Return FAILED if a change wasn't applied or an awaited job isn't known to have succeeded."""
+def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a line for each desired job that had ended other than SUCCEEDED before the wait."""
+    # A repeated step of continuous integration must not turn green over a model that isn't there.
+    adopted = {id(each.change) for each in outcomes if each.state in (State.FAILED, State.CANCELLED)}
+    for change in plan.changes:
+        if not change.desired or (change.stuck not in _UNSUCCESSFUL and id(change) not in adopted):
+            continue
+        if change.actual and change.actual.state.ended:
+            yield _failure(change.actual, change.desired.manifest)
+        else:
+            yield f"{change.job_name}: {change.reason}"
+
+
+def _is_done(outcomes: Sequence[Outcome]) -> bool:
+    """Return False if a change wasn't applied."""
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
     duplicated = any(outcome.change.repair for outcome in outcomes)
-    succeeded = {job.resource for job in ended if job.state is State.SUCCEEDED}
-    unsuccessful = {job.resource for job in jobs} - succeeded
-    not_applied = any(outcome.status is not Status.APPLIED for outcome in outcomes)
-    return ExitCode.FAILED if not_applied or unsuccessful or duplicated else ExitCode.DONE
+    return not (duplicated or any(outcome.status is not Status.APPLIED for outcome in outcomes))

@@ -154,7 +154,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _paths(parser)
     _format(parser, "text", "json")
-    add("--wait", action="store_true", help="until the jobs have ended; 1 if one failed")
+    add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
     add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
 
 
@@ -282,6 +282,11 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _rerun(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a manifest's base name, or the name of one of its runs")
+    parser.add_argument("--commit", action="store_true", help="commit the manifest as well, and nothing else")
+
+
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--comment",
@@ -316,6 +321,12 @@ _COMMANDS = (
         "keep jobs as the manifests say, for ever",
         "reconciler watch --listen 127.0.0.1:9464",
         _watch,
+    ),
+    _Spec(
+        "rerun",
+        "change rerun in a job's manifest, so that the same content runs again",
+        "reconciler rerun census-income --commit",
+        _rerun,
     ),
     _Spec("render", "print the exact API request body", "reconciler render census-income", _manifest),
     _Spec(

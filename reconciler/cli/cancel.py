@@ -11,7 +11,7 @@ from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
 from reconciler.model.job import State
 from reconciler.operations.follow_up import awaited, wait
-from reconciler.submission.cancel import ask
+from reconciler.submission.claims_upkeep import cancel
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             print(f"{one_line(job.job_name)} had ended before: {job.state}")
             return ExitCode.DONE
         if job.state is not State.CANCELLING:
-            ask(session.ports, job)
+            cancel(session.ports, job)
         with progress(session, arguments, sys.stderr) as listener:
             ended = wait(session.ports, [awaited(job)], listener, session.pause)
     if not ended:

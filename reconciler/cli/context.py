@@ -34,6 +34,11 @@ def context_of(arguments: argparse.Namespace) -> Context:
     return Context(config, config.environment(arguments.env))
 
 
+def is_by_hand() -> bool:
+    """Return True if a person started the command: not in continuous integration, which sets `CI`."""
+    return not os.environ.get("CI")
+
+
 def newest_run(name: str, session: Session) -> ActualJob:
     """Return the run of a job name, or the newest run of a base name; raise NotFoundError."""
     from reconciler.planning.attempts import attempts_by_base  # slow to import, and needed by few commands

@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.base.sanitize import lines, one_line
+from reconciler.cli import print_message
 from reconciler.cli.context import context_of, newest_run
 from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
 from reconciler.manifests.findings import same_word, similar_word
+from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, LogEntry, State, Trials
 
 _MOST_REMEMBERED = 100_000
@@ -121,13 +123,29 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     with context.session(start=False) as session:
         job = session.read(newest_run(arguments.name, session))
         part = _part(arguments, session, job)
-        if not _print(_entries(arguments, session, part), part.source()):
-            if arguments.follow:
-                # The job may have changed in the meantime.
-                part = _part(arguments, session, session.read(job))
+        printed = _print(_entries(arguments, session, part), part.source())
+        if arguments.follow:
+            # The job may have changed in the meantime.
+            part = _part(arguments, session, session.read(job))
+        if not printed:
             _refuse_not_started(part)
-            print("\n".join(_empty(part.job)))
+        _print_cause(part.job, printed, arguments.log_format)
     return ExitCode.DONE
+
+
+def _print_cause(job: ActualJob, printed: bool, log_format: str) -> None:
+    """Print why a job did not succeed, on stderr; or its state, in place of an empty log."""
+    cause = cause_of(job)
+    if cause is None:
+        if not printed:
+            print("\n".join(_empty(job)))
+        return
+    sys.stdout.flush()
+    line = f"{job.job_name} {'failed,' if job.state is State.FAILED else 'was'} {cause}"
+    if printed:
+        print_message(line, log_format)
+    else:
+        print(one_line(line))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.cli import has_colours, json_text, print_problems
-from reconciler.cli.context import context_of
+from reconciler.cli.context import context_of, is_by_hand
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
@@ -66,7 +66,8 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         raise
     print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
-        plan = plan_of(session, desired, observe(session.ports), whole=not arguments.paths)
+        observed, whole = observe(session.ports), not arguments.paths
+        plan = plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from reconciler.base.errors import NotFoundError, ReconcilerError
 from reconciler.base.git_command import SHA, Git, GitError
+from reconciler.base.safe_files import open_file, opened_folder, write_temporary
 from reconciler.base.sanitize import one_line
 
 MAX_PASSED_OVER = 100
@@ -83,6 +84,49 @@ def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
     # One more than the maximum, as `head` is listed too.
     listed = git.ask("rev-list", "--first-parent", f"--max-count={MAX_PASSED_OVER + 1}", head, *excluded)
     return [sha for sha in (listed or "").split() if sha != head]
+
+
+def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
+    """Write a file and commit it alone; return the new commit, 40 hex digits.
+
+    Other changes stay as they are, in the work tree and in the index. Hooks, filters and signing programs
+    don't run: the repository's settings may name them.
+
+    Args:
+        path: The file, relative to `root`.
+
+    Raises:
+        GitError: The file has other changes, or git fails; the file is then unchanged.
+    """
+    git = Git(root)
+    off = git.filters_off()
+    if off is None or git.ask("rev-parse", "--show-prefix") is None:
+        raise GitError(f"{root} is in no git repository", hint="leave out --commit")
+    file = root / path
+    if git.run(*off, "status", "--porcelain", "-z", "--ignored", "--", path):
+        raise GitError(f"{path} has other changes", hint="commit them first, or leave out --commit")
+    before = file.read_bytes()
+    write_file(file, data)
+    try:
+        git.run(*off, "commit", "--quiet", "--only", "--no-gpg-sign", "--message", message, "--", path)
+    except GitError:
+        write_file(file, before)
+        raise
+    return git.commit("HEAD") or ""
+
+
+def write_file(file: Path, data: bytes) -> None:
+    """Replace a regular file of the work tree, and keep its permissions; raise OSError."""
+    with opened_folder(file.parent) as folder:
+        descriptor, status = open_file(file.name, folder=folder)
+        os.close(descriptor)
+        temporary = write_temporary(file.name, data, folder)
+        try:
+            os.chmod(temporary, stat.S_IMODE(status.st_mode), dir_fd=folder)
+            os.replace(temporary, file.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(temporary, dir_fd=folder)
+            raise
 
 
 def _carried_commit(head: str, environ: Mapping[str, str]) -> str | None:

@@ -32,6 +32,7 @@ from reconciler.google.listing import Pages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
+from reconciler.model.cause import marked_info
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
 
@@ -219,6 +220,7 @@ class AiPlatformTraining:
         return self._actual(typed_record(_Job, resource), spec, resource)
 
     def _actual(self, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
+        info, error = marked_info(job.error_message)
         return ActualJob(
             resource=self.named(_KIND, job.job_id),
             job_name=job.job_id,
@@ -232,7 +234,8 @@ class AiPlatformTraining:
             create_time=job.create_time,
             start_time=job.start_time,
             end_time=job.end_time,
-            error=job.error_message,
+            error=error,
+            info=info,
         )
 
 

@@ -346,7 +346,15 @@ def _readers(kind: type[Struct]) -> list[tuple[str, str, Callable[[JsonObject, s
 def _reader(type_: Any) -> Callable[[JsonObject, str], Any]:
     if isinstance(type_, type) and issubclass(type_, Struct):
         return lambda resource, name: typed_record(type_, part_of(resource, name))
-    return _texts_of if get_origin(type_) is Mapping else text_of
+    if type_ is int:
+        return count_of
+    return {Mapping: _texts_of, list: _list_of}.get(get_origin(type_), text_of)
+
+
+def _list_of(resource: JsonObject, name: str) -> list[Any]:
+    """Return a list field; empty if it is missing or has another type."""
+    value = resource.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _texts_of(resource: JsonObject, name: str) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from reconciler.google.client import Connection, execute, part_of, text_of
@@ -65,12 +66,18 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+def _text_of(payload: JsonObject) -> str:
+    if not payload:
+        return ""
+    return str(payload["message"]) if "message" in payload else json.dumps(payload, ensure_ascii=False)
+
+
 def _entry(entry: JsonObject) -> LogEntry:
     payload = part_of(entry, "jsonPayload")
     return LogEntry(
         timestamp=text_of(entry, "timestamp"),
         severity=text_of(entry, "severity") or "DEFAULT",
-        text=text_of(entry, "textPayload") or str(payload.get("message", "")),
+        text=text_of(entry, "textPayload") or _text_of(payload),
         insert_id=text_of(entry, "insertId"),
         replica=text_of(part_of(part_of(entry, "resource"), "labels"), "task_name"),
         trial=text_of(part_of(entry, "labels"), _TRIAL),

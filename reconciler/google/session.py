@@ -114,7 +114,7 @@ class Session:
     @cached_property
     def commits(self) -> CommitStore:
         """The commit records of this environment."""
-        from reconciler.google.commit_store import ObjectCommits
+        from reconciler.google.claim_store import ObjectCommits
 
         environment = self.environment
         return ObjectCommits(

@@ -30,6 +30,7 @@ from reconciler.google.listing import Pages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
+from reconciler.model.cause import error_info
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
 
@@ -61,7 +62,9 @@ _UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
 
 
 class _Error(Struct, frozen=True, gc=False):
+    code: int = 0
     message: str = ""
+    details: list[Any] = []
 
 
 class _Job(Struct, frozen=True, rename="camel", gc=False):
@@ -235,6 +238,8 @@ class VertexAi:
             start_time=job.start_time,
             end_time=job.end_time,
             error=job.error.message,
+            error_code=job.error.code,
+            info=error_info(job.error.details),
             url=self._url(kind, job.name),
         )
 

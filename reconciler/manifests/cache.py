@@ -19,8 +19,7 @@ import reconciler
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.safe_files import opened_folder, read_file, replace_file
-from reconciler.base.state_dir import check_mark, checkout_of, locate, prepare_home
-from reconciler.base.user_key import user_key
+from reconciler.base.state_dir import check_mark, checkout_of, locate, prepare_home, user_key
 from reconciler.manifests import schemas
 from reconciler.manifests.files import Signature
 from reconciler.model.manifest import Reconcile

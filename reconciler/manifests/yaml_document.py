@@ -1,4 +1,4 @@
-"""Documents of YAML files, with the places of their values."""
+"""Documents of YAML files, with the places of their values, and the edit of a job's `rerun`."""
 
 from __future__ import annotations
 
@@ -74,6 +74,47 @@ class Document:
             node = child.value
         return str(node.value) if isinstance(node, ScalarNode) else ""
 
+    def rerun_edit(self, value: str) -> tuple[Position, Position, str]:
+        """Return the place, its end, and the text to put there, so that `reconcile.rerun` has this value.
+
+        `value` has no character that YAML's double quotes escape. Comments and layout stay.
+        """
+        reconcile = self._children(self._root).get("reconcile")
+        if reconcile is None:
+            entry = f'"reconcile": {{"rerun": "{value}"}}'
+            return self._before(self._root, f'reconcile: {{rerun: "{value}"}}', entry)
+        rerun = self._children(reconcile.value).get("rerun")
+        if rerun is not None:
+            node = rerun.value
+            is_written = node.start_mark.index != node.end_mark.index
+            # A block scalar ends behind its last line break.
+            end = "\n" if isinstance(node, ScalarNode) and node.style in ("|", ">") else ""
+            return self._at(node), self._end(node), f'"{value}"{end}' if is_written else f' "{value}"'
+        if isinstance(reconcile.value, MappingNode):
+            return self._before(reconcile.value, f'rerun: "{value}"', f'"rerun": "{value}"')
+        return self._at(reconcile.value), self._end(reconcile.value), f' {{rerun: "{value}"}}'
+
+    def _before(self, mapping: Node, line: str, entry: str) -> tuple[Position, Position, str]:
+        """Return the edit that puts a line, or in braces an entry, before the first key of a mapping."""
+        assert isinstance(mapping, MappingNode), "a valid manifest is a mapping"
+        start = self._at(mapping)
+        if mapping.flow_style:
+            inside = Position(start.line, start.column + 1)
+            return inside, inside, f"{entry}, " if mapping.value else entry
+        # Before `spec`, which is long: behind the first keys, which say which job it is.
+        keys = [key for key, _ in mapping.value]
+        spec = next((key for key in keys if isinstance(key, ScalarNode) and key.value == "spec"), keys[0])
+        place = self._above_comments(self._at(spec))
+        return place, place, f"{line}\n{' ' * (place.column - 1)}"
+
+    def _above_comments(self, place: Position) -> Position:
+        """Return the place before the comments right above a key at the start of a line."""
+        lines = self._chunk.data.decode("utf-8").split("\n")
+        line = place.line
+        while place.column == 1 and lines[line - self._chunk.line - 1].startswith("#") and line > self.line:
+            line -= 1
+        return Position(line, place.column)
+
     @cached_property
     def _root(self) -> Node:
         loader = _Loader(self._chunk.data)
@@ -88,6 +129,9 @@ class Document:
 
     def _at(self, node: Node) -> Position:
         return Position(*self._chunk.place(node.start_mark))
+
+    def _end(self, node: Node) -> Position:
+        return Position(*self._chunk.place(node.end_mark))
 
     def _children(self, node: Node) -> dict[str | int, _Entry]:
         # Kept, as many findings share their parents.

@@ -16,7 +16,7 @@ from reconciler.manifests.findings import MAX_FILE_BYTES, Keys, too_large
 from reconciler.manifests.yaml_text import Chunk, Flaw, check_text, split
 
 if TYPE_CHECKING:
-    from reconciler.manifests.yaml_document import Document
+    from reconciler.manifests.yaml_document import Document, Position
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_DOCUMENTS = 10_000
@@ -91,6 +91,42 @@ def position_in(file: Path, keys: Keys, line: int = 0) -> tuple[int, int]:
             return position.line, position.column
     # The file has changed since.
     return line or 1, 1
+
+
+def with_rerun(data: bytes, line: int, value: str) -> bytes:
+    """Return a valid file with another `reconcile.rerun` in one job; comments and layout stay.
+
+    Args:
+        data: The file.
+        line: The first line of the job's document.
+        value: Text without a character that YAML's double quotes escape.
+
+    Raises:
+        ValueError: An alias or an anchor is in the way, or the file isn't valid any more.
+    """
+    documents, _ = load_documents(data, "")
+    edited = [document for document in documents if document.line == line]
+    if not edited:
+        raise ValueError(f"no job begins in line {line}")
+    start, end, new = edited[0].rerun_edit(value)
+    text = data.decode("utf-8-sig")
+    lines = text.splitlines(keepends=True)
+
+    def place(position: Position) -> int:
+        return sum(map(len, lines[: position.line - 1])) + position.column - 1
+
+    if lines[0].endswith("\r\n"):
+        new = new.replace("\n", "\r\n")
+    mark = data[: len(data) - len(text.encode())]
+    after = mark + f"{text[: place(start)]}{new}{text[place(end) :]}".encode()
+    # Whatever the text looked like, the result is what counts: nothing but this value may differ.
+    wanted = [dict(document.value) for document in documents]
+    job = wanted[documents.index(edited[0])]
+    job["reconcile"] = {**(job.get("reconcile") or {}), "rerun": value}
+    found, problems = load_documents(after, "")
+    if problems or [document.value for document in found] != wanted:
+        raise ValueError("it isn't written in a form that can be edited safely")
+    return after
 
 
 def _load(chunk: Chunk) -> tuple[list[Document], list[Flaw]]:

@@ -29,6 +29,13 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
+class ErrorInfo(Struct, frozen=True, gc=False):
+    """Cause of a job's end as the embedded service gives it: google.rpc.ErrorInfo without its domain."""
+
+    reason: str
+    metadata: Mapping[str, str] = {}
+
+
 class ActualJob(Struct, frozen=True, gc=False):
     """One job resource of the service, as last read.
 
@@ -43,6 +50,8 @@ class ActualJob(Struct, frozen=True, gc=False):
         body: The resource as returned by the service; only parts of it from a listing.
         create_time, start_time, end_time: RFC 3339 in UTC, "" until known.
         error: The service's error message, "" for none.
+        error_code: The google.rpc.Code of the error; 0 for none.
+        info: The embedded service's cause of the end; None from other services.
         url: The job's web page, "" for none.
     """
 
@@ -60,6 +69,8 @@ class ActualJob(Struct, frozen=True, gc=False):
     end_time: str = ""
     error: str = ""
     url: str = ""
+    error_code: int = 0
+    info: ErrorInfo | None = None
 
 
 class Trials(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -72,6 +73,18 @@ class Target(Struct, frozen=True):
     sharing: str = ""
 
 
+class Occasion(Struct, frozen=True):
+    """What decides about another try of a failed set-up, besides the runs.
+
+    Attributes:
+        by_hand: True if a person started the command: such a try needs no other reason.
+        images: The `images` setting.
+    """
+
+    by_hand: bool = False
+    images: JsonObject = {}
+
+
 class DesiredJob(Struct, frozen=True):
     """A manifest with its identity.
 
@@ -136,6 +149,8 @@ class Change(Struct, frozen=True):
         desired: The desired job; None for a cancel.
         actual: The run of the change, if any.
         key: The key of the change's claim, possibly from an older version of the hash.
+        free: Number of earlier submissions of the content that used up no attempt.
+        not_before: Time before which the submission isn't sent, by the service's clock; None for none.
         repair: True if a cancel is of a duplicate job of an attempt.
         stuck: Reason for leaving an out-of-sync job unchanged; None for a job in sync or a planned action.
         edit: Difference from the base commit's manifest; None in a plan against the service.
@@ -160,6 +175,8 @@ class Change(Struct, frozen=True):
     desired: DesiredJob | None = None
     actual: ActualJob | None = None
     key: str = ""
+    free: int = 0
+    not_before: datetime | None = None
     repair: bool = False
     stuck: Stuck | None = None
     edit: Edit | None = None

@@ -61,6 +61,7 @@ def apply(
     listener: ApplyListener,
     *,
     whole: bool = True,
+    by_hand: bool = False,
     origin: Origin | None = None,
     reviewed: str | None = None,
     patience: float = PATIENCE,
@@ -70,12 +71,13 @@ def apply(
 
     Args:
         whole: True if `desired` has all jobs of the repository.
+        by_hand: True if a person started the command: a failed set-up is tried again then.
         origin: The commit of the jobs; by default, their files are compared with the checked-out commit.
         reviewed: Digest of the reviewed plan; None without a review.
         patience: Seconds to wait for unknown outcomes, and for cancelled jobs to end.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
     """
-    plan = plan_of(session, desired, observed, whole=whole)
+    plan = plan_of(session, desired, observed, whole=whole, by_hand=by_hand)
     origin = origin or _compare_with_commit(session.config, desired, plan)
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
     # Limits are checked against the whole plan, before anything of it is shown or carried out.

@@ -32,8 +32,7 @@ from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.submission import cancel
-from reconciler.submission.claims_upkeep import is_left, refreshed, runs_by_claim
+from reconciler.submission.claims_upkeep import cancel, end_of, is_left, refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 
@@ -164,7 +163,8 @@ class Applier:
         order = replace(
             self._order(job, change.job_name, id),
             witnesses=witnesses,
-            attempts=job.manifest.reconcile.attempts,
+            attempts=job.manifest.reconcile.attempts + change.free,
+            not_before=change.not_before,
         )
         return Submission(change, order, partial(self.stage, job))
 
@@ -176,7 +176,7 @@ class Applier:
             run = change.actual
             assert run is not None, "a cancel is always of an actual job"
             try:
-                cancel.ask(self.ports, run)
+                cancel(self.ports, run)
                 cancelled.append((change, run))
             except ReconcilerError as error:
                 yield failed(change, error)
@@ -188,7 +188,7 @@ class Applier:
             # After a stop, each run is still read once: it may have ended already.
             until = end if self.go_on() else self.ports.clock.monotonic()
             try:
-                state = cancel.end_of(self.ports, run, until, self.pause)
+                state = end_of(self.ports, run, until, self.pause)
                 yield Outcome(change, Status.APPLIED, state=state, resource=run.resource)
             except ReconcilerError as error:
                 yield failed(change, error)

@@ -15,7 +15,7 @@ from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import DesiredJob, Plan, Target
+from reconciler.model.plan import DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
 from reconciler.planning.comparison import code_changed, predecessors
@@ -29,8 +29,15 @@ def target_of(config: Config, environment: Environment) -> Target:
     return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
 
 
-def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bool) -> Plan:
-    """Return the plan; read the specs of the runs that changed jobs are compared with."""
+def plan_of(
+    session: Session, desired: Desired, observed: Observed, *, whole: bool, by_hand: bool = False
+) -> Plan:
+    """Return the plan; read the specs of the runs that changed jobs are compared with.
+
+    Args:
+        whole: True if `desired` has all jobs of the repository.
+        by_hand: True if a person started the command.
+    """
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.claims, source)
     own = _with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
@@ -43,6 +50,7 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, whole: bo
         whole=whole,
         source=source,
         doubtful=observed.doubtful,
+        occasion=Occasion(by_hand, session.config.images),
     )
     return with_refusals(plan, environment.limits)
 

@@ -9,12 +9,12 @@ from functools import partial
 
 from reconciler.base.concurrency import RunTasks
 from reconciler.base.errors import NotFoundError, ReconcilerError, ServiceError
+from reconciler.model.cause import held
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.planning.remedies import held
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
 

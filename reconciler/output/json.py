@@ -11,6 +11,7 @@ from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
 
 if TYPE_CHECKING:
+    from reconciler.model.cause import Cause
     from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
@@ -71,6 +72,7 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
                 "status": str(outcome.status),
                 "state": str(outcome.state) if outcome.state else None,
                 "error": outcome.error,
+                "cause": _cause_json(outcome.cause) if outcome.cause else None,
             }
             for outcome in outcomes
         ],
@@ -96,10 +98,15 @@ def status_json(jobs: Iterable[JobStatus]) -> Json:
                 "url": job.url or None,
                 "commit": job.commit or None,
                 "attempt": job.attempt,
+                "cause": _cause_json(job.cause) if job.cause else None,
             }
             for job in jobs
         ],
     }
+
+
+def _cause_json(cause: Cause) -> Json:
+    return {"class": str(cause.class_), "message": cause.message, "remedy": cause.remedy}
 
 
 def summary(plan: Plan) -> dict[str, int]:

@@ -224,7 +224,7 @@ def status_text(jobs: Sequence[JobStatus]) -> str:
     """Return a table of jobs and states."""
     if not jobs:
         return "No jobs."
-    head = ("JOB", "KIND", "STATE", "CLAIM", "ATTEMPT", "CREATED", "ENDED", "ERROR")
+    head = ("JOB", "KIND", "STATE", "CLAIM", "ATTEMPT", "CREATED", "ENDED", "CAUSE")
     rows = [
         (
             one_line(job.job_name),
@@ -234,7 +234,7 @@ def status_text(jobs: Sequence[JobStatus]) -> str:
             str(job.attempt),
             one_line(job.create_time) or "-",
             one_line(job.end_time) or "-",
-            short_error(job.error)[:_MAX_ERROR] or "-",
+            (one_line(str(job.cause)) if job.cause else short_error(job.error))[:_MAX_ERROR] or "-",
         )
         for job in jobs
     ]

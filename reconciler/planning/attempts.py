@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from reconciler.model.cause import is_set_up
 from reconciler.model.claim import Claim, ClaimId, ClaimState, age, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
@@ -52,6 +53,12 @@ class Attempt(Struct, frozen=True):
     def failed(self) -> bool:
         """True if it is known to have failed: only then the next attempt may be made."""
         return self.bound and self.state is State.FAILED
+
+    @property
+    def set_up_failed(self) -> bool:
+        """True if no trainer was started: the embedded service says that the set-up failed."""
+        # Of two runs of one attempt, the other one may have started its trainer.
+        return self.failed and self.run is not None and not self.others and is_set_up(self.run)
 
     @property
     def name(self) -> str:

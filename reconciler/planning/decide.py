@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import quote
-from reconciler.model.claim import Claim, ClaimState, age
+from reconciler.model.cause import (
+    GIVEN_UP,
+    MORE_ATTEMPTS,
+    RERUN,
+    Blocked,
+    cause_of,
+    entry_digest,
+    held,
+)
+from reconciler.model.claim import Claim, ClaimState, age, time_of
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
-from reconciler.model.plan import Action, Change, DesiredJob, FieldChange, Stuck, Target
+from reconciler.model.plan import Action, Change, DesiredJob, FieldChange, Occasion, Stuck, Target
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
-from reconciler.planning.remedies import GIVEN_UP, MORE_ATTEMPTS, RERUN, Blocked, held
 
+TRIES = 3
+"""Tries of one set-up that follow each other without a person."""
+BETWEEN_TRIES = timedelta(minutes=10)
+"""Time from the end of one such try to the next."""
+
+_AUTOMATIC = Occasion()
 _GONE = "the service no longer has its record"
 
 
 def decide(
-    target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob] = ()
+    target: Target,
+    job: DesiredJob,
+    of_base: Sequence[Attempt],
+    doubtful: Sequence[ActualJob] = (),
+    occasion: Occasion = _AUTOMATIC,
 ) -> Change:
     """Return the one change of a desired job.
 
@@ -32,17 +50,24 @@ def decide(
         job: The desired job.
         of_base: All attempts of its base name, at its own and at other contents.
         doubtful: Live runs of any content that may be the environment's own, from `Observed.doubtful`.
+        occasion: What decides about another try of a failed set-up.
     """
-    return _Decision(target, job, of_base, doubtful).change()
+    return _Decision(target, job, of_base, doubtful, occasion).change()
 
 
 class _Decision:
     """A desired job with its attempts."""
 
     def __init__(
-        self, target: Target, job: DesiredJob, of_base: Sequence[Attempt], doubtful: Sequence[ActualJob]
+        self,
+        target: Target,
+        job: DesiredJob,
+        of_base: Sequence[Attempt],
+        doubtful: Sequence[ActualJob],
+        occasion: Occasion,
     ) -> None:
         keys = keys_of(job)
+        self._occasion = occasion
         self._doubtful = [run for run in doubtful if run.labels.get(KEY) in keys]
         self._target = target
         self._job = job
@@ -53,6 +78,10 @@ class _Decision:
         self._mine = [attempt for attempt in told if _is_credible(attempt, told)]
         self._odd = [attempt for attempt in told if attempt not in self._mine]
         self._rest = [attempt for attempt in of_base if attempt.id.key not in keys]
+        # On Google's services every ended job counts as an attempt.
+        unstarted = [one for one in self._mine if target.engine == "local" and one.set_up_failed]
+        spent = {one.id.attempt for one in self._mine if one not in unstarted}
+        self._unstarted = {one.id.attempt: one for one in unstarted if one.id.attempt not in spent}
 
     def change(self) -> Change:
         open_ = [attempt for attempt in self._mine if not attempt.failed]
@@ -82,15 +111,49 @@ class _Decision:
 
     def _after_failure(self, last: Attempt) -> Change:
         number = last.id.attempt
-        left = self._job.manifest.reconcile.attempts - number
+        left = self._wanted - number
         if left <= 0:
             return self._ended(last, State.FAILED)
+        tried = self._tries(number)
+        is_due = self._is_due(last, tried)
+        if tried >= TRIES and not is_due:
+            return self._none(last, f"{self._why_failed(last)}; tried {tried} times", Stuck.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
         if beside := self._beside():
             reason = Blocked.STRANGER.format(resource=beside.resource)
             return self._blocked(last.id.key, number + 1, reason, beside)
-        reason = f"attempt {number} failed, {left} left"
-        return self._submission(last.id.key, number + 1, reason, actual=last.run)
+        if not tried:
+            reason = f"attempt {number - len(self._unstarted)} failed, {left} left"
+            return self._submission(last.id.key, number + 1, reason, actual=last.run)
+        reason, when = f"{self._why_failed(last)}; this uses up no attempt", None
+        if not is_due:
+            ended = time_of(last.run.end_time) if last.run else None
+            when = ended and ended + BETWEEN_TRIES
+            reason += f", try {tried + 1} of {TRIES}" + (f", not before {_time(when)}" if when else "")
+        return self._submission(last.id.key, number + 1, reason, actual=last.run, not_before=when)
+
+    @property
+    def _wanted(self) -> int:
+        """The largest number of a submission: the manifest's attempts, and those that used up none."""
+        return self._job.manifest.reconcile.attempts + len(self._unstarted)
+
+    def _tries(self, number: int) -> int:
+        """Return the tries of one set-up up to this submission; 0 if its trainer was started."""
+        last, tries = self._unstarted.get(number), 0
+        while last is not None and _set_up(self._unstarted.get(number - tries)) == _set_up(last):
+            tries += 1
+        return tries
+
+    def _is_due(self, last: Attempt, tried: int) -> bool:
+        """Return True if a person wants another try, or has changed the image's entry since the last one."""
+        image, entry = _set_up(last) or ("", "")
+        has_changed = image != "" and entry_digest(self._occasion.images, image) != entry
+        # Should the change never reach the service, it is tried once more and not without end.
+        return self._occasion.by_hand or (has_changed and tried <= TRIES)
+
+    def _why_failed(self, last: Attempt) -> str:
+        cause = cause_of(last.run, self._job.manifest.name) if last.run else None
+        return f"set-up failed: {cause.brief}" if cause else "set-up failed"
 
     def _beside(self) -> ActualJob | None:
         """Return a run without a recorded request that may do the same work as a submission."""
@@ -101,8 +164,8 @@ class _Decision:
     def _open(self, attempt: Attempt) -> Change:
         # While an attempt is not known to have failed, no other attempt may start beside it.
         claim = attempt.claim
-        wanted = self._job.manifest.reconcile.attempts
-        if attempt.id.attempt > wanted and not attempt.bound and not attempt.run:
+        if attempt.id.attempt > self._wanted and not attempt.bound and not attempt.run:
+            wanted = self._job.manifest.reconcile.attempts
             said = f'attempt {attempt.id.attempt} is not wanted any more: "attempts" is {wanted}'
             # FAILED: a later attempt exists only because an earlier one failed.
             return self._none(attempt, said, Stuck.FAILED)
@@ -177,6 +240,7 @@ class _Decision:
         fields: tuple[FieldChange, ...] = (),
         actual: ActualJob | None = None,
         fresh: bool = True,
+        not_before: datetime | None = None,
     ) -> Change:
         """Return a submission, or the reason against it; `fresh` if no earlier request can make a job."""
         if self._job.manifest.api_version == ML_V1:
@@ -193,7 +257,8 @@ class _Decision:
         if fresh and clash:
             return self._blocked(key, number, clash)
         action = Action.SUBMIT if number == 1 else Action.RETRY
-        return self._about(action, reason, key, number, fields=fields, actual=actual)
+        change = self._about(action, reason, key, number, fields=fields, actual=actual)
+        return replace(change, free=len(self._unstarted), not_before=not_before)
 
     def _clash(self, name: str) -> str | None:
         """Return the reason against a job name that other content has."""
@@ -243,6 +308,14 @@ class _Decision:
             key=key,
             stuck=stuck,
         )
+
+
+def _set_up(attempt: Attempt | None) -> tuple[str, str] | None:
+    """Return what an attempt with a failed set-up was set up for: its image, and a digest of its entry."""
+    if attempt is None or attempt.run is None or attempt.run.info is None:
+        return None
+    metadata = attempt.run.info.metadata
+    return metadata.get("image", ""), metadata.get("entry", "")
 
 
 _END: dict[State, tuple[Stuck | None, list[str]]] = {

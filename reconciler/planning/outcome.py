@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from reconciler.model.cause import GIVEN_UP, Cause, cause_of, held
 from reconciler.model.claim import Claim, ClaimId, ClaimState, made
 from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
 from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.planning.remedies import GIVEN_UP, held
 
 
 class Status(StrEnum):
@@ -28,6 +28,7 @@ class Outcome:
     Attributes:
         state: The job's last known state; None without a job.
         resource: The job's resource name; "" without a job.
+        cause: The cause of the job's end other than SUCCEEDED.
     """
 
     change: Change
@@ -35,13 +36,14 @@ class Outcome:
     state: State | None = None
     error: str | None = None
     resource: str = ""
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """Row of `status`: a run, an attempt without a run, or a desired job without an attempt.
 
-    `claim` is the state of its claim, or "none".
+    `claim` is the state of its claim, or "none"; `cause` is that of an end other than SUCCEEDED.
     """
 
     job_name: str
@@ -58,6 +60,7 @@ class JobStatus:
     url: str = ""
     commit: str = ""
     attempt: int = 1
+    cause: Cause | None = None
 
 
 def job_statuses(
@@ -104,6 +107,7 @@ def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
         attempt=attempt_of(run),
+        cause=cause_of(run, base_name),
     )
 
 

@@ -12,7 +12,7 @@ from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import canonical_json
-from reconciler.model.plan import Action, Change, DesiredJob, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Plan, Stuck, Target
 from reconciler.planning import drift
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decide import decide
@@ -31,6 +31,7 @@ def make_plan(
     whole: bool = True,
     source: str | None = None,
     doubtful: Sequence[ActualJob] = (),
+    occasion: Occasion | None = None,
 ) -> Plan:
     """Return the plan: the changes that apply makes, and the drift that it reports.
 
@@ -45,6 +46,7 @@ def make_plan(
             runs are its own.
         doubtful: Live runs that may be the environment's own, from `Observed.doubtful`: their content is not
             submitted while they run.
+        occasion: What decides about another try of a failed set-up; None if no person started the command.
     """
     own, foreign = by_owner(actual, claims, source)
     by_base = attempts_by_base(desired, own, claims)
@@ -52,7 +54,7 @@ def make_plan(
     findings: list[Finding] = []
     for job in desired:
         of_base = by_base.pop(job.manifest.base_name, [])
-        change = decide(target, job, of_base, doubtful)
+        change = decide(target, job, of_base, doubtful, occasion or Occasion())
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
         findings += ((found, None) for found in drift.foreign(job, foreign))

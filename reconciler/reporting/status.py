@@ -9,7 +9,9 @@ from enum import Enum, auto
 from typing import Literal
 
 from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
+from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, State
+from reconciler.planning.attempts import base_of
 
 StatusState = Literal["pending", "success", "failure", "error"]
 
@@ -62,7 +64,10 @@ class CommitStatus:
 
 def status_of(context: str, job: ActualJob, *, aside: str = "") -> CommitStatus:
     """Return the status of a desired job by its newest run; `aside` is a word or two before the state."""
-    text = f"{aside}, {_state_text(job)}" if aside else _state_text(job)
+    text = _state_text(job)
+    if aside:
+        # Nobody needs the next step of a run that other content has replaced.
+        text = f"{aside}, {text.partition('; ')[0]}"
     status = run_status(STATES[job.state], context, text, job.job_name)
     return replace(status, target_url=_address(job.url))
 
@@ -141,9 +146,9 @@ def _state_text(job: ActualJob) -> str:
         case State.SUCCEEDED:
             return f"succeeded{_duration(job)}{_service_word(job)}"
         case State.FAILED:
-            return f"failed{_duration(job)}{_service_word(job)}{_reason(job)}"
+            return f"failed{_duration(job)}{_service_word(job)}, {_cause(job)}"
         case State.CANCELLED:
-            return f"cancelled{_service_word(job)}"
+            return f"{_cause(job)}{_service_word(job)}"
 
 
 def _service_word(job: ActualJob) -> str:
@@ -153,10 +158,10 @@ def _service_word(job: ActualJob) -> str:
     return f" ({word})" if word and word not in usual else ""
 
 
-def _reason(job: ActualJob) -> str:
-    # A traceback follows the first line. It may quote values that only readers of the log may see.
-    first = job.error.strip().split("\n")[0]
-    return f": {first}" if first else ""
+def _cause(job: ActualJob) -> str:
+    # In a few words: a traceback may quote values that only readers of the log may see.
+    cause = cause_of(job, base_of(job.job_name))
+    return cause.short if cause else ""
 
 
 def _since(job: ActualJob) -> str:

@@ -10,11 +10,11 @@ from functools import cached_property
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
+from reconciler.model.cause import GIVEN_UP, held_short
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, Plan
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.planning.remedies import GIVEN_UP, held_short
 from reconciler.reporting.github.settings import Contexts
 from reconciler.reporting.status import (
     STATES,

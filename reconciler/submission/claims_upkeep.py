@@ -1,4 +1,4 @@
-"""Updates of claims with the manifest's current path and policy and the job's final state."""
+"""Cancels, and updates of claims with the manifest's current path and policy and the job's final state."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from reconciler.base.errors import ReconcilerError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Ports
 from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import bound
 
@@ -70,3 +72,52 @@ def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
     if run is None:
         return claim if claim.ended else replace(claim, gone=True)
     return replace(claim, ended=run.state if run.state.ended else claim.ended, gone=False)
+
+
+_CANCELS = 3
+
+
+def cancel(ports: Ports, run: ActualJob) -> None:
+    """Request the cancel of a run, up to 3 times; raise the last ReconcilerError if all requests fail."""
+    for asked in range(1, _CANCELS + 1):
+        try:
+            ports.jobs.cancel(run)
+            return
+        except ReconcilerError:
+            # The service refuses the cancel of a run that has just ended, and its answer may get lost: the
+            # run's own state decides. A repeated cancel has no further effect.
+            if _is_ending(ports, run):
+                return
+            if asked == _CANCELS:
+                raise
+
+
+def _is_ending(ports: Ports, run: ActualJob) -> bool:
+    try:
+        state = _state(ports, run)
+    except ReconcilerError:
+        return False
+    return state.ended or state is State.CANCELLING
+
+
+def end_of(ports: Ports, run: ActualJob, until: float, pause: float) -> State:
+    """Return the state in which a run ended: a cancel may come too late.
+
+    Args:
+        ports: The target.
+        run: The run.
+        until: Deadline by `ports.clock`; after it, return the run's current state.
+        pause: Seconds between two reads.
+
+    Raises:
+        ReconcilerError: The run can't be read.
+    """
+    while True:
+        state = _state(ports, run)
+        if state.ended or ports.clock.monotonic() + pause > until:
+            return state
+        ports.clock.sleep(pause)
+
+
+def _state(ports: Ports, run: ActualJob) -> State:
+    return ports.jobs.read(run.api_version, run.kind, run.resource).state

@@ -77,8 +77,9 @@ class Order:
         body: Returns the create's body, labels included, for a request id.
         earlier: Claim ids of the same content under older versions of the hash.
         witnesses: Other jobs of the same kind that a search by key must find before a request is sent again.
-        attempts: The manifest's limit on attempts; None for no limit. A later attempt is bound to an existing
-            job, but never sent.
+        attempts: The manifest's limit on attempts, plus the earlier submissions that used up none; None for
+            no limit. A later attempt is bound to an existing job, but never sent.
+        not_before: Time before which a new attempt isn't begun, by the service's clock; None for none.
     """
 
     claim: Claim
@@ -86,6 +87,7 @@ class Order:
     earlier: tuple[ClaimId, ...] = ()
     witnesses: tuple[ActualJob, ...] = ()
     attempts: int | None = None
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,10 @@ class Submitter:
     # Step 2: look for the attempt's job; without a claim, after two guards.
 
     def _begin(self, order: Order, now: datetime) -> SubmissionResult | None:
+        if order.not_before is not None and now < order.not_before:
+            raise NotBegunError(
+                f"its set-up failed a moment ago; it is tried again after {order.not_before:%H:%M:%S} UTC"
+            )
         self._check_failed_before(order.claim.id)
         # A claim under an older version of the hash is for the same content: a second would submit it twice.
         for id in order.earlier:

@@ -342,7 +342,7 @@ class Gate:
         job = self._job(secret)  # again: the job may have ended while the body arrived
         if metadata_server.is_asked(inner):
             return metadata_server.answer(inner, job.project)
-        access = job_access(job.body, self._store.setting(CLAIMS) or (), job.project)
+        access = job_access(job.body, self._store.setting(CLAIMS) or (), job.project, job.job_id)
         return self._answer_storage(inner, access)
 
     def _answer_storage(self, inner: Request, access: Access) -> Response:

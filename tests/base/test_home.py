@@ -50,6 +50,7 @@ COMMANDS = (
     "plan --base HEAD",
     "render census",
     "report",
+    "rerun census",
     "resolve census --resubmit",
     "serve",
     "serve --stop",

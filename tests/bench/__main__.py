@@ -18,12 +18,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from . import keep, others, plot, programs, tables
+from . import keep, others, overhead, plot, programs, tables
 from .place import TESTS, Cost, Place
 
 _SIZES = (100, 1000, 10_000)
 _STARTS = 15
 _PASSES = 100
+_JOBS = 50
+_TRIALS = 20
 _LARGEST_TERRAFORM = 1000
 
 
@@ -52,6 +54,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="repetitions of what takes longer")
     parser.add_argument("--starts", type=int, default=_STARTS, help="repetitions of the start")
     parser.add_argument("--passes", type=int, default=_PASSES, help="passes of `watch`; 0 for none")
+    parser.add_argument("--jobs", type=int, default=_JOBS, help="jobs one after the other; 0 for none")
+    parser.add_argument("--trials", type=int, default=_TRIALS, help="trials of a job, if there are jobs")
     parser.add_argument("--without", nargs="*", default=(), choices=_OTHERS, help="what isn't run")
     parser.add_argument(
         "--terraform-up-to", type=int, default=_LARGEST_TERRAFORM, metavar="N", help="its apply takes minutes"
@@ -72,6 +76,7 @@ def _measured(folder: Path, arguments: argparse.Namespace) -> Mapping[str, Any]:
         "starts": arguments.starts,
         "sizes": {},
         "watch": None,
+        "overhead": None,
     }
     _start(_filled(folder / "one", 1), figures, arguments.starts)
     smaller: Place | None = None
@@ -81,6 +86,10 @@ def _measured(folder: Path, arguments: argparse.Namespace) -> Mapping[str, Any]:
         smaller = place
     if arguments.passes:
         figures["watch"] = _watch(place, number, arguments)
+    if arguments.jobs:
+        _say(f"{arguments.jobs} jobs and {arguments.trials} trials, one after the other")
+        place = Place(folder / "overhead", 0)
+        figures["overhead"] = overhead.measured(place, arguments.jobs, arguments.trials, arguments.repeats)
     return figures
 
 

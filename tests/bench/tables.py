@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from . import limits, others, programs
+from . import limits, others, overhead, programs
 from .place import Cost
 from .ratios import GROWTH_WISHED, Figures, column, growths, median, of, ratios
 
@@ -30,6 +30,7 @@ def text_of(figures: Figures) -> str:
                 _growth(figures),
             ),
             *_section("The loop: what is edited, and passes in which nothing changes", _watch(figures)),
+            *_section("The embedded service: seconds of small trainings in turn", _overhead(figures)),
         ]
     )
 
@@ -121,6 +122,14 @@ def _watch(figures: Figures) -> Iterator[Sequence[str]]:
             yield f"{what} is told after, s", f"{statistics.median(seconds):.2f}"
         yield "CPU of the first pass, ms", f"{watch['first'] * 1e3:.0f}"
         yield "CPU of a later pass, ms", f"{watch['cpu'] * 1e3:.1f}"
+
+
+def _overhead(figures: Figures) -> Iterator[Sequence[str]]:
+    costs = figures["overhead"]
+    yield "", *(("wall", "least wall", "CPU", "wished") if costs else ())
+    for name, wished in overhead.WISHED.items() if costs else ():
+        each = [median(costs[name]), min(column(costs[name])), median(costs[name], "cpu")]
+        yield name, *(f"{seconds:.2f}" for seconds in each), wished
 
 
 def _sizes(figures: Figures) -> Mapping[int, Figures]:

@@ -109,7 +109,7 @@ def test_a_stranger_of_the_same_name_is_not_taken_for_the_job(
 
 
 @pytest.mark.parametrize(("before", "after"), [(State.FAILED, State.FAILED), (State.RUNNING, State.FAILED)])
-def test_an_adopted_job_that_had_ended_before_does_not_count(
+def test_an_adopted_job_that_failed_fails_the_wait_whenever_that_was(
     commands: Commands, before: State, after: State
 ) -> None:
     commands.job()
@@ -120,7 +120,8 @@ def test_an_adopted_job_that_had_ended_before_does_not_count(
     applied = commands.run("apply", "--wait", "--format", "json")
     (outcome,) = applied.json["outcomes"]
     assert (outcome["status"], outcome["state"]) == ("applied", after)
-    assert applied.code == (0 if before.ended else 1)
+    assert applied.code == 1
+    assert "failed, " in applied.err
 
 
 @pytest.mark.fault(2)
@@ -151,7 +152,8 @@ def test_a_wanted_job_that_runs_already_is_waited_for(commands: Commands, end: S
     assert commands.run("apply").code == 0
     commands.meanwhile = [nothing, lambda: becomes(commands, only(commands), end)]
     assert commands.run("apply", "--wait").code == code
-    assert commands.run("apply", "--wait").code == 0, "what ended before doesn't count"
+    assert commands.run("apply", "--wait").code == code, "a repeated step isn't green over a failed job"
+    assert commands.run("apply").code == 0
 
 
 @pytest.mark.fault(13)

@@ -23,6 +23,7 @@ from repository import IMAGE, Repository
 from waiting import PATIENCE, until
 
 from reconciler import cli
+from reconciler.google import embedded
 from reconciler.google.embedded import folder_of
 
 # The writer and the storage client are those of the tests: installing them for a job takes long.
@@ -221,6 +222,7 @@ def test_a_job_without_a_folder_and_a_machine_without_tensorboard_are_told(
         assert cli.run(["apply"]) == 0
         monkeypatch.setenv("PATH", str(repository.root))
         monkeypatch.setattr(sys, "path", ["", str(repository.root)])
+        monkeypatch.setattr(embedded, "_EXTRA", ())  # it can't be found on that path either
         assert cli.run(["tensorboard", "census"]) == 1
         assert "pip install tensorboard" in capsys.readouterr().err
 

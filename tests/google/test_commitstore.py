@@ -13,7 +13,7 @@ from opened import LOCATION, PROJECT, connected, opened
 from raw_server import RawServer, answer
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.commit_store import ObjectCommits
+from reconciler.google.claim_store import ObjectCommits
 from reconciler.google.session import Session
 from reconciler.model.commit_record import CommitRecord, WantedJob
 

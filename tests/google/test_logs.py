@@ -292,3 +292,32 @@ def test_following_waits_for_a_trial_that_has_not_begun(tuned: Job) -> None:
         until(lambda: len(printed) == 1)
     (line,) = printed
     assert line.endswith("INFO    of the second\n")
+
+
+TRAINER_THAT_LOGS = """
+import logging
+import google.cloud.logging
+from google.cloud.logging_v2 import Resource
+
+client = google.cloud.logging.Client()
+client.setup_logging()
+logging.getLogger("trainer").warning("epoch %d", 1)
+mine = client.logger("mine")
+mine.log_struct({"loss": 0.5}, severity="NOTICE")
+mine.log_text("of another", resource=Resource("ml_job", {"job_id": "1", "task_name": "service"}))
+print("printed")
+"""
+
+
+def test_lines_that_a_trainer_writes_by_google_cloud_logging_are_in_its_log(repository: Repository) -> None:
+    """It asks Google's own address, with the credentials of the machine that it believes to be on."""
+    settings = repository.root / "reconciler.yaml"
+    settings.write_text(
+        settings.read_text().replace("requirements: []", "requirements: [google-cloud-logging]")
+    )
+    repository.write("trainer/task.py", TRAINER_THAT_LOGS)
+    repository.job("census")
+    applied = repository.run("apply", "--wait")
+    assert applied.code == 0, applied.err + repository.run("logs", "census").out
+    lines = [line.split("Z ", 1)[1] for line in repository.run("logs", "census").out.splitlines()]
+    assert {"WARNING epoch 1", 'NOTICE  {"loss": 0.5}', "DEFAULT of another", "INFO    printed"} <= {*lines}

@@ -1040,6 +1040,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "url": None,
                 "commit": None,
                 "attempt": 1,
+                "cause": {"class": "set-up", "message": "no index", "remedy": "make it reachable"},
             }
         ],
     },
@@ -1053,6 +1054,7 @@ OUTPUT_SAMPLES["apply"] = {
             "status": "applied",
             "state": "SUCCEEDED",
             "error": None,
+            "cause": {"class": "user-code", "message": "exit code 1", "remedy": "correct the code"},
         }
     ],
 }

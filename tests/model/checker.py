@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.model.protocol import Protocol
-from tests.model.world import FOREIGN, ClaimState, Job, World
+from tests.model.world import FOREIGN, ClaimState, Job, Setting, World
 
 Invariant = Callable[[World], bool]
+_FAILED = (Job.FAILED, Job.UNSTARTED)
 Key = tuple[object, ...]
 
 
@@ -37,9 +38,22 @@ def one_job_per_attempt(world: World) -> bool:
 def retries_follow_failures(world: World) -> bool:
     """A job of attempt n + 1 is there only after the one of attempt n failed."""
     return all(
-        not world.jobs(attempt + 1) or any(world.tries[one].job is Job.FAILED for one in world.jobs(attempt))
+        not world.jobs(attempt + 1) or any(world.tries[one].job in _FAILED for one in world.jobs(attempt))
         for attempt in range(len(world.claims) - 1)
     )
+
+
+def no_end(setting: Setting) -> Invariant:
+    """Return the invariant that no content is submitted without end, with set-ups that fail."""
+
+    def holds(world: World) -> bool:
+        ends = [world.tries[jobs[0]].job for n in range(len(world.claims)) if (jobs := world.jobs(n))]
+        started = [end for end in ends if end is not Job.UNSTARTED]
+        tries = (ends[n : n + setting.set_ups] for n in range(len(ends) - setting.set_ups))
+        # Of each row of tries that all failed in their set-up, none may follow.
+        return len(started) <= setting.attempts and all(set(row) != {Job.UNSTARTED} for row in tries)
+
+    return holds
 
 
 def bound_to_our_own(world: World) -> bool:

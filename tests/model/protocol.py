@@ -55,6 +55,9 @@ class Rules:
         resolve_waits: `resolve --resubmit` waits as a takeover does.
         retry_failed_only: The next attempt needs the one before to have been seen FAILED.
         retry_claim: The next attempt has a claim of its own.
+        free_set_ups: A set-up that failed uses up no attempt.
+        set_ups_end: A set-up is tried a few times, and not without end.
+        attempts_end: Where set-ups fail, jobs that were started are counted as well.
         audit: Each pass looks for duplicates and repairs them.
         keep_oldest: The repair keeps the oldest job that hasn't failed, not the one that the claim names.
     """
@@ -76,6 +79,9 @@ class Rules:
     resolve_waits: bool = True
     retry_failed_only: bool = True
     retry_claim: bool = True
+    free_set_ups: bool = True
+    set_ups_end: bool = True
+    attempts_end: bool = True
     audit: bool = False
     keep_oldest: bool = True
 
@@ -138,14 +144,23 @@ class Protocol:
 
     def _attempt(self, world: World) -> int:
         """The attempt that is due: the first whose predecessor was seen FAILED, and that wasn't itself."""
-        for attempt in range(self.setting.attempts - 1):
+        spent = set_ups = 0
+        for attempt in range(self.setting.submissions - 1):
             claim = world.claims[attempt]
-            failed = claim.state is ClaimState.BOUND and world.tries[claim.job].job is Job.FAILED
+            ended = world.tries[claim.job].job if claim.state is ClaimState.BOUND else Job.NONE
+            failed = ended in (Job.FAILED, Job.UNSTARTED)
+            if failed and self.setting.set_ups:
+                is_free = ended is Job.UNSTARTED
+                spent += not is_free or not self.rules.free_set_ups
+                set_ups = set_ups + 1 if is_free else 0
+                is_last = set_ups == self.setting.set_ups and self.rules.set_ups_end
+                if is_last or (spent == self.setting.attempts and self.rules.attempts_end):
+                    return attempt
             # Without the rule, an attempt that came to nothing that is known counts as one that failed.
             unknown = claim.state is ClaimState.PENDING and not self.rules.retry_failed_only
             if not failed and not (unknown and self._settled(world, claim)):
                 return attempt
-        return self.setting.attempts - 1
+        return self.setting.submissions - 1
 
     def _has_claim(self, attempt: int) -> bool:
         return self.rules.claims and (attempt == 0 or self.rules.retry_claim)

@@ -47,6 +47,8 @@ class Job(StrEnum):
     NONE = "none"
     LIVE = "live"
     FAILED = "failed"
+    UNSTARTED = "unstarted"
+    """Ended as FAILED in its set-up: that uses up no attempt."""
     CANCELLED = "cancelled"
     """By the repair; nobody else cancels here."""
 
@@ -156,6 +158,7 @@ class Setting:
         reconcilers: How many run at once; each does pass after pass for ever.
         foreign: Somebody may make a job with our key label and another body.
         jobs_fail: A job may end FAILED.
+        set_ups: Tries of a set-up that may follow each other; 0 where no set-up fails.
         wrong_listings: How many listings may leave out what they must show.
     """
 
@@ -169,6 +172,7 @@ class Setting:
     reconcilers: int = 2
     foreign: bool = False
     jobs_fail: bool = False
+    set_ups: int = 0
     wrong_listings: int = 0
 
     @property
@@ -179,10 +183,15 @@ class Setting:
     def longest_hidden(self) -> int:
         return self.visible if self.really_visible is None else self.really_visible
 
+    @property
+    def submissions(self) -> int:
+        """More than there are to be, so that one too many shows."""
+        return self.attempts * self.set_ups + 1 if self.set_ups else self.attempts
+
     def start(self) -> World:
         """Nothing was ever submitted."""
         return World(
-            (Claim(),) * self.attempts,
+            (Claim(),) * self.submissions,
             (),
             (Reconciler(),) * self.reconcilers,
             wrong_listings=self.wrong_listings,
@@ -207,8 +216,11 @@ def _of_try(one: Try, setting: Setting, world: World, fenced: bool) -> Iterator[
     elif one.request is Request.ACCEPTED:
         rank = 1 + max(other.job_rank for other in world.tries)
         yield "makes the job of", one._replace(request=Request.CREATED, job=Job.LIVE, job_rank=rank)
-    elif one.job is Job.LIVE and setting.jobs_fail:
-        yield "ends as FAILED the job of", one._replace(job=Job.FAILED)
+    elif one.job is Job.LIVE:
+        if setting.jobs_fail:
+            yield "ends as FAILED the job of", one._replace(job=Job.FAILED)
+        if setting.set_ups:
+            yield "can't set up the job of", one._replace(job=Job.UNSTARTED)
 
 
 def _later(world: World, setting: Setting) -> World:

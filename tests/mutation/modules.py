@@ -42,7 +42,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "google/test_unlisted_jobs",
         "operations/test_apply",
     ),
-    "submission.claims_upkeep": ("submission/test_claim_upkeep", "operations/test_apply"),
+    "submission.claims_upkeep": (
+        "submission/test_claim_upkeep",
+        "operations/test_apply",
+        "operations/test_apply_details",
+    ),
     "planning.proposal": ("planning/test_proposing",),
     "planning.outcome": ("planning/test_outcome", "planning/test_outcome_rows"),
     "base.sanitize": ("base/test_redaction", "base/test_inert", "google/test_jobapi"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from github import Auth, Github
 from github_server import GitHubServer, secondary_limit
-from repository import Repository, Result, switching_git
+from repository import IMAGE, Repository, Result, switching_git
 
 from reconciler.base.errors import InvalidError
 from reconciler.git.commit import commit_of
@@ -361,3 +362,17 @@ def test_a_commit_without_jobs_is_green_and_the_settings_leave_out_single_jobs(s
     asked = story.push("a job")
     assert story.run("apply", "--wait").code == 0
     assert story.shown(asked) == {ALL: "success", DRIFT: "success"}
+
+
+@pytest.mark.fault(53)
+def test_a_failed_set_up_is_told_with_its_class_and_the_next_step(story: Story) -> None:
+    story.repository.job("census")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    entry = f'{{python: "{version}", requirements: ["no-such-package==1"]}}'
+    story.repository.write("reconciler.yaml", f"images: {{{json.dumps(IMAGE)}: {entry}}}\n")
+    sha = story.push("first")
+    assert story.run("apply", "--wait").code == 1
+    said = story.said(sha, JOB + "census")
+    assert "set-up: no version of a package fits; correct the package's requirements" in said
+    assert story.shown(sha)[JOB + "census"] == "failure"
+    assert story.shown(sha)[ALL] == "pending"

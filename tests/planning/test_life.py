@@ -162,13 +162,14 @@ def test_a_full_disk_stops_and_loses_nothing(repository: Repository, blocks: int
     assert limited.returncode in (0, 1), said
     repository.run("serve", "--stop")
     applied = repository.run("apply", "--wait")
-    assert applied.code == 0, applied.out + applied.err
     found = jobs(repository)
-    assert len({job["displayName"] for job in found}) == len(found) == 2
+    assert len({job["displayName"] for job in found}) == len(found)
     # What began while the disk was full may have failed for it, before its start or after.
-    failed = [job for job in found if job["state"] == "JOB_STATE_FAILED"]
+    succeeded = {job["displayName"][:5] for job in found if job["state"] == "JOB_STATE_SUCCEEDED"}
+    assert {job["displayName"][:5] for job in found} == {"censu", "other"}
+    assert applied.code == (0 if len(succeeded) == 2 else 1), applied.out + applied.err
     starts = repository.starts.read_text().splitlines() if repository.starts.exists() else []
-    assert 2 - len(failed) <= len(starts) <= 2
+    assert len(succeeded) <= len(starts) <= 2
 
 
 @pytest.mark.fault(36)

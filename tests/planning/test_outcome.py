@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import COMMIT, KEY, State
 from reconciler.model.naming import job_name
@@ -50,6 +51,9 @@ def test_a_run_is_told_as_the_service_has_it() -> None:
             url="https://x",
             commit="c" * 40,
             attempt=2,
+            cause=Cause(
+                CauseClass.RESOURCES, "out of memory", "out of memory", "give it a larger machineType"
+            ),
         )
     ]
 

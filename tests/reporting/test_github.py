@@ -73,8 +73,17 @@ def status(state: State = State.RUNNING, name: str = "census", **more: Any) -> C
         (State.RUNNING, "pending", "running"),
         (State.CANCELLING, "pending", "being cancelled"),
         (State.SUCCEEDED, "success", "succeeded"),
-        (State.FAILED, "failure", "failed"),
-        (State.CANCELLED, "error", "cancelled"),
+        (
+            State.FAILED,
+            "failure",
+            "failed, service: the service failed; run it again with `reconciler rerun census`",
+        ),
+        (
+            State.CANCELLED,
+            "error",
+            'cancelled on request; set "suspend: true" to leave it so, or run it again with'
+            " `reconciler rerun census`",
+        ),
     ],
 )
 def test_each_state_has_its_status(state: State, said: str, description: str) -> None:
@@ -102,7 +111,10 @@ def test_a_job_without_a_run() -> None:
         (job(State.PREPARING, service_state="JOB_STATE_PENDING"), "getting ready"),
         (job(State.RUNNING, service_state="JOB_STATE_PAUSED"), "running (PAUSED)"),
         (job(State.RUNNING, service_state="JOB_STATE_PENDING"), "running (PENDING)"),
-        (job(State.FAILED, service_state="JOB_STATE_EXPIRED"), "failed (EXPIRED)"),
+        (
+            job(State.FAILED, service_state="JOB_STATE_EXPIRED"),
+            'failed (EXPIRED), resources: no machine became free in time; raise "maxWaitDuration"',
+        ),
         (job(State.RUNNING, service_state="RUNNING"), "running"),
         (job(State.RUNNING, service_state=""), "running"),
         (
@@ -125,7 +137,7 @@ def test_a_job_without_a_run() -> None:
             job(
                 State.FAILED, start_time="2026-11-20T10:00:00Z", end_time="2026-11-21T11:05:09Z", error="boom"
             ),
-            "failed after 25 h 5 min: boom",
+            "failed after 25 h 5 min, service: boom; run it again with `reconciler rerun census`",
         ),
         (
             job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:00Z"),
@@ -135,8 +147,15 @@ def test_a_job_without_a_run() -> None:
             job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:09Z"),
             "succeeded after 0 s",
         ),
-        (job(State.FAILED, error="\nexit code 1\nTraceback: password=hunter2"), "failed: exit code 1"),
-        (job(State.CANCELLED, error="cancelled by the user"), "cancelled"),
+        (
+            job(State.FAILED, error="\nexit code 1\nTraceback: password=hunter2"),
+            "failed, user code: exit code 1; see `reconciler logs census` and correct the code",
+        ),
+        (
+            job(State.CANCELLED, error="cancelled by the user"),
+            'cancelled on request; set "suspend: true" to leave it so, or run it again with '
+            "`reconciler rerun census`",
+        ),
     ],
 )
 def test_the_description(given: ActualJob, description: str) -> None:
@@ -150,9 +169,11 @@ def test_the_description_names_the_attempt() -> None:
 
 
 def test_a_long_error_leaves_room_for_the_run() -> None:
-    description = status(State.FAILED, attempt=2, error="x" * 500).description
+    name = "y" * 60
+    error, run = "x" * 60, f"{name}_{HASH}_2"
+    description = status_of("c", job(State.FAILED, error=error, job_name=run)).description
     assert len(description) == 140
-    assert description.endswith(f"x… · run {HASH}_2")
+    assert description.endswith(f"rerun… · run {HASH}_2")
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ class TestSuperseded:
         ("state", "expected", "said"),
         [
             (State.RUNNING, "pending", "superseded, running"),
-            (State.CANCELLED, "error", "superseded, cancelled"),
+            (State.CANCELLED, "error", "superseded, cancelled on request"),
             (State.SUCCEEDED, "success", "superseded, succeeded"),
         ],
     )

@@ -6,6 +6,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
+from math import inf
 from typing import Any
 
 from reconciler.model.claim import Claim, ClaimId, ClaimState
@@ -25,6 +27,8 @@ from .world import World
 MOST_REQUEST_IDS = 5
 """Requests without an outcome after which a submission may be held."""
 
+_TRIES = 3
+_BETWEEN_TRIES = 600.0
 _TOLD = 3
 """Whole passes that saw a job's end, after which its claim must know it; one may have lost a race."""
 _SHOWN = {State.SUCCEEDED: "success", State.FAILED: "failure", State.CANCELLED: "error"}
@@ -60,7 +64,8 @@ class Checker:
 
     The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
-    request); and "instance": environments with one project and location take nothing of each other's.
+    request); "instance": environments with one project and location take nothing of each other's; and
+    "set-up": one that fails is tried three times at most, ten minutes apart, unless a person starts it.
 
     Attributes:
         violations: What it found; a run stops at the first.
@@ -89,6 +94,7 @@ class Checker:
         self._marks: set[str] = set()
         self._cancelled: dict[str, Job] = {}
         self._adopted: set[str] = set()
+        self._by_hand: set[tuple[str, str]] = set()
         self._passes: dict[str, _Pass] = {}
         claims.watch = self.written
 
@@ -172,11 +178,53 @@ class Checker:
         if job is None or job.manifest.reconcile.suspend:
             said = "suspended" if job else "not wanted"
             self._wrong("suspend", f"{request.sender} sent a create of {name}, which is {said}")
-        elif int(number) > job.manifest.reconcile.attempts:
+        elif int(number) > self._allowed(job, int(number)):
             most = job.manifest.reconcile.attempts
             self._wrong("attempts", f"{request.sender} sent a create of {name}, and attempts is {most}")
         elif int(number) > 1 and not self._failed_before(key, int(number)):
             self._wrong("attempts", f"{request.sender} sent a create of {name}, and none before has failed")
+        elif request.slot not in self._by_hand and not self._beyond:
+            self._tried(request)
+
+    def _allowed(self, job: DesiredJob, number: int, *, since: float = inf) -> int:
+        """The attempts of a job and the earlier submissions that used up none: all, or those known since."""
+        key, attempts = label_of(job.identity), job.manifest.reconcile.attempts
+        free = (
+            self._unstarted(key, n, since) or (since == inf and self._ever(key, n)) for n in range(1, number)
+        )
+        return attempts + sum(map(bool, free)) * (self._place.engine == "local")
+
+    def _ever(self, key: str, number: int) -> bool:
+        """Whether any job of an attempt failed in its set-up."""
+        return any(job.unstarted and job.state is State.FAILED for job in self._made(key, number))
+
+    def _unstarted(self, key: str, number: int, since: float) -> Job | None:
+        """The one job of an attempt, if it failed in its set-up and every listing since shows it."""
+        made = self._made(key, number)
+        shown = [job for job in made if not job.gone and job.made + job.hidden < since]
+        return made[0] if len(made) == len(shown) == 1 and self._ever(key, number) else None
+
+    def _made(self, key: str, number: int) -> list[Job]:
+        return [job for job in self._world.jobs if job.slot == (key, str(number)) and self._is_ours(job)]
+
+    def _tried(self, request: Request) -> None:
+        """A create after failed set-ups that no person asked for comes neither too often nor too early."""
+        key, number, since = request.slot[0], int(request.slot[1]), self._passes[request.sender].began
+        before = [self._unstarted(key, n, since) for n in range(number - 1, 0, -1)]
+        tried = [*takewhile(bool, before)] if self._place.engine == "local" else []
+        name = short_slot(request.slot)
+        self.seen["set-ups tried again"] += bool(tried)
+        if len(tried) >= _TRIES:
+            self._wrong(
+                "set-up", f"{request.sender} sent a create of {name} after {len(tried)} failed set-ups"
+            )
+        passed = self._world.now - ((tried[0] and tried[0].ended) or 0.0) if tried else inf
+        if passed < _BETWEEN_TRIES:
+            self._wrong("set-up", f"{request.sender} sent a create of {name} after {passed:.0f} s")
+
+    def by_hand(self, plan: Plan) -> None:
+        """A person has started a pass with this plan."""
+        self._by_hand |= {(change.key, str(change.attempt)) for change in plan.changes}
 
     def _failed_before(self, key: str, number: int) -> bool:
         before = [job for job in self._world.jobs if job.slot == (key, str(number - 1))]
@@ -397,7 +445,9 @@ class Checker:
         failed = {claim.id.attempt for claim in claims if claim.ended is State.FAILED}
         # A further attempt may be wanted no more before it came to anything.
         called_for = [c for c in claims if c.id.attempt == 1 or c.id.attempt - 1 in failed]
-        for claim in (c for c in called_for if c.id.attempt <= job.manifest.reconcile.attempts):
+        for claim in (
+            c for c in called_for if c.id.attempt <= self._allowed(job, c.id.attempt, since=self._world.now)
+        ):
             if claim.state is ClaimState.HELD and not self._may_be_held(claim):
                 self._wrong("I2", f"{claim.job_name} is held without a cause: {claim.error}")
             elif claim.state not in (ClaimState.BOUND, ClaimState.HELD):
@@ -588,6 +638,9 @@ class Checkers:
 
     def known_try(self, job: Job) -> str | None:
         return self._by_instance.get(job.instance, self._by_instance[""]).known_try(job)
+
+    def by_hand(self, plan: Plan, who: str) -> None:
+        self._of[who].by_hand(plan)
 
     def fell(self, who: str, error: str) -> None:
         self._of[who].fell(who, error)

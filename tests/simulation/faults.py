@@ -6,6 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
+SET_UP = "set-up failed"
+"""Follows from the world's own chance: not all of its runs have it, and it doesn't stop with the others."""
+
 KINDS: Mapping[str, tuple[int, ...]] = {
     "request dropped": (2,),
     "request delayed": (2, 8),
@@ -51,6 +54,7 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "clock jumped": (32,),
     "machine suspended": (32,),
     "another installation": (52,),
+    SET_UP: (53,),
 }
 """Each kind of fault, with its rows of the fault matrix."""
 
@@ -110,7 +114,9 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.on = True
         self._rng = rng
-        self._rates = {kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in KINDS}
+        self._rates = {
+            kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in KINDS if kind != SET_UP
+        }
         for kind in _OF_A_STEP:
             self._rates[kind] /= 20
         self._rates |= {kind: self._rate(kind, 0.8) for kind in _SELDOM}

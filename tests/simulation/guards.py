@@ -76,6 +76,15 @@ GUARDS: Mapping[str, Guard] = {
         "attempts",
         (_NO_LIMIT,),
     ),
+    "set-up-tries": Guard("set-up", (Patch(_DECISION, "if tried >= TRIES and not is_due:", "if False:"),)),
+    "set-up-pause": Guard(
+        "set-up",
+        (Patch(_SUBMITTER, "if order.not_before is not None and now < order.not_before:", "if False:"),),
+    ),
+    "set-up-in-the-cloud": Guard(
+        "attempts",
+        (Patch(_DECISION, 'if target.engine == "local" and one.set_up_failed]', "if one.set_up_failed]"),),
+    ),
     "retry-after-failure": Guard(
         "attempts",
         (

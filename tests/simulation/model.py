@@ -26,6 +26,7 @@ class Place:
         instance: As in `Ports`.
         neighbours: As in `Ports`.
         begins: When its reconcilers begin, in seconds of the world.
+        engine: The environment's engine.
         overall: The context of its verdicts.
     """
 
@@ -34,6 +35,7 @@ class Place:
     neighbours: frozenset[str] = frozenset()
     begins: float = 0.0
     overall: str = OVERALL
+    engine: str = "local"
 
     @property
     def contexts(self) -> Contexts:
@@ -52,6 +54,7 @@ class Job:
         told: How many whole passes have seen that it ended.
         gone: Deleted, or its record dropped.
         strange: Whether the service calls its state by a word that nobody knows.
+        unstarted: Whether its set-up fails, so that its trainer is never started.
         sender: Which process's request made it.
     """
 
@@ -71,6 +74,7 @@ class Job:
     ended: float | None = None
     gone: bool = False
     strange: bool = False
+    unstarted: bool = False
     asked_to_end: bool = False
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from reconciler.cli.apply import WAITING_PATIENCE
 from reconciler.google.engines import engine_class
 from reconciler.manifests.settings import Limits
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, DesiredJob, Plan, Target
+from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.report import open_record, report
@@ -39,6 +39,7 @@ PAUSE = 15.0
 _ENDS = (Action.NONE, Action.BLOCKED)
 _AT_ONCE = (1, 2, 8)
 """Submissions of one reconciler that are under way at once."""
+_BY_HAND = 0.1
 _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 
@@ -51,6 +52,7 @@ class Outside:
         bounds: What they believe the services to keep to.
         repairs: Whether a duplicate's cancel is carried out.
         draining: Whether nobody begins another pass.
+        people: Decides by chance of its own which passes a person starts.
     """
 
     world: World
@@ -62,13 +64,17 @@ class Outside:
     bounds: Bounds
     repairs: bool = True
     draining: bool = False
+    people: random.Random = field(default_factory=random.Random)
 
     def one_pass(self, process: Process) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
         commit, ports = self.repository.head, self._ports(process)
         self.world.checker.began(commit, process.name)
         try:
-            plan = self._plan(commit, ports)
+            by_hand = not self.draining and self.people.random() < _BY_HAND
+            plan = self._plan_of(commit, ports, observe(ports), by_hand=by_hand)
+            if by_hand:
+                self.world.checker.by_hand(plan, process.name)
             check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
             ports.claims.prepare()
@@ -96,22 +102,20 @@ class Outside:
             return None
         return plan
 
-    def _plan(self, commit: Commit, ports: Ports) -> Plan:
-        return self._plan_of(commit, ports, observe(ports))
-
-    def _plan_of(self, commit: Commit, ports: Ports, observed: Observed) -> Plan:
+    def _plan_of(self, commit: Commit, ports: Ports, observed: Observed, *, by_hand: bool = False) -> Plan:
         before = predecessors(commit.jobs, observed.runs, observed.claims)
         specs = {
             run.resource: ports.jobs.read(run.api_version, run.kind, run.resource).spec for run in before
         }
         plan = make_plan(
-            Target(self.place.environment, "local", "acme-ml", "us-central1"),
+            Target(self.place.environment, self.place.engine, "acme-ml", "us-central1"),
             commit.jobs,
             [replace(run, spec=specs.get(run.resource, run.spec)) for run in observed.runs],
             observed.claims,
             lambda job: body_of(job, job.job_name, {}),
             source=OURS,
             doubtful=observed.doubtful,
+            occasion=Occasion(by_hand),
         )
         if self.repairs:
             return plan

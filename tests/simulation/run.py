@@ -31,11 +31,13 @@ BOUNDS = (
 
 _MOST_STEPS = 100_000
 """Many times the steps of any run that comes to its end."""
-_QUIET_PASSES = 64
-"""More than four attempts of the longest jobs take."""
+_QUIET_PASSES = 96
+"""More than four attempts of the longest jobs take, and the tries of their set-ups."""
 _BETWEEN = 1800.0
 _SHARED = 1 / 3
 """The part of the runs in which two environments share a project and location."""
+_IN_THE_CLOUD = 1 / 2
+"""The part of these in which an ended job counts as an attempt, whatever its cause."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
@@ -75,6 +77,7 @@ class Simulation:
             a_minute=rng.choice((60.0, 60.0, 6.0, 2.0)),
             expires=without != "credential-expiry",
             every_try=without == "try",
+            set_ups=_set_ups(seed),
         )
         places = _places(seed)
         self._repository = Repository(rng, rng.choice((1, 2, 3, 4, 10)), legacy=len(places) == 1)
@@ -89,6 +92,7 @@ class Simulation:
                 place,
                 bounds=unsettled if without == "settle" else bounds,
                 repairs=without != "audit",
+                people=random.Random(f"people of {seed}"),
             )
             for place in places
         ]
@@ -220,6 +224,12 @@ class Simulation:
         return process
 
 
+def _set_ups(seed: int) -> tuple[random.Random, float]:
+    """Return how often set-ups fail in one run: in most never, in some nearly always."""
+    rng = random.Random(f"set-ups of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.3, 0.9))
+
+
 def _places(seed: int) -> list[Place]:
     """Return the environments of one run: in every third a second one, which begins at once or later.
 
@@ -229,7 +239,8 @@ def _places(seed: int) -> list[Place]:
     if rng.random() > _SHARED:
         return [Place()]
     begins = rng.choice((0.0, 60.0, 600.0, 3600.0)) * rng.random()
+    engine = "google" if rng.random() < _IN_THE_CLOUD else "local"
     return [
-        Place(neighbours=frozenset({"blue"}), overall="reconciler/prod"),
-        Place("test", "blue", frozenset({""}), begins, "reconciler/test"),
+        Place(neighbours=frozenset({"blue"}), overall="reconciler/prod", engine=engine),
+        Place("test", "blue", frozenset({""}), begins, "reconciler/test", engine),
     ]

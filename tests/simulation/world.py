@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from reconciler.model.job import REQUEST_ID, ActualJob, State
+from reconciler.model.job import REQUEST_ID, ActualJob, ErrorInfo, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.ports import Answer, Bounds, Created, refusal
 
-from .faults import Faults
+from .faults import SET_UP, Faults
 from .model import PARENT, Job, Request, filled, short, spec_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _COLLECTIONS = {
     "HyperparameterTuningJob": "hyperparameterTuningJobs",
     "Job": "jobs",
 }
+_UNSTARTED = ErrorInfo("INDEX_UNREACHABLE", {"class": "set-up", "image": "gcr.io/acme/train:1"})
 _STRANGE = "JOB_STATE_HIBERNATING"
 
 
@@ -39,6 +40,7 @@ class World:
         blind_until: When listings stop leaving out jobs that they must show.
         blind_age: The age in seconds from which they leave them out until then; 0 for all.
         every_try: Whether all jobs show a mark that their claim knows: a world in which marks tell nothing.
+        set_ups: The chance of failed set-ups, of its own: runs without any are what they were.
         log: What happened: time, who, what.
     """
 
@@ -54,6 +56,7 @@ class World:
     storm_until: float = 0.0
     storm: int = 429
     a_minute: float = 60.0
+    set_ups: tuple[random.Random, float] = (random.Random(0), 0.0)
     jobs: list[Job] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
     requests: int = 0
@@ -174,6 +177,8 @@ class World:
         if self.faults.happens("job not listed yet"):
             job.unseen = job.hidden * self.rng.choice((self.rng.random(), 0.99))
         job.strange = self.faults.happens("unknown state")
+        chance, rate = self.set_ups
+        job.unstarted = origin == "create" and chance.random() < rate
         self.jobs.append(job)
         self.trace("service", f"made {job.name} ({origin}) {short(job)}")
         self._live(job)
@@ -188,6 +193,10 @@ class World:
         start = self.now + rng.choice((1.0, 30.0, 300.0)) * rng.random()
         end = start + rng.choice((5.0, 120.0, 1800.0, 7200.0, 20000.0)) * (0.2 + rng.random())
         result = State.SUCCEEDED if rng.random() < 0.6 else State.FAILED
+        if job.unstarted:
+            self.faults.tells(SET_UP)
+            self.at(start, lambda: self.ends(job, State.FAILED))
+            return
         self.at(start, lambda: self._starts(job))
         self.at(end, lambda: self.ends(job, result))
 
@@ -250,6 +259,7 @@ class World:
             create_time=self._text(job.made),
             start_time=self._text(job.started),
             end_time=self._text(job.ended),
+            info=_UNSTARTED if job.unstarted and job.state is State.FAILED else None,
         )
 
     def _text(self, moment: float | None) -> str:

@@ -19,6 +19,7 @@ from tests.model.checker import (
     Invariant,
     bound_to_our_own,
     check,
+    no_end,
     one_job_is_left,
     one_job_per_attempt,
     reachable,
@@ -46,6 +47,7 @@ TWO_TRIES = Setting()
 THREE_TRIES = Setting(tries=3)
 FOREIGN_JOB = Setting(foreign=True)
 RETRIES = Setting(attempts=2, jobs_fail=True)
+SET_UPS = Setting(set_ups=2, jobs_fail=True)
 LATE = Setting(really_executes=3)
 STALE = Setting(really_visible=3)
 
@@ -53,6 +55,7 @@ WORLDS = {
     "two tries": TWO_TRIES,
     "a foreign job": FOREIGN_JOB,
     "retries": RETRIES,
+    "set-ups that fail": SET_UPS,
     "one wrong listing": Setting(wrong_listings=1),
 }
 LARGE_WORLDS = {
@@ -61,6 +64,7 @@ LARGE_WORLDS = {
     "no execution time": Setting(executes=0, visible=2),
     "three reconcilers": Setting(reconcilers=3),
     "a foreign job, three tries": Setting(foreign=True, tries=3),
+    "set-ups that fail, three tries": replace(SET_UPS, tries=3),
     "three tries for two attempts": Setting(attempts=2, jobs_fail=True, tries=3),
 }
 if os.environ.get("MODEL") == "large":
@@ -123,6 +127,12 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
     "resolve waits": (FOREIGN_JOB, without("resolve_waits"), one_job_per_attempt),
     "retry after FAILED only": (RETRIES, without("retry_failed_only"), retries_follow_failures),
     "a retry's own claim": (replace(RETRIES, tries=3), without("retry_claim"), one_job_per_attempt),
+    "set-ups are tried a few times": (
+        replace(SET_UPS, tries=3, reconcilers=1),
+        without("set_ups_end"),
+        no_end(SET_UPS),
+    ),
+    "attempts are counted beside set-ups": (SET_UPS, without("attempts_end"), no_end(SET_UPS)),
     "execution is bounded": (LATE, DESIGN, one_job_per_attempt),
     "visibility is bounded": (STALE, DESIGN, one_job_per_attempt),
     "repair keeps the oldest, not the one the claim names": (
@@ -131,6 +141,23 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
         one_job_is_left,
     ),
 }
+
+
+@pytest.mark.fault(53)
+def test_no_content_is_submitted_without_end() -> None:
+    """One reconciler for three tries, as two take minutes; what is counted is durable all the same."""
+    for setting in (SET_UPS, replace(SET_UPS, tries=3, reconcilers=1)):
+        finding = check(Protocol(setting, DESIGN), no_end(setting))
+        assert not finding.violation, told(finding)
+        assert not finding.dead_end, told(finding)
+
+
+def test_a_failed_set_up_is_tried_again_and_uses_up_no_attempt() -> None:
+    def second(rules: Rules) -> bool:
+        return any(world.jobs(1) for world in reachable(Protocol(replace(SET_UPS, reconcilers=1), rules)))
+
+    assert second(DESIGN)
+    assert not second(without("free_set_ups"))
 
 
 @pytest.mark.fault(7, 8, 9, 12, 13, 18)

@@ -15,10 +15,19 @@ from google.api_core.exceptions import BadRequest, Forbidden, NotFound, Precondi
 from google.cloud import aiplatform, storage
 from google.cloud.aiplatform import hyperparameter_tuning
 from google.oauth2.credentials import Credentials
+from google.rpc.error_details_pb2 import ErrorInfo
 from served import TOKEN, Service
 
 from reconciler.training_service.http import discovery
-from reconciler.training_service.state.records import JobState, Measurement, TrialState, number_of
+from reconciler.training_service.state.records import (
+    DOMAIN,
+    Code,
+    JobState,
+    Measurement,
+    TrialState,
+    details_of,
+    number_of,
+)
 from reconciler.training_service.tuning.study import Algorithm, study_of
 
 REGION = "europe-west4"
@@ -91,6 +100,27 @@ def test_the_official_sdk_creates_gets_lists_cancels_and_deletes_a_custom_job(ve
     job.delete()
     with pytest.raises(NotFound):
         aiplatform.CustomJob.get(job.resource_name)
+
+
+def test_the_official_sdk_reads_the_cause_of_a_failure(vertex: Service) -> None:
+    job = aiplatform.CustomJob(display_name="census", worker_pool_specs=POOLS, base_output_dir="gs://out/a")
+    job.submit()
+    (record,) = vertex.store.unfinished()
+    vertex.store.move(
+        record.id,
+        JobState.FAILED,
+        only_from={JobState.QUEUED},
+        at=vertex.store.now(),
+        error_code=Code.UNAVAILABLE,
+        error_message="It could not be installed.",
+        error_details=details_of("INDEX_UNREACHABLE", index="https://index.example/simple"),
+    )
+    error = aiplatform.CustomJob.get(job.resource_name).error
+    (detail,) = error.details
+    info = ErrorInfo()
+    assert detail.Unpack(info)
+    assert (error.code, info.domain, info.reason) == (Code.UNAVAILABLE, DOMAIN, "INDEX_UNREACHABLE")
+    assert dict(info.metadata) == {"class": "set-up", "index": "https://index.example/simple"}
 
 
 def test_the_official_sdk_cancels_a_running_job_which_then_is_cancelling(vertex: Service) -> None:

@@ -10,7 +10,14 @@ import pytest
 from bodies import ML, ml_job
 from served import Service
 
-from reconciler.training_service.state.records import JobState, Measurement, TrialState, number_of
+from reconciler.model.cause import marked_info
+from reconciler.training_service.state.records import (
+    JobState,
+    Measurement,
+    TrialState,
+    details_of,
+    number_of,
+)
 
 
 def create(service: Service, job_id: str = "census_1", **more: Any) -> dict[str, Any]:
@@ -285,3 +292,36 @@ def test_unknown_fields_are_refused_and_names_may_be_in_snake_case(service: Serv
     answer = service.post(ML, {"job_id": "a", "training_input": ml_job()["trainingInput"], "colour": "red"})
     assert answer.error.endswith("Unknown name \"colour\" at 'job': Cannot find field.")
     assert service.post(ML, {"job_id": "a", "training_input": ml_job()["trainingInput"]}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("state", "details", "message"),
+    [
+        (
+            JobState.FAILED,
+            details_of("PACKAGES_NOT_RESOLVED", image="2.11", entry="0a1b"),
+            "Set-up failed (PACKAGES_NOT_RESOLVED; image=2.11; entry=0a1b): It broke.",
+        ),
+        (JobState.FAILED, details_of("ENGINE_MISSING"), "Set-up failed (ENGINE_MISSING): It broke."),
+        (JobState.FAILED, details_of("NON_ZERO_EXIT", exitCode="1"), "It broke."),
+        (JobState.CANCELLED, details_of("REQUESTED"), "It broke."),
+        (JobState.FAILED, {}, "It broke."),
+    ],
+)
+def test_the_message_of_a_failed_set_up_begins_with_its_cause(
+    service: Service, state: JobState, details: dict[str, str], message: str
+) -> None:
+    service.post(ML, ml_job())
+    (job,) = service.store.unfinished()
+    service.store.move(
+        job.id,
+        state,
+        only_from={JobState.QUEUED},
+        at=service.store.now(),
+        error_code=3,
+        error_message="It broke.",
+        error_details=details,
+    )
+    found = service.get(ML + "/census_1").json["errorMessage"]
+    assert found == message
+    assert marked_info(found)[1] == "It broke."

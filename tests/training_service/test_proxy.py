@@ -32,7 +32,7 @@ from reconciler.training_service.runner import proxy, proxy_server
 from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.state.records import JobRecord
 
-API, XML = "www.googleapis.com", "storage.googleapis.com"
+API, XML, LOGGING = "www.googleapis.com", "storage.googleapis.com", "logging.googleapis.com"
 PASSWORD, TOKEN = "the-password", "the-run's-token"
 OBJECTS = "/storage/v1/b/models/o"
 UPLOAD = "/upload/storage/v1/b/models/o?uploadType=media&name=deep/x"
@@ -272,6 +272,38 @@ def test_another_bucket_s_requests_go_to_google_without_the_run_s_token(
     assert outward.printed().count("no bucket public") == 1
 
 
+WRITE = "/v2/entries:write"
+
+
+def test_log_entries_go_to_the_job_s_log_whatever_resource_they_name(
+    outward: Client, outside: Outside, service: Service, job: JobRecord
+) -> None:
+    entry = {"logName": "projects/my-project/logs/x", "textPayload": "hello"}
+    of_another = {"type": "ml_job", "labels": {"job_id": "another", "task_name": "service"}}
+    body = json.dumps({"entries": [{**entry, "resource": of_another}]})
+    for token in (TOKEN, "worth-nothing"):
+        assert outward.ask(LOGGING, WRITE, "POST", body, Authorization=f"Bearer {token}") == (200, "{}\n")
+    foreign = body.replace("my-project", "another-project")
+    assert outward.ask(LOGGING, WRITE, "POST", foreign)[0] == 403
+    for path in ("/v2/entries:list", "/v2/projects/my-project/logs/x"):
+        assert outward.ask(LOGGING, path, "POST", b"{}")[0] == 404
+    listed = service.post("/v2/entries:list", {"resourceNames": ["projects/my-project"]}).json["entries"]
+    assert [(each["textPayload"], each["resource"]["labels"]["job_id"]) for each in listed] == [
+        ("hello", job.job_id)
+    ] * 2
+    assert outside.requests == []
+
+
+def test_log_entries_with_credentials_of_the_user_s_own_go_to_google(
+    outward: Client, outside: Outside
+) -> None:
+    assert outward.ask(LOGGING, WRITE, "POST", b"{}", Authorization="Bearer the-user's") == (
+        200,
+        "from Google",
+    )
+    assert outside.requests[0][:3] == ("POST", WRITE, b"{}")
+
+
 def test_other_apis_of_the_host_are_google_s(outward: Client, outside: Outside) -> None:
     assert outward.ask(API, "/oauth2/v1/certs") == (200, "from Google")
     assert outside.requests[0][:2] == ("GET", "/oauth2/v1/certs")
@@ -348,7 +380,7 @@ def test_the_authority_can_t_speak_for_another_host(client: Client) -> None:
     made.connect()
     names = {name for _, name in made.sock.getpeercert()["subjectAltName"]}  # type: ignore[attr-defined]
     made.close()
-    assert names == {API, XML, f"*.{XML}"}
+    assert names == {API, XML, f"*.{XML}", LOGGING}
 
 
 TRAINER = """

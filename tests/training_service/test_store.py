@@ -25,6 +25,7 @@ from reconciler.training_service.state.records import (
     Measurement,
     RunRecord,
     TrialState,
+    details_of,
     number_of,
 )
 from reconciler.training_service.state.store import AlreadyExistsError, Store
@@ -175,7 +176,7 @@ def test_a_database_of_before_there_were_trials_is_taken_over(tmp_path: Path) ->
     for _ in range(2):
         store = Store(database.open_file(path), Clock())
         (job,) = store.unfinished()
-        assert (job.id, job.state) == (7, JobState.RUNNING)
+        assert (job.id, job.state, job.error_details) == (7, JobState.RUNNING, {})
         assert store.runs(7)[0] == RunRecord("7-1-abcd", 7, 1, trial=0)
         store.add_run(7, trial=1)
         assert store.runs(7)[-1].trial == 1
@@ -410,3 +411,31 @@ def test_a_killed_writer_loses_nothing_that_it_had_acknowledged(tmp_path: Path) 
             assert (job.state, len(store.runs(job.id))) == (JobState.FAILED, 1)
         following = max(acknowledged) + 2  # the one after may be there, but was not acknowledged
         store.database.close()
+
+
+def test_a_database_without_causes_is_taken_over_with_its_trials(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = Store(database.open_file(path), Clock())
+    with store.database.writing() as connection:
+        for table in ("jobs", "trials"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN error_details")
+        connection.execute("PRAGMA user_version = 4")
+    store.database.close()
+    columns = (
+        "id, collection, project, project_number, location, job_id, body, images, state, create_time,"
+        " start_time, end_time, update_time, error_code, error_message, etag, gcs_secret"
+    )
+    row = "7, 'jobs', 'demo', '1', '', 'old', '{}', '{}', 'RUNNING', 'c', 's', '', 'u', 0, '', '', 'secret'"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"INSERT INTO jobs ({columns}) VALUES ({row})")
+    store = Store(database.open_file(path), Clock())
+    trial = store.add_trial(7, {"rate": 0.5})
+    (job,) = store.unfinished()
+    assert (job.error_details, store.trials(7)[0].error_details) == ({}, {})
+    store.save_trial(replace(trial, error_details=details_of("KILLED")))
+    details = details_of("ENGINE_MISSING", image="a" * 1000)
+    ended = store.move(7, JobState.FAILED, only_from={JobState.RUNNING}, at="now", error_details=details)
+    assert ended == store.job(7)
+    assert ended is not None
+    assert ended.error_details == {"reason": "ENGINE_MISSING", "class": "set-up", "image": "a" * 500}
+    assert store.trials(7)[0].error_details == details_of("KILLED")

@@ -14,7 +14,14 @@ from reconciler.training_service.apis.training import (
 from reconciler.training_service.http import fields, filters
 from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
-from reconciler.training_service.state.records import ML_JOBS, JobRecord, JobState, JsonObject, TrialRecord
+from reconciler.training_service.state.records import (
+    ML_JOBS,
+    JobRecord,
+    JobState,
+    JsonObject,
+    TrialRecord,
+    is_set_up,
+)
 from reconciler.training_service.state.store import AlreadyExistsError
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import training_output
@@ -101,7 +108,7 @@ class MlJobs(JobHandlers):
             "createTime": job.create_time,
             **times_of(job),
             "state": str(job.state),
-            **({"errorMessage": job.error_message} if job.error_message else {}),
+            **({"errorMessage": _error_message(job)} if job.error_message else {}),
             "trainingOutput": output,
             "etag": job.etag,
         }
@@ -118,6 +125,15 @@ class MlJobs(JobHandlers):
             case ("labels", *key) if key:
                 return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
         return None
+
+
+def _error_message(job: JobRecord) -> str:
+    """Return the job's message, with the cause of a failed set-up before it: no field of the API has one."""
+    details = job.error_details
+    if not (job.state is JobState.FAILED and is_set_up(details)):
+        return job.error_message
+    named = (f"; {name}={details[name]}" for name in ("image", "entry") if details.get(name))
+    return f"Set-up failed ({details['reason']}{''.join(named)}): {job.error_message}"
 
 
 def _selects_output(call: Call) -> bool:

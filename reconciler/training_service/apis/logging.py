@@ -49,6 +49,7 @@ _LOG_NAME = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9.:_-]{0,127})/logs/([A-Z
 _MAX_ENTRY = 256 * 1024  # https://cloud.google.com/logging/quotas#log-limits
 _MAX_WRITTEN = 256 * 1024 * 1024
 _NO_FILE = Path(os.devnull)
+_RESOURCE = "ml_job"
 _SERVICE = "service"
 _TRIAL = "ml.googleapis.com/trial_id"
 
@@ -62,7 +63,7 @@ class _Entry:
 
     @property
     def resource_type(self) -> str:
-        return "ml_job"
+        return _RESOURCE
 
     @property
     def time(self) -> str:
@@ -249,6 +250,11 @@ class LoggingApi:
             raise invalid(f"{name!r} is not a log's name: projects/PROJECT/logs/NAME.")
         call.access.check_logs(found[1])
         resource = given.get("resource") or call.body.get("resource", {})
+        labels = {**call.body.get("labels", {}), **given.get("labels", {})}
+        if call.access.job_id:
+            # A trainer's client names a resource that it guesses; and no job writes into another's log.
+            resource = {"type": _RESOURCE, "labels": {"project_id": found[1], "job_id": call.access.job_id}}
+            labels["ml.googleapis.com/job_id"] = call.access.job_id
         if not resource.get("type"):
             raise invalid("An entry needs a monitored resource with a type.")
         now = self._store.clock()
@@ -257,7 +263,7 @@ class LoggingApi:
             **given,
             "logName": name,
             "resource": resource,
-            "labels": {**call.body.get("labels", {}), **given.get("labels", {})},
+            "labels": labels,
             "insertId": given.get("insertId") or secrets.token_hex(8),
             "severity": given.get("severity", "DEFAULT"),
             "timestamp": rfc3339(time),

@@ -25,6 +25,7 @@ from reconciler.training_service.state.records import (
     JobState,
     JsonObject,
     TrialRecord,
+    details_of,
 )
 from reconciler.training_service.state.run_folder import ContainerTask, remove, run_folder
 from reconciler.training_service.state.store import Store, TooLateError, new_etag
@@ -139,7 +140,13 @@ class JobHandlers(ABC):
         job = self._named(call)
         # A queued job has no processes to end. The supervisor may start it at this moment: then it is one of
         # the second kind, and no state leads back to QUEUED.
-        move = partial(self._store.move, job.id, at=self._store.now(), error_message=self.cancel_message)
+        move = partial(
+            self._store.move,
+            job.id,
+            at=self._store.now(),
+            error_message=self.cancel_message,
+            error_details=details_of("REQUESTED"),
+        )
         changed = move(JobState.CANCELLED, only_from={JobState.QUEUED}, error_code=Code.CANCELLED)
         changed = changed or move(JobState.CANCELLING, only_from={JobState.PREPARING, JobState.RUNNING})
         found = changed or self._store.job(job.id)

@@ -21,6 +21,7 @@ from reconciler.training_service.state.records import (
     JobState,
     JsonObject,
     TrialRecord,
+    error_status,
     number_of,
 )
 from reconciler.training_service.tuning.checks import Mistake
@@ -86,7 +87,7 @@ class VertexJobs(JobHandlers):
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
         shown = vertex_trials(job, trials) if trials else []
-        error = {"code": job.error_code, "message": job.error_message}
+        error = error_status(job.error_code, job.error_message, job.error_details)
         return {
             "name": _name(job),
             **job.body,

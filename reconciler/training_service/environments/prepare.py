@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from uv import find_uv_bin
 
 from reconciler.training_service.environments import venvs
 from reconciler.training_service.environments.pip_settings import SettingError, uv_settings
 from reconciler.training_service.environments.venvs import (
     Base,
+    InstallError,
     Layer,
     NoDistributionError,
     Python,
@@ -32,13 +32,15 @@ from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
 from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
-from reconciler.training_service.jobs.launch import bucket_of
 from reconciler.training_service.processes.programs import Programs
-from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.records import MOST_OF_VALUE, Code
 from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder
 from reconciler.training_service.state.run_log import INFO, WARNING
 from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 _PYTHONS_TRIED = 3
 _LISTING_LIMIT = 30.0
@@ -58,7 +60,7 @@ class NoPythonError(RunError):
     """No Python of this machine is suitable; `request` is the version or range that uv may install."""
 
     def __init__(self, message: str, request: str) -> None:
-        super().__init__(Code.FAILED_PRECONDITION, message)
+        super().__init__(Code.FAILED_PRECONDITION, message, "PYTHON_MISSING")
         self.request = request
 
 
@@ -106,14 +108,36 @@ def prepare(
 
     Raises:
         HomeError: `check_home` rejected the home.
-        RunError: A package is missing, or this machine has no suitable Python.
-        InstallError: uv failed.
+        RunError: A package is missing or can't be installed, or this machine has no suitable Python.
         Interrupted: The run was to end.
     """
     try:
+        return _prepare(folder, task, programs, say, check_home)
+    except UnreachableIndexError as error:
+        failure = RunError(Code.UNAVAILABLE, str(error), "INDEX_UNREACHABLE", index=error.index)
+    except NoDistributionError as error:
+        failure = RunError(Code.INVALID_ARGUMENT, str(error), "PACKAGES_NOT_RESOLVED")
+    except InstallError as error:
+        full = any(words in str(error) for words in ("No space left on device", "File too large"))
+        reason = "DISK_FULL" if full else "PACKAGES_NOT_INSTALLED"
+        failure = RunError(Code.INVALID_ARGUMENT, str(error), reason)
+    except RunError as error:
+        failure = error
+    # Tells a client if the image's entry under `images` has changed since.
+    if len(task.image) <= MOST_OF_VALUE:
+        failure.details["image"] = task.image
+        if task.override is not None:
+            failure.details["entry"] = images.entry_digest(task.override)
+    raise failure
+
+
+def _prepare(
+    folder: RunFolder, task: PythonTask, programs: Programs, say: Say, check_home: Callable[[], None]
+) -> Prepared:
+    try:
         settings = uv_settings(os.environ)
     except SettingError as error:
-        raise RunError(Code.FAILED_PRECONDITION, str(error)) from error
+        raise RunError(Code.FAILED_PRECONDITION, str(error), "INSTALLER_SETTINGS") from error
     env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
     uv = Uv(settings, env, folder.temp(), programs, say, check_home)
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
@@ -122,13 +146,10 @@ def prepare(
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
     check_home()  # the packages may have been replaced just before they were copied
     choice = choose_or_install(task, needs_of(packages), uv)
-    try:
-        base = _base(choice, task, shared, uv)
-        for archive in packages:
-            say(INFO, f"Installing {archive.name}")
-        layer = venvs.package_layer(shared, base, packages, uv)
-    except UnreachableIndexError as error:
-        raise RunError(Code.UNAVAILABLE, str(error)) from error
+    base = _base(choice, task, shared, uv)
+    for archive in packages:
+        say(INFO, f"Installing {archive.name}")
+    layer = venvs.package_layer(shared, base, packages, uv)
     python = venvs.run_environment(folder.environment / name, layer)
     os.close(layer.lock)  # the run has a copy of it
     main.write_launchers(folder.environment / "gs")
@@ -230,7 +251,7 @@ def choose_or_install(task: PythonTask, needs: Needs, uv: Uv) -> Choice:
         )
     except venvs.CommandError as error:
         reason = f"{failure} uv could not install it: {str(error).strip()}"
-        raise RunError(Code.FAILED_PRECONDITION, reason) from error
+        raise RunError(Code.FAILED_PRECONDITION, reason, "PYTHON_MISSING") from error
     return choose(task, needs, pythons(environ))
 
 
@@ -245,15 +266,16 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     if task.override is not None:
         override = Override(task.override["python"], tuple(task.override["requirements"]))
         return _by_override(task.image, override, image, held)
-    if image is None:
-        raise RunError(Code.FAILED_PRECONDITION, f"The image {task.image} isn't known here.")
+    if image is None:  # an earlier version took the job: now its create is refused
+        message = f"The image {task.image} isn't known here."
+        raise RunError(Code.FAILED_PRECONDITION, message, "IMAGE_UNKNOWN")
     return _by_image(image, _minor_of(task.python) or image.python, needs, held)
 
 
 def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     with _open_object(uri, buckets) as source:
         if source is None:
-            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.")
+            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.", "PACKAGE_MISSING", package=uri)
         folder.mkdir(parents=True)
         archive = folder / PurePosixPath(uri).name
         with archive.open("wb") as copy:
@@ -305,7 +327,7 @@ def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
 
 @contextmanager
 def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
-    bucket = bucket_of(uri)
+    bucket = files.bucket_of(uri)
     descriptor = None
     if files.is_bucket_name(bucket):
         with suppress(OSError, ApiError), files.opened(buckets / bucket) as folder:
@@ -346,12 +368,14 @@ def _by_image(image: Image, wanted: Minor, needs: Needs, held: Sequence[Python])
 
 def _specifier(python: str) -> SpecifierSet:
     """Return the specifier for a version "3.11" or a range ">=3.11,<3.13"; "" matches every Python."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # here: importing it takes long
+
     is_version = bool(python) and python.replace(".", "").isdigit()
     try:
         return SpecifierSet(f"=={'.'.join(python.split('.')[:2])}.*" if is_version else python)
     except InvalidSpecifier as error:
         message = f"The images setting names Python {python!r}, which is no version and no range of versions."
-        raise RunError(Code.FAILED_PRECONDITION, message) from error
+        raise RunError(Code.FAILED_PRECONDITION, message, "PYTHON_MISSING") from error
 
 
 def _minor_of(version: str) -> Minor | None:
@@ -379,7 +403,7 @@ def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
             wanted = f"{task.image} has Python {_text(choice.wanted)}"
             uv.say(WARNING, f"{wanted}: the job runs on Python {python.version}, the nearest here.")
         return base
-    raise RunError(Code.FAILED_PRECONDITION, problem)
+    raise RunError(Code.FAILED_PRECONDITION, problem, "PACKAGES_NOT_RESOLVED")
 
 
 def _name(requirement: str) -> str:

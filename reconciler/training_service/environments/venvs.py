@@ -16,12 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion
 from uv import find_uv_bin
 
 from reconciler.training_service.environments import shared_caches
@@ -48,6 +45,7 @@ _NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
 _DEBIAN_BUNDLE = Path("/usr/share/python-wheels")
 _TAIL = 2000
+_REMARKS = ("Using Python ", "warning: Requirements file")
 _MOST_BASES = 10
 _MOST_LAYERS = 50
 _PINS = "pins.txt"
@@ -71,7 +69,11 @@ class NoDistributionError(InstallError):
 
 
 class UnreachableIndexError(InstallError):
-    """A package index doesn't answer."""
+    """A package index doesn't answer; `index` is its address without credentials."""
+
+    def __init__(self, message: str, index: str) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +362,8 @@ class _Environment:
                 unreachable[1].rstrip("/").rpartition("/")[0],
                 output.strip().rpartition("cause: ")[2],
             )
-            raise UnreachableIndexError(f"{self.failure}: cannot reach the package index at {index}: {cause}")
+            message = f"{self.failure}: cannot reach the package index at {index}: {cause}"
+            raise UnreachableIndexError(message, index)
         if _NO_SOLUTION in output:
             raise NoDistributionError(f"{self.failure}: {_tail(output)}")
         self.uv.say(INFO, output)  # the error has its end alone
@@ -391,6 +394,11 @@ def _replacements(base: Base, added: Sequence[str], removed: Sequence[str]) -> l
 
 def _broken_by(base: Base, name: str, news: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the packages of a base environment whose requirement of `name` the new version violates."""
+    from importlib import metadata  # these are here, because importing them takes long
+
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
+
     here = {"python_version": f"3.{base.python.minor[1]}", "python_full_version": base.python.version}
     for distribution in metadata.distributions(path=[str(_site_packages(base.path, base.python))]):
         own = normalised(distribution.metadata["Name"] or "")
@@ -473,5 +481,6 @@ def _site_packages(environment: Path, python: Python) -> Path:
 
 
 def _tail(output: str) -> str:
-    """Return the end of uv's output, without its remark on the environment."""
-    return "\n".join(line for line in output.splitlines() if not line.startswith("Using Python "))[-_TAIL:]
+    """Return the end of uv's output, without its remarks on the environment and on empty constraints."""
+    lines = (line for line in output.splitlines() if not line.startswith(_REMARKS))
+    return "\n".join(lines).strip()[-_TAIL:]

@@ -30,6 +30,7 @@ class Access:
         mints: Whether the caller may create access tokens.
         until: Expiry of the caller's own token; None for never.
         project: The only project that the caller may write log entries for; "" for any.
+        job_id: The job that the caller's log entries belong to; "" for the resource that they name.
     """
 
     buckets: frozenset[str] | None = None
@@ -37,6 +38,7 @@ class Access:
     mints: bool = False
     until: datetime | None = None
     project: str = ""
+    job_id: str = ""
 
     @property
     def limited(self) -> bool:
@@ -99,9 +101,12 @@ class Access:
 EVERYTHING = Access(mints=True)
 
 
-def job_access(body: Mapping[str, Json], reserved: Iterable[str], project: str = "") -> Access:
+def job_access(
+    body: Mapping[str, Json], reserved: Iterable[str], project: str = "", job_id: str = ""
+) -> Access:
     """Return a job's access: to the buckets that its resource mentions, as gs://BUCKET or by name."""
-    return Access(frozenset(_BUCKET_NAME.findall(json.dumps(body))), tuple(reserved), project=project)
+    buckets = frozenset(_BUCKET_NAME.findall(json.dumps(body)))
+    return Access(buckets, tuple(reserved), project=project, job_id=job_id)
 
 
 def _prefixes(reserved: tuple[str, ...]) -> Iterable[str]:

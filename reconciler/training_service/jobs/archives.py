@@ -10,7 +10,6 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 
 _FILE_LIMIT = 2 * 1024 * 1024
@@ -78,6 +77,8 @@ def builds_with_setuptools(archive: Path) -> bool:
 
 def requirements_of(wheel: Path) -> list[str]:
     """Return a wheel's requirements; empty if it is unreadable, as the installer then reports the reason."""
+    from email.parser import HeaderParser  # here: importing it takes long
+
     try:
         with zipfile.ZipFile(wheel) as file:
             metadata = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]

@@ -21,6 +21,9 @@ from reconciler.training_service.state.run_folder import Role
 HOST = "127.0.0.1"
 STORAGE_HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 """Hosts of Cloud Storage's APIs; a bucket may precede the second."""
+LOGGING_HOST = "logging.googleapis.com"
+SERVED_HOSTS = (*STORAGE_HOSTS, LOGGING_HOST)
+"""Hosts for which a run's proxy answers."""
 
 _LOOPBACK = "localhost,127.0.0.1"
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
@@ -234,7 +237,7 @@ def through_proxy(environ: Mapping[str, str], url: str) -> dict[str, str]:
         # It switches the user's proxies off; ours must stay on.
         chosen = {**dict.fromkeys(chosen, ""), **proxies({})}
     for name in ("NO_PROXY", "no_proxy"):
-        chosen[name] = ",".join(host for host in _hosts(chosen[name]) if not _is_of_storage(host))
+        chosen[name] = ",".join(host for host in _hosts(chosen[name]) if not _is_served(host))
     # gRPC reads the names in small letters alone: without them it makes no detour. With them, it prefers
     # its own list of exceptions to the common one.
     if chosen.get("https_proxy") or chosen.get("http_proxy"):
@@ -248,9 +251,9 @@ def _hosts(exceptions: str) -> list[str]:
     return [host.strip() for host in exceptions.split(",") if host.strip()]
 
 
-def _is_of_storage(exception: str) -> bool:
+def _is_served(exception: str) -> bool:
     name = exception.lower().lstrip("*.").partition(":")[0]
-    return any(f".{host}".endswith(f".{name}") for host in STORAGE_HOSTS)
+    return any(f".{host}".endswith(f".{name}") for host in SERVED_HOSTS)
 
 
 def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:

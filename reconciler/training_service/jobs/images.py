@@ -11,6 +11,7 @@ Platform Training); the package index for the Pythons with wheels of each framew
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,6 +115,12 @@ def find_override(name: str, images: Mapping[str, Any]) -> Override | None:
     if entry is None:
         return None
     return Override(str(entry.get("python", "")), tuple(str(line) for line in entry.get("requirements", ())))
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """Return 16 hex digits of a hash of an entry's `python` and `requirements`."""
+    content = [str(entry.get("python", "")), *(str(line) for line in entry.get("requirements", ()))]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def requirements_of(task: PythonTask) -> tuple[str, ...]:

@@ -22,9 +22,11 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JsonObject,
     TrialRecord,
+    details_of,
     number_of,
 )
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, ReplicaSpec, RunSpec
+from reconciler.training_service.storage.files import bucket_of
 from reconciler.training_service.tuning.study import DEFAULT_TAG, as_argument
 
 MOST_REPLICAS = 200  # of one run: each is a process, and its environment lists the addresses of all
@@ -57,10 +59,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The google.rpc.Status of a job that can't run on this machine."""
+    """The google.rpc.Status of a job that can't run on this machine; `details` are its cause."""
 
     code: int
     message: str
+    details: Mapping[str, str]
 
 
 def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunSpec | Refusal:
@@ -72,7 +75,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
     pools = pools_of(job)
     refusal = next((found for pool in pools if (found := _refusal(pool))), None)
     if refusal is not None or not pools:
-        return refusal or Refusal(Code.INVALID_ARGUMENT, "The job has no primary replica.")
+        return refusal or _invalid("The job has no primary replica.")
     number = trial.number if trial else 0
     pools = tuple(_with_arguments(pool, _arguments(job, trial), job.images) for pool in pools)
     replicas = replicas_of(pools, host.ports[1:])
@@ -154,12 +157,6 @@ def priority(job: JobRecord) -> int:
 def seconds(duration: str) -> float:
     """Return the seconds of a google.protobuf.Duration such as `3600s`."""
     return float(duration.removesuffix("s"))
-
-
-def bucket_of(uri: str) -> str:
-    """Return the bucket of a gs:// URI, "" for other texts."""
-    match = re.match(r"gs://([^/]+)", uri)
-    return match[1] if match else ""
 
 
 def _scheduling(job: JobRecord) -> JsonObject:
@@ -283,6 +280,10 @@ def _others(message: JsonObject, kind: str, path: str) -> Iterator[str]:
     return (f"{path}{name}" for name, value in message.items() if value and name not in effective)
 
 
+def _invalid(message: str) -> Refusal:
+    return Refusal(Code.INVALID_ARGUMENT, message, details_of("INVALID_JOB"))
+
+
 def _refuse_null(spec: RunSpec) -> Refusal | None:
     # The system ends a program's argument or variable at its first NUL, so it would get another value.
     for replica in spec.replicas:
@@ -294,7 +295,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
         for word in (*words, *(f"{name}={value}" for name, value in replica.env.items())):
             if "\0" in word:
                 message = f"Nothing can be started with {word!r}: there is a NUL character in it."
-                return Refusal(Code.INVALID_ARGUMENT, message)
+                return _invalid(message)
     return None
 
 
@@ -302,14 +303,14 @@ def _refusal(pool: Pool) -> Refusal | None:
     for name, value in pool.env:
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             message = f"The environment variable {name!r} has a name or a value that none can have."
-            return Refusal(Code.INVALID_ARGUMENT, message)
+            return _invalid(message)
     if isinstance(pool.task, ContainerTask):
         missing = "" if pool.task.image else "imageUri of its container"
     else:
         missing = "" if pool.task.module else "pythonModule to run"
         missing = missing or ("" if pool.task.image else "executorImageUri or runtimeVersion to run in")
     if missing:
-        return Refusal(Code.INVALID_ARGUMENT, f"The job names no {missing}.")
+        return _invalid(f"The job names no {missing}.")
     return None
 
 

@@ -20,7 +20,7 @@ import psutil
 
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.container_engines import in_container
-from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.records import Code, details_of
 from reconciler.training_service.state.run_folder import FAILED, SUCCEEDED, Ending, remove
 from reconciler.training_service.state.run_log import LineSplitter
 
@@ -432,14 +432,16 @@ def ending_of(replica: str, code: int, errors: str, hint: str = "") -> Ending:
     """
     if code == 0:
         return Ending(SUCCEEDED)
-    killer = killer_of(code)
+    killer, cause = killer_of(code), "NON_ZERO_EXIT"
     if killer is None:
         reason = f"The replica {replica} exited with a non-zero status of {code}. Termination reason: Error."
     elif killer is signal.SIGKILL:
+        cause = "KILLED"
         reason = f"The replica {replica} was killed by signal 9 (SIGKILL): out of memory, or killed by hand."
     else:
+        cause = "ENDED_BY_SIGNAL"
         reason = f"The replica {replica} was killed by signal {killer} ({killer.name})."
     message = "\n".join(filter(None, (reason, errors.rstrip(), hint)))
     # The cloud reports failures of the program itself as an invalid argument.
     kind = Code.RESOURCE_EXHAUSTED if killer is signal.SIGKILL else Code.INVALID_ARGUMENT
-    return Ending(FAILED, kind, message)
+    return Ending(FAILED, kind, message, details=details_of(cause, exitCode=str(code)))

@@ -95,12 +95,15 @@ class Engine:
         if code == 0:
             return
         if task.image.startswith("localhost/"):  # Podman's prefix of images built on this machine
-            raise RunError(Code.NOT_FOUND, f"The image {task.image} isn't here: build it first.")
+            message = f"The image {task.image} isn't here: build it first."
+            raise RunError(Code.NOT_FOUND, message, "IMAGE_NOT_PULLED", image=task.image)
         code, output = run([program, "pull", "--", task.image])
         if code != 0:
             full = "no space left on device" in output
             message = f"The image {task.image} can't be pulled by {self.name}: {last_line(output)}"
-            raise RunError(Code.RESOURCE_EXHAUSTED if full else Code.NOT_FOUND, message)
+            if full:
+                raise RunError(Code.RESOURCE_EXHAUSTED, message, "DISK_FULL")
+            raise RunError(Code.NOT_FOUND, message, "IMAGE_NOT_PULLED", image=task.image)
 
     def command(
         self,
@@ -168,24 +171,24 @@ class Engine:
                 return None
             # The engine exits with 126 or 127 if the image's command fails to start, with 125 for its own
             # failure.
-            kind = Code.INVALID_ARGUMENT if code in (126, 127) else Code.INTERNAL
-            return RunError(kind, f"{name} couldn't be started by {self.name}: {last_line(errors)}")
+            message = f"{name} couldn't be started by {self.name}: {last_line(errors)}"
+            if code in (126, 127):
+                return RunError(Code.INVALID_ARGUMENT, message, "COMMAND_NOT_RUN")
+            return RunError(Code.INTERNAL, message, "ENGINE_FAILED", engine=self.name)
         if found := _NOT_RUN.search(errors):
             command = " ".join(getattr(replica.task, "command", ()) or ("of the image",))
             why = found["catatonit"] or found["tini"]
-            return RunError(
-                Code.INVALID_ARGUMENT, f"{name} couldn't be started: the command {command}: {why}"
-            )
+            message = f"{name} couldn't be started: the command {command}: {why}"
+            return RunError(Code.INVALID_ARGUMENT, message, "COMMAND_NOT_RUN")
         held = f", which is {replica.memory >> 20} MiB here" if replica.memory else ""
         if state.get("OOMKilled"):
-            return RunError(
-                Code.RESOURCE_EXHAUSTED, f"{name} ran out of memory: it had that of its machine{held}."
-            )
+            message = f"{name} ran out of memory: it had that of its machine{held}."
+            return RunError(Code.RESOURCE_EXHAUSTED, message, "OUT_OF_MEMORY")
         if code == _KILLED and replica.memory:  # some kernels don't report to the engine that memory ran out
             message = (
                 f"{name} was killed by signal 9 (SIGKILL): out of its machine's memory{held}; or by hand."
             )
-            return RunError(Code.RESOURCE_EXHAUSTED, message)
+            return RunError(Code.RESOURCE_EXHAUSTED, message, "KILLED")
         return None
 
     def _limits(self, replica: ReplicaSpec) -> Iterator[str]:
@@ -226,6 +229,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         Code.FAILED_PRECONDITION,
         "The job runs in a container, but no container engine works on this machine: "
         + "; ".join(["install Docker or Podman", *complaints]),
+        "ENGINE_MISSING",
     )
 
 
@@ -310,7 +314,7 @@ def _env_file(own: Path, names: set[str], variables: Mapping[str, str]) -> Path:
     for name in sorted(names):
         if "\n" in variables[name]:
             message = f"The environment variable {name} can't hold a line break in a container."
-            raise RunError(Code.INVALID_ARGUMENT, message)
+            raise RunError(Code.INVALID_ARGUMENT, message, "INVALID_JOB")
         lines.append(f"{name}={variables[name]}\n")
     path.write_text("".join(lines), "utf-8")
     path.chmod(0o600)

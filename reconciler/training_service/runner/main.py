@@ -22,7 +22,7 @@ from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.machines import spare_memory, whole_memory
 from reconciler.training_service.processes.programs import Interrupted, Interruption, Programs
 from reconciler.training_service.runner.containers import end_containers
-from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.records import Code, details_of, reason_of
 from reconciler.training_service.state.run_folder import (
     CANCELLED,
     FAILED,
@@ -96,13 +96,15 @@ class _Run:
         except Interrupted as interrupted:
             return interrupted.ending
         except OSError as error:
-            return Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The machine failed the job: {error}")
+            details = details_of(reason_of(error))
+            message = f"The machine failed the job: {error}"
+            return Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details)
         except Exception:
-            return Ending(FAILED, Code.INTERNAL, f"The service failed the job: {traceback.format_exc()}")
+            message = f"The service failed the job: {traceback.format_exc()}"
+            return Ending(FAILED, Code.INTERNAL, message, details=details_of("INTERNAL"))
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.environments.venvs import InstallError
         from reconciler.training_service.runner.commands import Commands
         from reconciler.training_service.runner.replicas import Replicas
 
@@ -122,9 +124,11 @@ class _Run:
         except RunError as error:
             return error.ending
         except HomeError as error:
-            return Ending(FAILED, Code.FAILED_PRECONDITION, f"{error.message}; {error.hint}")
-        except InstallError as error:
-            return Ending(FAILED, Code.INVALID_ARGUMENT, str(error))
+            message = f"{error.message}; {error.hint}"
+            # Before the RUNNING phase nothing of the trainer has run.
+            phase = self._folder.phase()
+            reason = "MACHINE_FAILED" if phase and phase.phase == RUNNING else "HOME_NOT_TRUSTED"
+            return Ending(FAILED, Code.FAILED_PRECONDITION, message, details=details_of(reason))
 
     def _check_home(self) -> None:
         if self._home.checkout is not None:
@@ -151,15 +155,17 @@ class _Run:
         exceeded = self._memory.exceeded()
         if exceeded is not None:
             return Interruption(exceeded, 0.0)
-        message = self._folder.cancel_asked()
+        message, reason = self._folder.cancel_asked(), "REQUESTED"
         if message is None and self._deadline is not None and time.monotonic() > self._deadline:
             message = f"The job was cancelled: it ran for longer than {self._spec.time_limit_field}."
+            reason = "TIME_LIMIT"
         if message is None:
             return None
         if not self._cancel_logged:  # at once: processes may take long to end
             self._cancel_logged = True
             self._say(WARNING, message)
-        return Interruption(Ending(CANCELLED, Code.CANCELLED, message), self._spec.grace)
+        details = details_of(reason)
+        return Interruption(Ending(CANCELLED, Code.CANCELLED, message, details=details), self._spec.grace)
 
     def _record(self, ending: Ending) -> None:
         try:
@@ -202,7 +208,8 @@ class _MemoryLimits:
             excess = self._excess()
             if excess:
                 message = f"The job was ended: {excess}."
-                self._exceeded = Ending(FAILED, Code.RESOURCE_EXHAUSTED, message)
+                details = details_of("OUT_OF_MEMORY")
+                self._exceeded = Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details)
             self._check_at = time.monotonic() + _CHECK_MEMORY
         return self._exceeded
 

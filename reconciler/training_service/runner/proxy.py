@@ -1,4 +1,4 @@
-"""Proxy of a run: leads programs with Google's addresses compiled in to the job's storage.
+"""Proxy of a run: leads programs with Google's addresses compiled in to the job's storage and log.
 
 TensorFlow's file system asks https://www.googleapis.com whatever STORAGE_EMULATOR_HOST says, but it obeys
 HTTPS_PROXY. The proxy listens on loopback and demands a secret of the run. Its process, `proxy_server`,
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.environment_variables import HOST, STORAGE_HOSTS
+from reconciler.training_service.jobs.environment_variables import HOST, SERVED_HOSTS, STORAGE_HOSTS
 from reconciler.training_service.state.run_folder import RunFolder
 from reconciler.training_service.state.run_log import WARNING
 
@@ -96,7 +96,7 @@ def sign_certificates() -> bytes:
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    hosts = [x509.DNSName(host) for host in STORAGE_HOSTS]
+    hosts = [x509.DNSName(host) for host in SERVED_HOSTS]
     now = datetime.now(UTC)
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Authority of one run of reconciler")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Storage of one run of reconciler")])
@@ -176,6 +176,8 @@ class Proxy:
             **dict.fromkeys(environment_variables.TRUSTED, bundle or str(self.bundle)),
             # With a token TensorFlow asks nobody for credentials.
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": self._settings.token,
+            # Google's clients of Cloud Logging and others use REST then, which the proxy can answer.
+            "GOOGLE_CLOUD_DISABLE_GRPC": "true",
         }
 
     def _start(self) -> Program:

@@ -29,7 +29,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-from reconciler.training_service.jobs.environment_variables import HOST, STORAGE_HOSTS
+from reconciler.training_service.jobs.environment_variables import (
+    HOST,
+    LOGGING_HOST,
+    SERVED_HOSTS,
+    STORAGE_HOSTS,
+)
 from reconciler.training_service.runner.proxy import SETTINGS, USER, Settings
 from reconciler.training_service.storage.files import is_bucket_name
 
@@ -168,7 +173,7 @@ class _Connection(_Handler):
         host = host.strip("[]").lower().rstrip(".")
         if not host or not port.isdecimal():
             self.send_error(400)
-        elif port == "443" and (host in STORAGE_HOSTS or host.endswith(f".{_XML_HOST}")):
+        elif port == "443" and (host in SERVED_HOSTS or host.endswith(f".{_XML_HOST}")):
             self._established()
             self._decrypt(host)
         else:
@@ -208,10 +213,11 @@ class _Connection(_Handler):
 
 
 class _Storage(_Handler):
-    """Decrypted connection to a host of Cloud Storage."""
+    """Decrypted connection to a host of Cloud Storage or Cloud Logging."""
 
     def __init__(self, request: ssl.SSLSocket, client_address: Any, server: _Server, host: str) -> None:
         self._host = host
+        self._own_tokens = {f"Bearer {token}" for token in (server.settings.token, *_OWN_TOKENS)}
         super().__init__(request, client_address, server)
 
     def _answer(self) -> None:
@@ -219,8 +225,10 @@ class _Storage(_Handler):
         if not path.startswith("/"):
             self._fail(400, "The request's target must be a path.")
             return
-        bucket = bucket_of(self._host, path)
-        if bucket is not None and (not bucket or self.server.has_bucket(bucket)):
+        bucket = None if self._host == LOGGING_HOST else bucket_of(self._host, path)
+        if self._host == LOGGING_HOST and self.headers.get("Authorization", "") in {"", *self._own_tokens}:
+            self._ask_service("")
+        elif bucket is not None and (not bucket or self.server.has_bucket(bucket)):
             self._ask_service(f"/{bucket}" if self._host.endswith(f".{_XML_HOST}") else "")
         else:
             self._ask_google(bucket)
@@ -243,11 +251,10 @@ class _Storage(_Handler):
                 f"The training service has no bucket {bucket}: requests for it go to Google, and without"
                 " credentials of this machine.",
             )
-        own = {f"Bearer {token}" for token in (self.server.settings.token, *_OWN_TOKENS)}
         headers = [
             (name, value)
             for name, value in self._headers()
-            if name.lower() != "authorization" or value not in own
+            if name.lower() != "authorization" or value not in self._own_tokens
         ]
         try:
             connection = self.server.connected(self._host, 443, self.server.trusted)

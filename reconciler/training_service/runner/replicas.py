@@ -11,12 +11,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import Program, Programs, Tail, ending_of, killer_of
 from reconciler.training_service.runner.commands import Commands
-from reconciler.training_service.state.records import Code
+from reconciler.training_service.state.records import Code, details_of, is_set_up
 from reconciler.training_service.state.run_folder import (
     FAILED,
     SUCCEEDED,
@@ -108,9 +108,12 @@ class Replicas:
     def _failure(self, replica: _Replica) -> Ending:
         code, errors = _code(replica), replica.errors.text()
         explained = self._commands.explain(replica.spec, code, errors)
-        return explained or ending_of(
-            replica.spec.name, code, errors, self._commands.hint(replica.spec, errors)
-        )
+        if explained is None:
+            return ending_of(replica.spec.name, code, errors, self._commands.hint(replica.spec, errors))
+        # Only a run of which no trainer ever started is free of charge.
+        if is_set_up(explained.details) and sum(each.starts for each in self._replicas) > 1:
+            return replace(explained, details=details_of("MACHINE_FAILED"))
+        return explained
 
     def _start_again(self, stopped: Sequence[_Replica]) -> Ending | None:
         """Start replicas again that SIGTERM has ended, or all replicas if they must start together.
@@ -154,8 +157,9 @@ class Replicas:
         except LogFullError:
             size = _size(self._spec.log_limit)
             self._over_limit = _limit_ending(
+                "LOG_LIMIT",
                 f"its log has reached {size}, which is the most that is kept of a run;"
-                f" the replica {replica} printed last"
+                f" the replica {replica} printed last",
             )
 
     def _check_periodically(self) -> None:
@@ -173,7 +177,8 @@ class Replicas:
         limit = self._spec.process_limit
         if self._over_limit is None and (count := self._programs.count()) > limit:
             process_tree.take_precedence()  # the runner needs CPU time to end the crowd
-            self._over_limit = _limit_ending(f"it had {count} processes at once, and a run may have {limit}")
+            why = f"it had {count} processes at once, and a run may have {limit}"
+            self._over_limit = _limit_ending("PROCESS_LIMIT", why)
 
     def _say(self, severity: str, text: str) -> None:
         self._log.write(severity, [text])
@@ -185,8 +190,9 @@ def _code(replica: _Replica) -> int:
     return replica.program.code
 
 
-def _limit_ending(why: str) -> Ending:
-    return Ending(FAILED, Code.RESOURCE_EXHAUSTED, f"The job was ended: {why}.")
+def _limit_ending(reason: str, why: str) -> Ending:
+    message = f"The job was ended: {why}."
+    return Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details_of(reason))
 
 
 def _size(count: int) -> str:

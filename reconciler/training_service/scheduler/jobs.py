@@ -28,7 +28,15 @@ from reconciler.training_service.jobs.launch import (
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner import containers
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, RunRecord, TrialRecord
+from reconciler.training_service.state.records import (
+    ML_JOBS,
+    Code,
+    JobRecord,
+    RunRecord,
+    TrialRecord,
+    details_of,
+    reason_of,
+)
 from reconciler.training_service.state.run_folder import (
     CANCELLED,
     FAILED,
@@ -190,7 +198,7 @@ class RunStarter:
         """Return the ending of a job that can't run at all; None if it can run."""
         host = self._host(job, Reservation(ports=(0,) * ports_wanted(job)))
         spec = launch(job, host)
-        return Ending(FAILED, spec.code, spec.message) if isinstance(spec, Refusal) else None
+        return _refused(spec) if isinstance(spec, Refusal) else None
 
     def folder(self, work: Work) -> RunFolder | None:
         """Return the folder of the last run; None before the first run."""
@@ -225,7 +233,8 @@ class RunStarter:
     def _ending(self, work: Work) -> Ending | None:
         if work.cancelled is None:
             return None
-        return Ending(CANCELLED, Code.CANCELLED, work.cancelled or _CANCELLED)
+        message = work.cancelled or _CANCELLED
+        return Ending(CANCELLED, Code.CANCELLED, message, details=details_of("REQUESTED"))
 
     def _start(self, work: Work, why: str = "") -> Ending | None:
         return self._spawn(work, self._folder(self._store.add_run(work.job.id, work.number)), why)
@@ -234,7 +243,7 @@ class RunStarter:
         try:
             spec = self._spec(work, folder)
             if isinstance(spec, Refusal):
-                return self._not_to_start(folder, Ending(FAILED, spec.code, spec.message))
+                return self._not_to_start(folder, _refused(spec))
             for bucket in filter(files.is_bucket_name, spec.output_buckets):
                 (self._home / "gcs" / bucket).mkdir(parents=True, exist_ok=True)
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -246,7 +255,10 @@ class RunStarter:
             self._runners.start(folder)
         except OSError as error:
             message = f"The job could not be started: {error}"
-            return self._not_to_start(folder, Ending(FAILED, Code.RESOURCE_EXHAUSTED, message))
+            details = details_of(reason_of(error))
+            return self._not_to_start(
+                folder, Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details)
+            )
         return None
 
     def _not_to_start(self, folder: RunFolder, ending: Ending) -> Ending | None:
@@ -332,15 +344,15 @@ class RunStarter:
         lost, stopped = endings.count(None), len(endings) - endings.count(None)
         if ending is not None and stopped > _STOPS:
             message = f"The process that ran the {work.noun} was ended by a signal, {stopped} times."
-            return Ending(FAILED, Code.INTERNAL, message)
+            return _lost(message)
         if ending is not None:
             return self._start(work, f"The {work.noun} was stopped together with the service: {_AGAIN}")
         reason = f"The process that ran the {work.noun} was lost"
         if not may_be_retried(work.job):
-            return Ending(FAILED, Code.INTERNAL, f"{reason}, and scheduling.disableRetries is set.")
+            return _lost(f"{reason}, and scheduling.disableRetries is set.")
         if lost > _RESTARTS:
             message = f"{reason}, {lost} times. {_last_error(self._folder(runs[-1]))}".rstrip()
-            return Ending(FAILED, Code.INTERNAL, message)
+            return _lost(message)
         return self._start(work, f"{reason}: {_AGAIN}")
 
     def _runs(self, work: Work) -> list[RunRecord]:
@@ -348,6 +360,14 @@ class RunStarter:
 
     def _folder(self, run: RunRecord) -> RunFolder:
         return run_folder(self._home, run.run_id)
+
+
+def _refused(refusal: Refusal) -> Ending:
+    return Ending(FAILED, refusal.code, refusal.message, details=refusal.details)
+
+
+def _lost(message: str) -> Ending:
+    return Ending(FAILED, Code.INTERNAL, message, details=details_of("RUNNER_LOST"))
 
 
 def _covered(spans: Iterable[tuple[datetime, datetime]]) -> float:

@@ -13,6 +13,7 @@ from reconciler.training_service.state.records import (
     RunRecord,
     TrialRecord,
     TrialState,
+    details_of,
 )
 from reconciler.training_service.state.run_folder import (
     CANCELLED,
@@ -86,6 +87,8 @@ def take_over_phase(store: Store, job: JobRecord, folder: RunFolder) -> None:
 
 def take_over_end(store: Store, job: JobRecord, ending: Ending) -> None:
     """Record the ending of a job that hasn't ended yet."""
+    # A job that is being cancelled knows the reason; its runner only knows that it was asked to end.
+    is_known = ending.state == CANCELLED and job.error_details
     store.move(
         job.id,
         JobState(ending.state),
@@ -93,6 +96,7 @@ def take_over_end(store: Store, job: JobRecord, ending: Ending) -> None:
         at=ending.time,
         error_code=ending.code,
         error_message=ending.message,
+        error_details=job.error_details if is_known else ending.details,
     )
 
 
@@ -123,10 +127,17 @@ def took_too_long(store: Store, job: JobRecord, ending: Ending) -> Ending:
     On AI Platform the limit is the whole job's: this cancels the job. On Vertex AI it is the trial's.
     """
     if job.collection != ML_JOBS:
-        return replace(ending, state=FAILED, message=_TOO_LONG)
+        return replace(ending, state=FAILED, message=_TOO_LONG, details=details_of("TRIAL_TIME_LIMIT"))
     unfinished = UNFINISHED - {JobState.CANCELLING}
     at = store.now()
-    store.move(job.id, JobState.CANCELLING, only_from=unfinished, at=at, error_message=ending.message)
+    store.move(
+        job.id,
+        JobState.CANCELLING,
+        only_from=unfinished,
+        at=at,
+        error_message=ending.message,
+        error_details=ending.details,
+    )
     return ending
 
 
@@ -134,6 +145,7 @@ def ended_trial(study: Study, trial: TrialRecord, ending: Ending) -> TrialRecord
     """Return the trial after the end of its run, unless that is STOPPED."""
     trial = replace(trial, end_time=ending.time, final=final_of(study, trial.measurements))
     if ending.state == FAILED:
+        trial = replace(trial, error_details=ending.details)
         return replace(trial, state=TrialState.FAILED, message=ending.message, stopped_early=False)
     if ending.state == CANCELLED and not trial.stopped_early:
         return replace(trial, state=TrialState.CANCELLED, message=ending.message)

@@ -23,7 +23,14 @@ from reconciler.training_service.scheduler.jobs import Reservations, RunStarter,
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
 from reconciler.training_service.scheduler.trials import TuningJobs
 from reconciler.training_service.state.database import DatabaseError
-from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, JobState, Wait
+from reconciler.training_service.state.records import (
+    ML_JOBS,
+    Code,
+    JobRecord,
+    JobState,
+    Wait,
+    details_of,
+)
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.study import is_tuning
@@ -229,7 +236,8 @@ class Supervisor:
 
     def _check_waiting(self, job: JobRecord) -> None:
         if self._waited_too_long(job):
-            self._end(job, Ending(CANCELLED, Code.CANCELLED, _waited(job)))
+            details = details_of("WAIT_LIMIT")
+            self._end(job, Ending(CANCELLED, Code.CANCELLED, _waited(job), details=details))
         self._demands[job.id] = self._demands.get(job.id) or demand(job, self._machine)
 
     def _demand(self, job: JobRecord) -> Machine:
@@ -278,7 +286,10 @@ class Supervisor:
 
     def _move(self, job: JobRecord, to: JobState, message: str = "") -> JobRecord | None:
         at = self._store.now()
-        return self._store.move(job.id, to, only_from={job.state}, at=at, error_message=message)
+        details = details_of("WAIT_LIMIT") if message else {}
+        return self._store.move(
+            job.id, to, only_from={job.state}, at=at, error_message=message, error_details=details
+        )
 
     def _waited_too_long(self, job: JobRecord) -> bool:
         limit = max_wait(job)
@@ -306,7 +317,8 @@ class Supervisor:
     def _give_up(self, job: JobRecord, error: Exception, times: int) -> None:
         try:
             if self._tuning.abandon(job):
-                self._end(job, Ending(FAILED, Code.INTERNAL, f"The service failed the job: {error!r}"))
+                message = f"The service failed the job: {error!r}"
+                self._end(job, Ending(FAILED, Code.INTERNAL, message, details=details_of("INTERNAL")))
         except DatabaseError:
             raise
         except Exception:  # tried again at each further failure; the log has one line for each 100

@@ -19,12 +19,18 @@ from reconciler.training_service.scheduler.recovery import (
     with_measurements,
     with_phase,
 )
-from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, TrialRecord, TrialState
+from reconciler.training_service.state.records import (
+    ML_JOBS,
+    Code,
+    JobRecord,
+    TrialRecord,
+    TrialState,
+    details_of,
+)
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending, RunFolder
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.resources import ending_of_job
-from reconciler.training_service.tuning.search import suggest
-from reconciler.training_service.tuning.stopping import to_stop
+from reconciler.training_service.tuning.search import suggest, to_stop
 from reconciler.training_service.tuning.study import Study, StudyError, study_of
 
 _STOPPED_EARLY = "The trial was stopped early."
@@ -79,7 +85,8 @@ class TuningJobs:
         try:
             progress = self._progress_of(job)
         except StudyError as error:
-            return Ending(FAILED, Code.INVALID_ARGUMENT, str(error)) if self.abandon(job) else None
+            ending = Ending(FAILED, Code.INVALID_ARGUMENT, str(error), details=details_of("INVALID_JOB"))
+            return ending if self.abandon(job) else None
         verdict = _verdict(job, progress)
         for trial in progress.unended:
             self._follow(job, progress, trial, verdict)

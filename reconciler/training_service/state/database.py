@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     update_time TEXT NOT NULL,
     error_code INTEGER NOT NULL,
     error_message TEXT NOT NULL,
+    error_details TEXT NOT NULL DEFAULT '{}',
     etag TEXT NOT NULL,
     gcs_secret TEXT NOT NULL UNIQUE,
     revision INTEGER NOT NULL DEFAULT 0,
@@ -52,6 +53,7 @@ CREATE TABLE IF NOT EXISTS trials (
     final TEXT NOT NULL,
     stopped_early INTEGER NOT NULL,
     message TEXT NOT NULL,
+    error_details TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (job, number)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -95,6 +97,8 @@ _INDEXES = (
 # Before version 3 jobs had no trials.
 _ADD_TRIALS = ("ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0",)
 _ADD_REVISIONS = ("ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
+# Before version 5 no end had a recorded cause.
+_ADD_CAUSES = "ALTER TABLE {} ADD COLUMN error_details TEXT NOT NULL DEFAULT '{{}}'"
 # Before version 4 `objects` was WITHOUT ROWID, and a row of this size takes a page of its own in an index.
 _RENAME_OLD_OBJECTS = ("ALTER TABLE objects RENAME TO objects_3",)
 _COPY_OLD_OBJECTS = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
@@ -220,10 +224,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _statements(connection: sqlite3.Connection) -> list[str]:
     """Return the statements that bring the existing tables to this version."""
-    runs, jobs, objects = (_columns(connection, table) for table in ("runs", "jobs", "objects"))
+    runs, jobs = (_columns(connection, table) for table in ("runs", "jobs"))
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    objects = version < 4 and _columns(connection, "objects")
+    ending = {table: _columns(connection, table) for table in ("jobs", "trials")}
     return [
         *(_ADD_TRIALS if runs and "trial" not in runs else ()),
         *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
+        *(_ADD_CAUSES.format(name) for name, has in ending.items() if has and "error_details" not in has),
         *(_RENAME_OLD_OBJECTS if objects else ()),
         *filter(str.strip, _TABLES.split(";")),
         *(_COPY_OLD_OBJECTS if objects else ()),

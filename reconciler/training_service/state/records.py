@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class JobRecord:
         images: The overrides of the image table at creation.
         create_time, start_time, end_time, update_time: RFC 3339 in UTC, "" if not reached.
         error_code: google.rpc.Code; 0 without an error, 1 for a cancelled job.
+        error_details: The cause of the end, from `details_of`; empty without an error.
         etag: Changes with the labels (ml).
         gcs_secret: The unguessable part of the job's own storage URL.
     """
@@ -71,12 +73,14 @@ class JobRecord:
     end_time: str = ""
     error_code: int = 0
     error_message: str = ""
+    error_details: Mapping[str, str] = field(default_factory=dict)
     etag: str = ""
 
     @property
     def name(self) -> str:
         """Return the name by which people know the job."""
-        return str(self.body.get("displayName", self.job_id))
+        # A record of another version may have no object here, and the supervisor must go on for other jobs.
+        return str(self.body.get("displayName", self.job_id)) if isinstance(self.body, dict) else self.job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class TrialRecord:
         final: The measurement that counts, once the trial has ended.
         stopped_early: Whether early stopping ended it; its state is then SUCCEEDED.
         message: Reason for the final state, "" for none.
+        error_details: The cause of the final state, from `details_of`.
     """
 
     job: int
@@ -163,6 +168,7 @@ class TrialRecord:
     final: Measurement | None = None
     stopped_early: bool = False
     message: str = ""
+    error_details: Mapping[str, str] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=100)
@@ -186,3 +192,60 @@ class Code(IntEnum):
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+
+
+DOMAIN = "training-service.reconciler"
+"""The domain of this service's reasons, as in google.rpc.ErrorInfo."""
+
+SET_UP = "set-up"
+_CLASSES = {
+    "user-code": ("COMMAND_NOT_RUN", "ENDED_BY_SIGNAL", "INVALID_JOB", "NO_METRIC", "NON_ZERO_EXIT"),
+    SET_UP: (
+        *("ENGINE_FAILED", "ENGINE_MISSING", "HOME_NOT_TRUSTED", "IMAGE_NOT_PULLED", "IMAGE_UNKNOWN"),
+        *("INDEX_UNREACHABLE", "INSTALLER_SETTINGS", "PACKAGES_NOT_INSTALLED", "PACKAGES_NOT_RESOLVED"),
+        *("PACKAGE_MISSING", "PYTHON_MISSING"),
+    ),
+    "resources": (
+        *("DISK_FULL", "KILLED", "LOG_LIMIT", "NO_TPU", "OUT_OF_MEMORY", "PROCESS_LIMIT"),
+        *("TOO_MANY_REPLICAS", "TRIAL_TIME_LIMIT"),
+    ),
+    "cancelled": ("REQUESTED", "TIME_LIMIT", "WAIT_LIMIT"),
+    "service": ("INTERNAL", "MACHINE_FAILED", "RUNNER_LOST"),
+}
+_CLASS_OF = {reason: name for name, reasons in _CLASSES.items() for reason in reasons}
+MOST_OF_VALUE = 500
+"""Most characters of a value in the cause of an end."""
+
+
+def details_of(reason: str, **metadata: str) -> dict[str, str]:
+    """Return the cause of a job's end, which `error_status` shows to clients.
+
+    Args:
+        reason: A reason that `_CLASSES` lists.
+        metadata: What the reason is about, such as the image; long values are cut.
+    """
+    cut = {name: value[:MOST_OF_VALUE] for name, value in metadata.items() if value}
+    return {"reason": reason, "class": _CLASS_OF[reason], **cut}
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason for an end by an error of the machine."""
+    return "DISK_FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "MACHINE_FAILED"
+
+
+def is_set_up(details: Mapping[str, str]) -> bool:
+    """Return True if the set-up failed, so that no trainer was started."""
+    return details.get("class") == SET_UP
+
+
+def error_status(code: int, message: str, details: Mapping[str, str]) -> JsonObject:
+    """Return a google.rpc.Status with the cause as its google.rpc.ErrorInfo."""
+    if not details:
+        return {"code": code, "message": message}
+    metadata = {name: value for name, value in details.items() if name != "reason"}
+    info = {"reason": details["reason"], "domain": DOMAIN, "metadata": metadata}
+    return {
+        "code": code,
+        "message": message,
+        "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}],
+    }

@@ -15,13 +15,13 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from reconciler.training_service.state.records import Measurement
+from reconciler.training_service.state.records import Measurement, details_of
 
 PREPARING = "PREPARING"
 RUNNING = "RUNNING"
@@ -45,12 +45,14 @@ class Ending:
         code: google.rpc.Code, 0 for no error.
         message: For people, "" for no error.
         time: RFC 3339 in UTC.
+        details: The cause, from `details_of`; empty for no error.
     """
 
     state: str
     code: int = 0
     message: str = ""
     time: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,23 @@ class Phase:
 
 
 class RunError(Exception):
-    """A run can't start, or its failure has a known reason; `code` is the google.rpc.Code."""
+    """A run can't start, or its failure has a known reason.
 
-    def __init__(self, code: int, message: str) -> None:
+    Attributes:
+        code: The google.rpc.Code.
+        details: The cause, from `details_of`.
+    """
+
+    def __init__(self, code: int, message: str, reason: str, **metadata: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.details = details_of(reason, **metadata)
 
     @property
     def ending(self) -> Ending:
         """Return the ending of the run."""
-        return Ending(FAILED, self.code, self.message)
+        return Ending(FAILED, self.code, self.message, details=self.details)
 
 
 class RunFolder:

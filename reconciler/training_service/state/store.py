@@ -156,6 +156,7 @@ class Store:
         at: str,
         error_code: int = 0,
         error_message: str = "",
+        error_details: Mapping[str, str] | None = None,
     ) -> JobRecord | None:
         """Change a job's state if its present state is in `only_from`.
 
@@ -178,6 +179,7 @@ class Store:
                 update_time=at,
                 error_code=error_code,
                 error_message=error_message,
+                error_details=dict(error_details or {}),
             )
 
     def set_labels(self, id: int, labels: Mapping[str, str], *, only_etag: str, at: str) -> JobRecord | None:
@@ -294,7 +296,9 @@ def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> 
 
 
 def _trial(row: sqlite3.Row) -> TrialRecord:
-    decoded = {name: json.loads(row[name]) for name in ("parameters", "measurements", "final")}
+    decoded = {
+        name: json.loads(row[name]) for name in ("parameters", "measurements", "final", "error_details")
+    }
     # SQLite has no booleans.
     values = {**dict(row), **decoded, "stopped_early": bool(row["stopped_early"])}
     return msgspec.convert(values, TrialRecord)
@@ -312,6 +316,7 @@ def _job(row: sqlite3.Row) -> JobRecord:
             "state": JobState(row["state"]),
             "body": _json(row["body"]),
             "images": _json(row["images"]),
+            "error_details": _json(row["error_details"]),
         }
     )
 

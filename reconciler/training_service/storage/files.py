@@ -42,6 +42,12 @@ Keeps = Callable[[str], bool]
 """Function that returns whether an empty folder must stay, by its path, which ends in "/"."""
 
 
+def bucket_of(uri: str) -> str:
+    """Return the bucket of a gs:// URI, "" for other texts."""
+    match = re.match(r"gs://([^/]+)", uri)
+    return match[1] if match else ""
+
+
 def is_bucket_name(name: str) -> bool:
     """Return whether Cloud Storage accepts the bucket's name, apart from its rules for names with dots."""
     return _BUCKET.fullmatch(name) is not None and ".." not in name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from reconciler.training_service.state.records import (
     Code,
@@ -12,6 +12,8 @@ from reconciler.training_service.state.records import (
     Measurement,
     TrialRecord,
     TrialState,
+    details_of,
+    is_set_up,
 )
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, SUCCEEDED, Ending
 from reconciler.training_service.tuning.study import Study, StudyError, as_argument, study_of
@@ -63,7 +65,10 @@ def ending_of_job(
     if job.state is not JobState.CANCELLING:
         return ending
     finished = all(trial.state.ended and trial.state is not TrialState.CANCELLED for trial in trials)
-    return ending if ending and finished else Ending(CANCELLED, Code.CANCELLED, job.error_message)
+    if ending and finished:
+        return ending
+    details = job.error_details or details_of("REQUESTED")
+    return Ending(CANCELLED, Code.CANCELLED, job.error_message, details=details)
 
 
 def ending_of_study(study: Study, trials: Sequence[TrialRecord], *, exhausted: bool) -> Ending | None:
@@ -87,7 +92,8 @@ def ending_of_study(study: Study, trials: Sequence[TrialRecord], *, exhausted: b
         first = sorted(counted, key=_by_end)[:_HOPELESS]
         hopeless = len(first) == _HOPELESS and all(has_failed(study, trial) for trial in first)
     if failed and (hopeless or (over and len(failed) == len(counted))):
-        return Ending(FAILED, Code.INVALID_ARGUMENT, _failure_message(study, failed, len(counted)))
+        message = _failure_message(study, failed, len(counted))
+        return Ending(FAILED, Code.INVALID_ARGUMENT, message, details=_cause(trials, failed))
     return Ending(SUCCEEDED) if over else None
 
 
@@ -113,6 +119,17 @@ def _failure_message(study: Study, failed: Sequence[TrialRecord], ended: int) ->
     limit = f", and the job fails with {study.max_failed}" if study.max_failed else ""
     last = max(failed, key=_by_end)
     return f"{len(failed)} of {ended} trials failed{limit}. Trial {last.number}: {_reason(study, last)}"
+
+
+def _cause(trials: Sequence[TrialRecord], failed: Sequence[TrialRecord]) -> Mapping[str, str]:
+    """Return the cause of the last failed trial; of set-up only if no trial's trainer ever started."""
+    last = max(failed, key=_by_end)
+    if last.state is TrialState.SUCCEEDED:
+        return details_of("NO_METRIC")
+    is_started = any(trial.start_time and not is_set_up(trial.error_details) for trial in trials)
+    return (
+        details_of("MACHINE_FAILED") if is_started and is_set_up(last.error_details) else last.error_details
+    )
 
 
 def _study(job: JobRecord) -> Study | None:

@@ -261,7 +261,6 @@ import sys
 from reconciler.training_service.tuning import measurements
 from reconciler.training_service.tuning import resources
 from reconciler.training_service.tuning import search
-from reconciler.training_service.tuning import stopping
 from reconciler.training_service.tuning import study
 found = study.Study((study.Parameter("n", study.Kind.INTEGER, 1, 3),), (study.Metric("m", True),),
     study.Algorithm.GRID, 3, None, None, False, 1)

@@ -8,7 +8,7 @@ import pytest
 from studies import study, trial
 
 from reconciler.training_service.state.records import Measurement, TrialState
-from reconciler.training_service.tuning.stopping import to_stop
+from reconciler.training_service.tuning.search import to_stop
 from reconciler.training_service.tuning.study import Convex, DecayCurve, Median, Metric, StoppingConfig
 
 RUNNING = TrialState.RUNNING

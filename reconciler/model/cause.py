@@ -1,0 +1,298 @@
+"""Reasons why a job is blocked, was given up or didn't succeed, each with its remedy, for every output."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from reconciler.base.sanitize import one_line
+from reconciler.model.claim import Claim
+from reconciler.model.job import ActualJob, ErrorInfo, State
+
+RERUN = 'change "rerun" to run it again'
+"""The way to run a content again: a changed `rerun` is other content, with claims and a name of its own."""
+OTHER_NAME = 'change "rerun" to get another name'
+MORE_ATTEMPTS = f'raise "attempts" or {RERUN}'
+GIVEN_UP = f"given up; {RERUN}"
+
+
+class Blocked(StrEnum):
+    """Reasons why a job isn't submitted, with the places of their values; `held` returns one more.
+
+    A blocked change sends no request and cancels nothing; apply reports it and ends with a failure. The next
+    plan decides anew, so that a job goes on as soon as its reason is gone.
+    """
+
+    STRANGER = "{resource} has this job's labels, and no recorded request made it; cancel it, or " + RERUN
+    """A run may do the same work, and no claim proves its origin: a submission beside it could pay twice."""
+
+    OTHER_INSTANCE = (
+        "{resource} ({state}) has this content and was submitted under {instance}; it may be "
+        "this environment's own, from before its instance changed: wait until it has ended, or cancel it, "
+        "and apply again"
+    )
+    """A live run of this content has the label of another `instance` (`observe.Observed.doubtful`)."""
+
+    NAME_OF_RUN = "{resource} has this name and other content; " + OTHER_NAME
+    """A name has 16 digits of the content's hash: two contents may have the same."""
+
+    NAME_OF_CLAIM = "a claim has the name {job_name} for other content; " + OTHER_NAME
+    """As above, and the service no longer has the run."""
+
+    ML_IS_SHARED = (
+        "the environment {environment} has the project {project} too, and AI "
+        "Platform does not tell their jobs apart: write a project of its own in the environment that is new"
+    )
+    """AI Platform lists jobs by project, whatever their location: both environments would own each run."""
+
+    ML_IS_GONE = (
+        "Google switched AI Platform Training off on 2025-01-31; "
+        "write the job as an aiplatform.googleapis.com/v1 CustomJob"
+    )
+    """Only the embedded service still runs jobs of ml.googleapis.com/v1."""
+
+
+def held(claim: Claim) -> str:
+    """Return the reason and the remedy for a HELD claim (docs/at-most-once.md): a person runs a command."""
+    reason = claim.error or "held"
+    return f"{reason}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
+
+
+def held_short(claim: Claim) -> str:
+    """Return remedy and reason for a held submission; the remedy comes first, as the end may be cut off."""
+    return f"held, see `reconciler resolve {claim.base_name}`: {claim.error or 'no reason given'}"
+
+
+DOMAIN = "training-service.reconciler"
+"""The domain of the embedded service's reasons, as in google.rpc.ErrorInfo."""
+
+
+class CauseClass(StrEnum):
+    """Class of a cause: who can remedy it."""
+
+    USER_CODE = "user-code"
+    SET_UP = "set-up"
+    RESOURCES = "resources"
+    CANCELLED = "cancelled"
+    SERVICE = "service"
+
+
+class Cause(Struct, frozen=True):
+    """Cause of a job's end other than SUCCEEDED.
+
+    Attributes:
+        class_: Its class.
+        brief: The cause in a few words, without anything that the trainer printed.
+        message: The cause in one line; for user code with the last line of the traceback.
+        remedy: The next step.
+    """
+
+    class_: CauseClass
+    brief: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.about}{self.message}; {self.remedy}"
+
+    @property
+    def short(self) -> str:
+        """The cause and the next step, without anything that the trainer printed."""
+        # Errors of a service say more than a few words; they are short enough for a commit status.
+        is_short = self.class_ is not CauseClass.USER_CODE and len(self.message) <= _SHORT
+        return f"{self.about}{self.message if is_short else self.brief}; {self.remedy}"
+
+    @property
+    def about(self) -> str:
+        """The class for readers, with a colon; "" if the message says it."""
+        words = {CauseClass.USER_CODE: "user code: ", CauseClass.CANCELLED: ""}
+        return words.get(self.class_, f"{self.class_}: ")
+
+
+_SHORT = 60
+_USER, _SET_UP, _RESOURCES = CauseClass.USER_CODE, CauseClass.SET_UP, CauseClass.RESOURCES
+_CANCELLED, _SERVICE = CauseClass.CANCELLED, CauseClass.SERVICE
+_APPLY = "then run `reconciler apply`"
+_CODE = "see `reconciler logs {name}` and correct the code"
+_MACHINE = "give it a larger machineType"
+_WAYS_OUT = 'set "suspend: true" to leave it so, or run it again with `reconciler rerun {name}`'
+_AGAIN = "run it again with `reconciler rerun {name}`"
+_LIMIT = 'raise the limit under "scheduling"'
+_ENTRY = 'correct its entry under "images" in reconciler.yaml'
+
+# By reason: class, words and remedy. docs/causes.md says where the reasons come from.
+_REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
+    "NON_ZERO_EXIT": (_USER, "exit code {exitCode}", _CODE),
+    "ENDED_BY_SIGNAL": (_USER, "ended by a signal", _CODE),
+    "COMMAND_NOT_RUN": (_USER, "its command can't be run", "correct the image or its command"),
+    "INVALID_JOB": (_USER, "the job can't be run as it is written", "correct the manifest"),
+    "NO_METRIC": (_USER, "no trial reported the metric", _CODE),
+    "INDEX_UNREACHABLE": (_SET_UP, "a package index can't be reached", f"make it reachable, {_APPLY}"),
+    "INSTALLER_SETTINGS": (_SET_UP, "pip's settings are wrong", f"correct them, {_APPLY}"),
+    "PACKAGES_NOT_RESOLVED": (
+        _SET_UP,
+        "no version of a package fits",
+        f"correct the package's requirements, or {_ENTRY}, {_APPLY}",
+    ),
+    "PACKAGES_NOT_INSTALLED": (
+        _SET_UP,
+        "its packages can't be installed",
+        f"see `reconciler logs {{name}}`, install what is missing, {_APPLY}",
+    ),
+    "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "run `reconciler apply`"),
+    "PYTHON_MISSING": (_SET_UP, "no Python here fits its image", f"install one, or {_ENTRY}, {_APPLY}"),
+    "IMAGE_UNKNOWN": (_SET_UP, "its image is unknown here", f"{_ENTRY}, {_APPLY}"),
+    "IMAGE_NOT_PULLED": (
+        _SET_UP,
+        "its image can't be pulled",
+        f"check its name and your login, or build it, {_APPLY}",
+    ),
+    "ENGINE_MISSING": (_SET_UP, "no container engine works here", f"start Docker or Podman, {_APPLY}"),
+    "ENGINE_FAILED": (_SET_UP, "the container engine failed", f"correct what it says, {_APPLY}"),
+    "HOME_NOT_TRUSTED": (_SET_UP, "the state directory isn't trusted", f"do what the message says, {_APPLY}"),
+    "PERMISSION": (_SET_UP, "a permission is missing", f"grant it, then {_AGAIN}"),
+    "IMAGE": (_SET_UP, "its image can't be pulled or started", f"correct the image, then {_AGAIN}"),
+    "PACKAGES": (_SET_UP, "its packages can't be installed", "correct the package's requirements"),
+    "OUT_OF_MEMORY": (_RESOURCES, "out of memory", _MACHINE),
+    "KILLED": (_RESOURCES, "killed: out of memory, or by hand", f"{_MACHINE}, or {_AGAIN}"),
+    "DISK_FULL": (_RESOURCES, "the disk is full", f"free or add disk space, then {_AGAIN}"),
+    "LOG_LIMIT": (_RESOURCES, "it printed too much", "let it print less"),
+    "PROCESS_LIMIT": (_RESOURCES, "it had too many processes", "let it start fewer"),
+    "TOO_MANY_REPLICAS": (_RESOURCES, "too many replicas for this machine", "ask for fewer replicas"),
+    "NO_TPU": (_RESOURCES, "this machine has no TPU", "run it in Google Cloud, or without a TPU"),
+    "TRIAL_TIME_LIMIT": (_RESOURCES, "a trial reached its time limit", 'raise its "timeout"'),
+    "DEADLINE": (_RESOURCES, "it reached its time limit", 'raise its "timeout"'),
+    "EXPIRED": (_RESOURCES, "no machine became free in time", 'raise "maxWaitDuration"'),
+    "QUOTA": (_RESOURCES, "the quota is exhausted", f"ask for more quota, then {_AGAIN}"),
+    "STOCK_OUT": (_RESOURCES, "no such machine is free", f"choose another machine or region, or {_AGAIN}"),
+    "REQUESTED": (_CANCELLED, "cancelled on request", _WAYS_OUT),
+    "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", _LIMIT),
+    "WAIT_LIMIT": (_CANCELLED, "cancelled by its limit of waiting", _LIMIT),
+    "PARTIAL": (_USER, "some of its results are missing", _CODE),
+    "MACHINE_FAILED": (_SERVICE, "the machine failed", _AGAIN),
+    "RUNNER_LOST": (_SERVICE, "the process that ran it was lost", _AGAIN),
+    "INTERNAL": (_SERVICE, "the service failed", _AGAIN),
+}
+
+# Google's words, first match wins; docs/causes.md has the sources.
+_WORDS = tuple(
+    (re.compile(pattern, re.IGNORECASE), reason)
+    for pattern, reason in (
+        (r"out.of.memory|low on memory|\bOOM\b", "OUT_OF_MEMORY"),
+        (r"no space left|disk (is )?full", "DISK_FULL"),
+        (r"\bquota", "QUOTA"),
+        (r"resources are insufficient|enough resources|stock.?out|RESOURCE_POOL_EXHAUSTED", "STOCK_OUT"),
+        (
+            r"StartError|containerd task|ImagePull|pull(ing)? (the )?image|image .{0,300}(pull|not found)",
+            "IMAGE",
+        ),
+        (r"\bpip\b|could not find a version|no matching distribution", "PACKAGES"),
+        (r"status of (137|9\b)|SIGKILL", "KILLED"),
+        (r"(non-zero status|exit code)", "NON_ZERO_EXIT"),
+        (r"killed by signal", "ENDED_BY_SIGNAL"),
+        (r"timed out|time.?out|ran for longer than", "DEADLINE"),
+        (r"permission|access denied", "PERMISSION"),
+        (r"internal error", "INTERNAL"),
+    )
+)
+# By google.rpc.Code, where no words match.
+_CODES = {3: "NON_ZERO_EXIT", 4: "DEADLINE", 5: "IMAGE", 7: "PERMISSION", 8: "STOCK_OUT", 9: "INVALID_JOB"}
+_EXIT_CODE = re.compile(r"(?:status|exit code)(?: of)? (\d{1,3})\b")
+_TRACEBACK = "Traceback (most recent call last):"
+_MARKED = re.compile(
+    r"Set-up failed \((?P<reason>[A-Z_]+)(?:; image=(?P<image>[^;)]*))?(?:; entry=(?P<entry>\w*))?\): "
+)
+_MOST = 300
+
+
+def is_set_up(job: ActualJob) -> bool:
+    """Return True if the embedded service says that no trainer was started because the set-up failed."""
+    return job.state is State.FAILED and job.info is not None and job.info.metadata.get("class") == _SET_UP
+
+
+def entry_digest(images: Mapping[str, Any], image: str) -> str:
+    """Return 16 hex digits of a hash of an image's entry under `images`; "" for none.
+
+    As the embedded service computes it (`training_service.jobs.images.entry_digest`).
+    """
+    entry = images.get(image, images.get(re.sub(r"(?<=/)([^/:@]+)[:@][^/]*$", r"\1", image)))
+    if entry is None:
+        return ""
+    content = [str(entry.get("python", "")), *(str(line) for line in entry.get("requirements", ()))]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def error_info(details: Any) -> ErrorInfo | None:
+    """Return the embedded service's cause of `google.rpc.Status.details`; None without one."""
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and detail.get("domain") == DOMAIN:
+            metadata, reason = detail.get("metadata"), detail.get("reason")
+            if isinstance(reason, str) and isinstance(metadata, dict):
+                texts = {k: v for k, v in metadata.items() if isinstance(k, str) and isinstance(v, str)}
+                return ErrorInfo(reason, texts)
+    return None
+
+
+def marked_info(message: str) -> tuple[ErrorInfo | None, str]:
+    """Split the message of an ml job into the cause of a failed set-up, None for other ends, and the rest.
+
+    The resource of an ml job has no field for a cause, so the embedded service puts it before the message.
+    """
+    found = _MARKED.match(message)
+    if found is None:
+        return None, message
+    metadata = {name: text for name in ("image", "entry") if (text := found[name])}
+    return ErrorInfo(found["reason"], {"class": str(_SET_UP), **metadata}), message[found.end() :]
+
+
+def cause_of(job: ActualJob, name: str = "") -> Cause | None:
+    """Return the cause of a job's end; None if it succeeded or hasn't ended.
+
+    Args:
+        name: Its base name, for the commands in the remedy; by default the job's name.
+    """
+    if job.state not in (State.FAILED, State.CANCELLED):
+        return None
+    head = re.split(rf"\n|{re.escape(_TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
+    reason, metadata = _reason(job, head), dict(job.info.metadata) if job.info else {}
+    known = _REASONS.get(reason)
+    class_, brief, remedy = known or (_class_of(metadata), reason.lower().replace("_", " "), _AGAIN)
+    if reason == "NON_ZERO_EXIT":
+        code = metadata.get("exitCode") or next(iter(_EXIT_CODE.findall(head)), "")
+        brief = f"exit code {code}" if code else "its code failed"
+        message = ": ".join(filter(None, (brief, _last_of_traceback(job.error))))
+    else:
+        message = brief if class_ is _CANCELLED else head or brief
+    return Cause(class_, brief, one_line(message)[:_MOST], remedy.format(name=name or job.job_name))
+
+
+def _class_of(metadata: Mapping[str, str]) -> CauseClass:
+    # A newer service may have other reasons and classes.
+    said = metadata.get("class", "")
+    return CauseClass(said) if said in set(CauseClass) else _SERVICE
+
+
+def _reason(job: ActualJob, head: str) -> str:
+    if job.info:
+        return job.info.reason
+    if job.state is State.CANCELLED:
+        limit = next((reason for words, reason in _WORDS if reason == "DEADLINE" and words.search(head)), "")
+        return "TIME_LIMIT" if limit else "REQUESTED"
+    by_state = {"JOB_STATE_EXPIRED": "EXPIRED", "JOB_STATE_PARTIALLY_SUCCEEDED": "PARTIAL"}
+    if job.service_state in by_state:
+        return by_state[job.service_state]
+    found = next((reason for words, reason in _WORDS if words.search(head)), "")
+    return found or _CODES.get(job.error_code, "INTERNAL")
+
+
+def _last_of_traceback(text: str) -> str:
+    """Return the line of the exception that the last traceback of a text ends with; "" for none."""
+    _, mark, rest = text.rpartition(_TRACEBACK)
+    lines = rest.splitlines() if mark else []
+    return next((line.strip() for line in lines if line.strip() and not line[0].isspace()), "")

@@ -1,0 +1,154 @@
+"""The cause of a job's end: its class, its words and the next step, by what the service says of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model import cause
+from reconciler.model.cause import CauseClass, cause_of, error_info, is_set_up, marked_info
+from reconciler.model.job import ErrorInfo, State
+from reconciler.training_service.state import records
+from tests.planning import run_of, wanted
+
+RUN = run_of(wanted("churn-model"), State.FAILED)
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "task.py", line 3, in <module>\n    main()\n'
+    "ValueError: the loss is NaN\nsee the hint"
+)
+EXIT = "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error."
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.FAILED, State.CANCELLED)])
+def test_only_an_end_in_vain_has_a_cause(state: State) -> None:
+    assert cause_of(replace(RUN, state=state, error="boom")) is None
+
+
+def test_a_failed_trainer_tells_its_exit_code_and_the_last_line_of_its_traceback() -> None:
+    found = cause_of(replace(RUN, error=f"{EXIT}\n{TRACEBACK}", error_code=3), "churn-model")
+    assert found is not None
+    assert (found.class_, found.message) == (CauseClass.USER_CODE, "exit code 1: ValueError: the loss is NaN")
+    assert found.remedy == "see `reconciler logs churn-model` and correct the code"
+    assert found.short == f"user code: exit code 1; {found.remedy}"
+    assert str(found) == f"user code: {found.message}; {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "class_", "words"),
+    [
+        (EXIT.replace(" 1.", " 137."), 3, "resources", "killed"),
+        (
+            "The replica master 0 ran out-of-memory and exited with a status of 9(SIGKILL)",
+            3,
+            "resources",
+            "memory",
+        ),
+        ("Replicas low on memory: workerpool0.", 8, "resources", "memory"),
+        (
+            "The following quota metrics exceed quota limits: custom_model_training_cpus",
+            8,
+            "resources",
+            "quota",
+        ),
+        ("Resources are insufficient in region: us-central1.", 8, "resources", "machine"),
+        (
+            "The replica exited with a non-zero status of 128. Termination reason: StartError.",
+            3,
+            "set-up",
+            "image",
+        ),
+        ("Failed to pull image us-docker.pkg.dev/acme/train:1", 5, "set-up", "image"),
+        ("The service account doesn't have permission to read the bucket", 7, "set-up", "permission"),
+        ("Internal error occurred for the current attempt.", 13, "service", "service"),
+        (EXIT, 3, "user-code", "exit code 1"),
+        ("", 3, "user-code", "code"),
+        ("", 4, "resources", "time limit"),
+        ("", 8, "resources", "machine"),
+        ("", 0, "service", "service"),
+        ("what nobody knows", 99, "service", "service"),
+    ],
+)
+def test_googles_words_decide_and_then_the_code(error: str, code: int, class_: str, words: str) -> None:
+    found = cause_of(replace(RUN, error=error, error_code=code))
+    assert found is not None
+    assert (str(found.class_), words in found.brief) == (class_, True), found
+
+
+def test_what_a_trainer_prints_decides_nothing() -> None:
+    printed = f"{EXIT}\nTraceback (most recent call last):\n  x\nMemoryError: out of memory, quota, pip"
+    found = cause_of(replace(RUN, error=printed, error_code=3))
+    assert found is not None
+    assert (found.class_, found.brief) == (CauseClass.USER_CODE, "exit code 1")
+    in_one_line = f"{EXIT} Traceback (most recent call last): [...] pip install: no space left on device"
+    assert cause_of(replace(RUN, error=in_one_line)).brief == "exit code 1"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("word", "class_"), [("EXPIRED", "resources"), ("PARTIALLY_SUCCEEDED", "user-code")])
+def test_states_that_only_vertex_ai_has_are_causes(word: str, class_: str) -> None:
+    found = cause_of(replace(RUN, service_state=f"JOB_STATE_{word}"))
+    assert found is not None
+    assert found.class_ == class_
+
+
+def test_a_cancel_names_the_two_ways_out() -> None:
+    found = cause_of(replace(RUN, state=State.CANCELLED, error="CANCELED", error_code=1), "churn-model")
+    assert found is not None
+    assert str(found) == (
+        'cancelled on request; set "suspend: true" to leave it so, '
+        "or run it again with `reconciler rerun churn-model`"
+    )
+    late = "The job was cancelled: it ran for longer than scheduling.timeout."
+    found = cause_of(replace(RUN, state=State.CANCELLED, error=late))
+    assert found is not None
+    assert str(found) == 'cancelled by its time limit; raise the limit under "scheduling"'
+
+
+def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -> None:
+    assert records.DOMAIN == cause.DOMAIN
+    for reason, class_ in records._CLASS_OF.items():
+        status = records.error_status(3, "It failed.", records.details_of(reason, exitCode="3"))
+        info = error_info(status["details"])
+        assert info == ErrorInfo(reason, {"class": class_, "exitCode": "3"})
+        state = State.CANCELLED if class_ == "cancelled" else State.FAILED
+        found = cause_of(replace(RUN, state=state, error="It failed.", info=info))
+        assert found is not None
+        assert found.class_ == class_, reason
+        assert reason in cause._REASONS
+        assert not re.search(r"[{}]", str(found)), reason
+        assert is_set_up(replace(RUN, info=info)) == (class_ == "set-up")
+
+
+def test_a_reason_of_a_newer_service_keeps_its_class() -> None:
+    found = cause_of(replace(RUN, error="Odd.", info=ErrorInfo("MOON_FULL", {"class": "resources"})))
+    assert found is not None
+    assert (found.class_, found.brief, found.message) == ("resources", "moon full", "Odd.")
+    found = cause_of(replace(RUN, info=ErrorInfo("MOON_FULL", {"class": "stars"})))
+    assert found is not None
+    assert found.class_ is CauseClass.SERVICE
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        None,
+        "x",
+        [1],
+        [{}],
+        [{"domain": "googleapis.com", "reason": "A", "metadata": {}}],
+        [{"domain": cause.DOMAIN, "reason": 1, "metadata": {}}],
+        [{"domain": cause.DOMAIN, "reason": "A"}],
+    ],
+)
+def test_details_of_other_services_are_no_cause(details: object) -> None:
+    assert error_info(details) is None
+
+
+def test_a_message_that_only_looks_like_a_mark_is_none() -> None:
+    assert marked_info("Set-up failed (X; image=a; entry=0a): m")[0] == ErrorInfo(
+        "X", {"class": "set-up", "image": "a", "entry": "0a"}
+    )
+    for text in ("a Set-up failed (X): m", "Set-up failed (x): m", "Set-up failed"):
+        assert marked_info(text) == (None, text)

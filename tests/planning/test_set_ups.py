@@ -1,0 +1,148 @@
+"""A failed set-up uses up no attempt: it is tried again by hand, after a change, or a few times by itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from reconciler.model.cause import entry_digest
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.job import ActualJob, ErrorInfo, State
+from reconciler.model.plan import Action, Change, Occasion, Stuck
+from reconciler.training_service.jobs import images
+from tests.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
+
+JOB = wanted()
+IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
+ENTRY = {"python": "3.11", "requirements": ["pandas==2.2.3"]}
+BY_HAND = Occasion(by_hand=True)
+
+
+def unstarted(attempt: int = 1, *, entry: str = "", **fields: Any) -> ActualJob:
+    """A run whose set-up failed, for an image with this digest of its entry."""
+    metadata = {"class": "set-up", "image": IMAGE} | ({"entry": entry} if entry else {})
+    info = ErrorInfo("PACKAGES_NOT_RESOLVED", metadata)
+    end = f"2026-01-{attempt:02}T00:00:05Z"
+    return run_of(JOB, State.FAILED, attempt, number=attempt, info=info, end_time=end, **fields)
+
+
+def failed(attempt: int) -> ActualJob:
+    return run_of(JOB, State.FAILED, attempt, number=attempt)
+
+
+def bound(*runs: ActualJob) -> list[Claim]:
+    return [bound_to(JOB, run, attempt) for attempt, run in enumerate(runs, 1)]
+
+
+def change_of(*runs: ActualJob, occasion: Occasion | None = None, **reconcile: Any) -> Change:
+    return only(plan([wanted(**reconcile)], runs, bound(*runs), occasion=occasion))
+
+
+def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
+    change = change_of(unstarted())
+    assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
+    assert change.job_name == f"{JOB.job_name}_2"
+    assert change.not_before == datetime(2026, 1, 1, 0, 10, 5, tzinfo=UTC)
+    assert change.reason == (
+        "set-up failed: no version of a package fits; this uses up no attempt, try 2 of 3, "
+        "not before 00:10:05 UTC"
+    )
+
+
+def test_three_tries_are_the_most_that_follow_each_other() -> None:
+    runs = [unstarted(1), unstarted(2)]
+    assert (change_of(*runs).action, change_of(*runs).attempt) == (Action.RETRY, 3)
+    change = change_of(*runs, unstarted(3))
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert change.reason == "set-up failed: no version of a package fits; tried 3 times"
+
+
+def test_a_person_may_try_at_any_time_and_as_often_as_wanted() -> None:
+    runs = [unstarted(n) for n in range(1, 6)]
+    change = change_of(*runs, occasion=BY_HAND)
+    assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 6, None)
+    assert "try" not in change.reason
+
+
+def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> None:
+    changed = Occasion(images={IMAGE: ENTRY})
+    runs = [unstarted(n) for n in range(1, 4)]
+    change = change_of(*runs, occasion=changed)
+    assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 4, None)
+    runs.append(unstarted(4, entry=entry_digest({IMAGE: ENTRY}, IMAGE)))
+    change = change_of(*runs, occasion=changed)
+    assert change.not_before is not None
+    assert "try 2 of 3" in change.reason
+
+
+def test_a_change_that_never_reaches_the_service_is_tried_once() -> None:
+    runs = [unstarted(n) for n in range(1, 5)]
+    assert change_of(*runs, occasion=Occasion(images={IMAGE: ENTRY})).action is Action.NONE
+
+
+@pytest.mark.parametrize(
+    "other", [{"other:1": ENTRY}, {IMAGE.partition(":")[0] + "-gpu": ENTRY}], ids=["another", "a longer name"]
+)
+def test_the_entry_of_another_image_changes_nothing(other: dict[str, Any]) -> None:
+    assert change_of(unstarted(), occasion=Occasion(images=other)).not_before is not None
+
+
+def test_attempts_are_counted_beside_tries() -> None:
+    change = change_of(unstarted(1), failed(2), attempts=2)
+    assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 3, None)
+    assert change.reason == "attempt 1 failed, 1 left"
+    assert change_of(unstarted(1), failed(2)).stuck is Stuck.FAILED
+    change = change_of(failed(1), unstarted(2), failed(3), attempts=2)
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+
+
+def test_on_vertex_ai_every_ended_job_counts_as_an_attempt() -> None:
+    run = unstarted()
+    assert only(plan([JOB], [run], bound(run), GOOGLE, occasion=BY_HAND)).stuck is Stuck.FAILED
+
+
+def test_beside_a_second_job_of_the_attempt_it_counts() -> None:
+    """The other one may have started its trainer."""
+    other = replace(unstarted(), resource="projects/1/locations/l/customJobs/9")
+    found = plan([JOB], [unstarted(), other], bound(unstarted()), occasion=BY_HAND)
+    assert next(change for change in found.changes if change.desired).stuck is Stuck.FAILED
+
+
+def test_of_a_job_that_the_service_has_dropped_nobody_knows_the_cause() -> None:
+    gone = bound_to(JOB, unstarted())
+    assert only(plan([JOB], [], [gone], occasion=BY_HAND)).stuck is Stuck.FAILED
+
+
+def test_a_submission_that_is_open_goes_on_though_its_number_exceeds_the_attempts() -> None:
+    pending = claim_on(JOB, ClaimState.PENDING, 2)
+    change = only(plan([JOB], [unstarted()], [*bound(unstarted()), pending]))
+    assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
+
+
+@given(st.lists(st.sampled_from(["set-up", "code"]), max_size=8), st.integers(1, 3))
+def test_no_content_is_submitted_without_end(ends: list[str], attempts: int) -> None:
+    """However a job goes on failing, apply by itself comes to an end."""
+    runs: list[ActualJob] = []
+    most = 3 * attempts
+    for number in range(1, most + 2):
+        change = change_of(*runs, attempts=attempts) if runs else None
+        if change is not None and change.action is Action.NONE:
+            break
+        end = ends[number - 1] if number <= len(ends) else "set-up"
+        runs.append(unstarted(number) if end == "set-up" else failed(number))
+    assert len(runs) <= most
+
+
+@pytest.mark.parametrize("entry", [ENTRY, {"requirements": []}, {"python": "3.11"}])
+@pytest.mark.parametrize("name", [IMAGE, IMAGE.removesuffix(":latest")])
+def test_both_sides_tell_the_same_of_an_entry(name: str, entry: dict[str, Any]) -> None:
+    override = images.find_override(IMAGE, {name: entry})
+    assert override is not None
+    found = {"python": override.python, "requirements": list(override.requirements)}
+    assert images.entry_digest(found) == entry_digest({name: entry}, IMAGE)
+    assert entry_digest({}, IMAGE) == ""
