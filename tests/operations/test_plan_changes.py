@@ -200,6 +200,8 @@ def test_plan_lists_the_changed_files_of_code_if_git_has_the_commit_of_the_run(
     task.write_text("a\nb\n")
     (place.root / "jobs" / "packed.yaml").write_text(textwrap.dedent(PACKAGE_MANIFEST % ""))
     (place.root / ".gitignore").write_text(".reconciler/\n")
+    with (place.root / "reconciler.yaml").open("a") as settings:
+        settings.write('images: {"example.test/plain:1": {python: "3.11", requirements: []}}\n')
     git("init")
     git("add", "--all")
     git("commit", "-m", "first")
