@@ -211,7 +211,6 @@ def _fields(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
 
 def _owner_and_setting(pointer: str) -> tuple[str, str]:
     """Return the environment of a setting, "" for the whole repository, and the setting's name."""
-    owner, rest = "", pointer.removeprefix("/")
-    if pointer.startswith("/environments/"):
-        owner, _, rest = pointer.removeprefix("/environments/").partition("/")
+    # Of the other settings, nothing is before the first "/".
+    owner, _, rest = pointer.removeprefix("/environments/").partition("/")
     return owner, rest.partition("/")[0]

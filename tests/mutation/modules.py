@@ -11,6 +11,7 @@ _PLANS = (
     "planning/test_attempts",
     "planning/test_attempts_by_base",
     "planning/test_repair",
+    "planning/test_set_ups",
     "planning/test_outcome",
     "planning/test_planner_laws",
     "submission/test_instances",

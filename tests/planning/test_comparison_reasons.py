@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from reconciler.model.job import State
+from reconciler.model.job import COMMIT, State
 from reconciler.model.plan import DesiredJob, DriftKind
 from tests.planning import bound_to, only, plan, run_of, wanted
 
@@ -46,3 +46,13 @@ def test_a_job_without_an_earlier_run_is_new_and_has_its_spec() -> None:
 def test_a_job_that_is_gone_is_not_modified() -> None:
     claim = bound_to(JOB, run_of(JOB, State.RUNNING), labels="0" * 16)
     assert [drift.kind for drift in plan([JOB], [], [claim]).drift] == [DriftKind.DELETED_OUTSIDE]
+
+
+def test_a_changed_job_names_the_commit_of_the_earlier_run_by_its_label_or_else_its_claim() -> None:
+    before = wanted(content="b")
+    run = run_of(before, State.SUCCEEDED)
+    labelled = replace(run, labels={**run.labels, COMMIT: "c" * 40})
+    claim = bound_to(before, run, commit="d" * 40)
+    assert only(plan([JOB], [labelled], [claim])).earlier_commit == "c" * 40
+    assert only(plan([JOB], [run], [claim])).earlier_commit == "d" * 40
+    assert only(plan([JOB], [run])).earlier_commit == ""

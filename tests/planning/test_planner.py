@@ -429,6 +429,16 @@ def test_a_revert_to_content_that_ran_does_not_run_again_and_says_how_to(
     assert change.reason == f"already ran as {first.job_name} ({state.lower()}); {RERUN}"
 
 
+def test_a_revert_to_content_that_ran_names_the_attempt_that_succeeded() -> None:
+    first, second = wanted(content="a", attempts=2), wanted(content="b")
+    (runs, claims), other = (
+        known(first, State.FAILED, State.SUCCEEDED),
+        run_of(second, State.FAILED, number=3),
+    )
+    change = only(plan([first], [*runs, other], [*claims, bound_to(second, other)]))
+    assert change.reason == f"already ran as {first.job_name}_2 (succeeded); {RERUN}"
+
+
 @pytest.mark.fault(22)
 def test_content_whose_run_is_the_newest_is_no_revert() -> None:
     first, second = wanted(content="a"), wanted(content="b")
@@ -473,6 +483,7 @@ def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its
         assert change.action is Action.BLOCKED
         assert 'the environment "dev" has the project "local" too' in change.reason
         assert "write a project of its own in the environment that is new" in change.reason
+        assert change.actual == (actual[0] if actual else None)
         assert only(plan([job], actual, claims)).action is not Action.BLOCKED
     change = only(plan([job], [run], [bound_to(job, run)], SHARING))
     assert (change.action, change.reason) == (Action.NONE, "running")

@@ -65,7 +65,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
     assert found.fields == (FieldChange("/args/0", "a", "bb"),)
     assert (found.fields[0].before, found.fields[0].after) == ("a", "bb")
     assert found.notes == (f"{GOES_ON} beside this one",)
-    assert (*found.hours, found.code_changed) == (2.0, 3.0, False)
+    assert (*found.hours, found.code_changed, found.is_new) == (2.0, 3.0, False, False)
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,8 @@ def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(out
     assert Environment("", frozenset({"blue"}), outside).sees(labelled) == ([job.resource], [])
 
 
-def plan_beside(doubtful: ActualJob) -> Plan:
-    return make_plan(GOOGLE, [wanted()], [], {}, lambda job: {}, doubtful=[doubtful])
+def plan_beside(*doubtful: ActualJob) -> Plan:
+    return make_plan(GOOGLE, [wanted()], [], {}, lambda job: {}, doubtful=doubtful)
 
 
 def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
@@ -159,6 +159,14 @@ def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content()
     assert change.reason.startswith(f"{doubtful.resource} (running) has this content")
     assert "submitted under no instance" in change.reason
     assert "wait until it has ended, or cancel it, and apply again" in change.reason
+
+
+def test_submission_beside_several_doubtful_runs_names_the_first_and_its_instance() -> None:
+    first, second = run("blue"), replaced(run("green"), resource="projects/1/locations/l/customJobs/9")
+    change = only(plan_beside(first, second))
+    assert change.actual is first
+    assert change.reason.startswith(f"{first.resource} (running) has this content")
+    assert 'submitted under the instance "blue"' in change.reason
 
 
 def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
