@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from reconciler.model.job import COMMIT, State
 from reconciler.model.plan import DesiredJob, DriftKind
+from reconciler.planning.comparison import code_changed
 from tests.planning import bound_to, only, plan, run_of, wanted
 
 JOB = wanted()
@@ -56,3 +57,13 @@ def test_a_changed_job_names_the_commit_of_the_earlier_run_by_its_label_or_else_
     assert only(plan([JOB], [labelled], [claim])).earlier_commit == "c" * 40
     assert only(plan([JOB], [run], [claim])).earlier_commit == "d" * 40
     assert only(plan([JOB], [run])).earlier_commit == ""
+    assert only(plan([JOB])).earlier_commit == ""
+
+
+def test_the_code_changed_where_its_digest_did_since_the_earlier_run_or_the_base() -> None:
+    before = run_of(wanted(content="b"), State.SUCCEEDED)
+    both, spec_only = only(plan([wanted(code="x")], [before])), only(plan([JOB], [before]))
+    assert len(both.fields) == 2
+    assert code_changed(both)
+    assert not code_changed(spec_only)
+    assert code_changed(replace(spec_only, code_changed=True))
