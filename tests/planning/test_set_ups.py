@@ -52,6 +52,23 @@ def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
         "set-up failed: no version of a package fits; this uses up no attempt, try 2 of 3, "
         "not before 00:10:05 UTC"
     )
+    assert change.actual == unstarted()
+
+
+def test_a_try_whose_end_has_no_known_time_is_followed_by_the_next_one_without_a_wait() -> None:
+    change = change_of(replace(unstarted(), end_time=""))
+    assert (change.action, change.not_before) == (Action.RETRY, None)
+    assert change.reason.endswith("this uses up no attempt, try 2 of 3")
+
+
+def test_an_attempt_that_also_failed_under_an_older_version_of_the_hash_is_used_up() -> None:
+    old = "ab" * 32
+    job = replace(JOB, earlier=(old,))
+    trained = run_of(job, State.FAILED, number=2, identity=old)
+    known = {"resource": trained.resource, "ended": State.FAILED}
+    claims = [*bound(unstarted()), claim_on(job, identity=old, **known)]
+    change = only(plan([job], [unstarted(), trained], claims, occasion=BY_HAND))
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
 
 
 def test_three_tries_are_the_most_that_follow_each_other() -> None:
@@ -90,6 +107,12 @@ def test_a_change_that_never_reaches_the_service_is_tried_once() -> None:
 )
 def test_the_entry_of_another_image_changes_nothing(other: dict[str, Any]) -> None:
     assert change_of(unstarted(), occasion=Occasion(images=other)).not_before is not None
+
+
+@pytest.mark.parametrize("metadata", [{}, {"entry": "0123456789abcdef"}])
+def test_a_failed_set_up_that_names_no_image_waits_for_its_next_try(metadata: dict[str, str]) -> None:
+    run = replace(unstarted(), info=ErrorInfo("HOME_NOT_TRUSTED", {"class": "set-up", **metadata}))
+    assert change_of(run, occasion=Occasion(images={IMAGE: ENTRY})).not_before is not None
 
 
 def test_attempts_are_counted_beside_tries() -> None:
