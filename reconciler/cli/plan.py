@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     or of an earlier run's commit. `--output-dir` writes the plan. Before, `cli.arguments` checks the home:
     this may run `git ls-files`, and removes the mark if git tracks a file of the home.
     """
-    plan = _plan(arguments) if arguments.base is None else _plan_against_base(arguments)
-    print(_text(plan, arguments))
+    plan, warnings = _plan(arguments) if arguments.base is None else (_plan_against_base(arguments), ())
+    print(_text(plan, warnings, arguments))
     if arguments.output_dir:
         _write(plan, arguments.output_dir)
     if plan.comparison and plan.comparison.warnings:
@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
+    """Return the plan and the warnings about its manifests."""
     if arguments.output_dir is not None:
         raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
     target = Target(arguments.env or LOCAL, "", "", "")
@@ -67,7 +68,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     with context.session(start=False) as session:
         observed, whole = observe(session.ports), not arguments.paths
         plan = plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
-    return with_changed_files(plan, desired, context.config.root, os.environ)
+    return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 
 
 def _plan_against_base(arguments: argparse.Namespace) -> Plan:
@@ -94,9 +95,9 @@ def _write(plan: Plan, folder: Path) -> None:
         raise ReconcilerError(message, hint="--output-dir names a folder that is made if need be") from None
 
 
-def _text(plan: Plan, arguments: argparse.Namespace) -> str:
+def _text(plan: Plan, warnings: Sequence[Problem], arguments: argparse.Namespace) -> str:
     if arguments.format == "json":
-        return _json(plan)
+        return _json(plan, warnings)
     if arguments.format == "markdown":
         from reconciler.output.markdown import SUMMARY_LIMIT, plan_markdown
 
@@ -122,7 +123,7 @@ def _links() -> Links:
     return Links(f"{address}/blob", head.carried if head else "", folder, run_url(os.environ))
 
 
-def _json(plan: Plan, problems: Sequence[Problem] = ()) -> str:
+def _json(plan: Plan, problems: Sequence[Problem]) -> str:
     from reconciler.output.json import plan_json
 
     return json_text(plan_json(plan, problems))

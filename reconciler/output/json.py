@@ -33,9 +33,10 @@ def problem_json(problem: Problem) -> Json:
 
 
 def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
-    """Return the output of `plan --format json`, with the problems of manifests that prevented a plan."""
+    """Return the output of `plan --format json`; `problems` are those of the manifests, warnings included."""
     target = plan.target
-    problems = plan.comparison.problems if plan.comparison else problems
+    if plan.comparison:
+        problems = (*plan.comparison.problems, *plan.comparison.warnings)
     return {
         "formatVersion": FORMAT_VERSION,
         "target": {

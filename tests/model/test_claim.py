@@ -156,6 +156,7 @@ def test_a_claim_is_written_without_what_says_nothing() -> None:
         ("2026-01-01T02:00:00+02:00", datetime(2026, 1, 1, tzinfo=UTC)),
         ("2026-01-01T00:00:00", None),
         ("soon", None),
+        ("9999-12-31T23:59:59-23:00", None),
         ("0001-01-01T00:00:00+23:00", None),
     ],
 )

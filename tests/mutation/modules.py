@@ -13,6 +13,7 @@ _PLANS = (
     "planning/test_repair",
     "planning/test_outcome",
     "planning/test_planner_laws",
+    "submission/test_instances",
 )
 
 TESTS: dict[str, tuple[str, ...]] = {

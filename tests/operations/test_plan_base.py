@@ -278,6 +278,17 @@ def test_json_has_the_problems_of_invalid_manifests(repo: Repository) -> None:
     assert repo.run("plan").out == ""
 
 
+def test_json_has_warnings_among_the_problems(repo: Repository) -> None:
+    file = repo.root / "jobs/census.yaml"
+    file.write_text(file.read_text().replace("n1-standard-4", "n1-standart-4"))
+    for plan in (("plan",), ("plan", "--base", "HEAD")):
+        done = repo.run(*plan, "--format", "json")
+        jsonschema.validate(done.json, schemas.document("plan-output.schema.json"))
+        assert done.code == 0
+        assert [problem["level"] for problem in done.json["problems"]] == ["warning"]
+        assert done.json["changes"][0]["action"] == "submit"
+
+
 def test_markdown_goes_to_stdout_and_into_a_folder(repo: Repository, tmp_path: Path) -> None:
     repo.job("fresh")
     folder = tmp_path / "a" / "b"

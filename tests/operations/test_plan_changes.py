@@ -180,7 +180,7 @@ PACKAGE_MANIFEST = """
         - machineSpec: {machineType: n1-standard-4}
           replicaCount: 1
           pythonPackageSpec:
-            executorImageUri: "example.test/plain:1"
+            executorImageUri: "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.0-23:latest"
             pythonModule: task
             args: [%s]
 """
@@ -200,6 +200,8 @@ def test_plan_lists_the_changed_files_of_code_if_git_has_the_commit_of_the_run(
     task.write_text("a\nb\n")
     (place.root / "jobs" / "packed.yaml").write_text(textwrap.dedent(PACKAGE_MANIFEST % ""))
     (place.root / ".gitignore").write_text(".reconciler/\n")
+    with (place.root / "reconciler.yaml").open("a") as settings:
+        settings.write('images: {"example.test/plain:1": {python: "3.11", requirements: []}}\n')
     git("init")
     git("add", "--all")
     git("commit", "-m", "first")

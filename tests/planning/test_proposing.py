@@ -348,7 +348,15 @@ def test_what_decides_most_is_told_first() -> None:
         "images": {"a/b": {"python": "3.12"}},
         "environments": {
             "other": {"engine": "google", "submitter": "x"},
-            "prod": {"endpoints": {"ml": "https://x.test"}, "claimsBucket": "b", "project": "p"},
+            "prod": {
+                "endpoints": {"ml": "https://x.test"},
+                "claimsBucket": "b",
+                "project": "p",
+                "location": "l",
+                "instance": "blue",
+                "stagingBucket": "s",
+                "defaults": {"serviceAccount": "a@b"},
+            },
         },
         "github": {"apiUrl": "https://x.test"},
         "limits": {"acceleratorHours": 5},
@@ -357,17 +365,23 @@ def test_what_decides_most_is_told_first() -> None:
     assert [(c.pointer, decides(c.pointer)) for c in changed_settings(before, after, "prod")] == [
         ("/source", "which runs are this repository's"),
         ("/environments/prod/project", "where jobs run"),
+        ("/environments/prod/location", "where jobs run"),
+        ("/environments/prod/instance", "which runs and claims are the environment's"),
         ("/environments/prod/claimsBucket", "where it is recorded what ran"),
+        ("/environments/prod/stagingBucket", "where code is uploaded"),
         ("/limits/acceleratorHours", "what one apply may cost"),
         ("/github/apiUrl", "who is told"),
         ("/environments/prod/endpoints/ml", "who is asked in Google's place"),
+        ("/environments/prod/defaults/serviceAccount", "what jobs run with"),
         ("/environments/other/engine", "where jobs run"),
         ("/environments/other/submitter", "as whom jobs are submitted"),
         ("/images/a~1b/python", ""),
     ]
 
 
-@pytest.mark.parametrize("pointer", ["", "/environments", "/environments/source", "/images/source", "/x"])
+@pytest.mark.parametrize(
+    "pointer", ["", "/environments", "/environments/source", "/images/source", "/x", "/x/source"]
+)
 def test_what_decides_nothing(pointer: str) -> None:
     assert decides(pointer) == ""
 

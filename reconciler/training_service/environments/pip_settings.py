@@ -104,11 +104,8 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
         return
     home = Path(environ.get("HOME") or Path.home())
     is_mac = sys.platform == "darwin"
-    if is_mac:
-        shared = ["/Library/Application Support"]
-    else:
-        shared = environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
-    yield from (Path(folder, "pip", "pip.conf") for folder in shared)
+    shared = "/Library/Application Support" if is_mac else environ.get("XDG_CONFIG_DIRS", "/etc/xdg")
+    yield from (Path(folder, "pip", "pip.conf") for folder in shared.split(":"))
     yield _MACHINE_FILE
     if named is None or not Path(named).exists():
         library = home / "Library" / "Application Support" / "pip"

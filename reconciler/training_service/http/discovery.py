@@ -41,7 +41,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """A method of an API; `request` and `response` are names of schemas, "" for none.
+    """A method of an API; `request` is the name of a schema, "" for none.
 
     Equal to itself only, and so hashable although its documents aren't.
 
@@ -55,7 +55,6 @@ class Method:
     verb: str
     parameters: Mapping[str, JsonObject]
     request: str
-    response: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,6 @@ def _method(api: Api, definition: JsonObject) -> Method:
         verb=definition["httpMethod"],
         parameters={name: value for name, value in parameters.items() if value["location"] == "query"},
         request=definition.get("request", {}).get("$ref", ""),
-        response=definition.get("response", {}).get("$ref", ""),
     )
 
 

@@ -183,7 +183,6 @@ def number_of(project: str) -> str:
 class Code(IntEnum):
     """Error codes of google.rpc.Code."""
 
-    OK = 0
     CANCELLED = 1
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
