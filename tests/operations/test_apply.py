@@ -639,6 +639,7 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     (outcome,) = applier(outside).run(plan)
     assert outcome.error is not None
     assert outcome.error.startswith('attempt 2 is not sent: its job is gone, and "attempts" is 1')
+    assert "run `reconciler plan` again" in outcome.error
     assert len(outside.jobs.sent) == 1
 
 
