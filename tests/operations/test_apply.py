@@ -519,6 +519,21 @@ class TestUpkeep:
         assert failed[0].endswith("is not up to date: the store is away")
         assert sorted(str(claim_of_job(outside, job).ended) for job in jobs) == ["None", "SUCCEEDED"]
 
+    def test_claims_that_cannot_be_written_are_told_in_one_order_however_they_are_listed(
+        self, outside: Outside
+    ) -> None:
+        jobs = [wanted("a"), wanted("b")]
+        apply(outside, *jobs)
+        for job in jobs:
+            outside.jobs.becomes(job_of(outside, job), State.SUCCEEDED)
+        failures = []
+        for _ in range(2):
+            outside.claims.faults = ["failed"] * 2
+            failures.append(applier(outside).upkeep(jobs, observe(outside.ports)))
+            outside.claims.held = dict(reversed(outside.claims.held.items()))
+        assert failures[0] == failures[1]
+        assert len({*failures[0]}) == 2
+
     def test_many_claims_are_written_side_by_side_and_failures_told_in_order(self, outside: Outside) -> None:
         jobs = [wanted(f"job-{number:02}") for number in range(20)]
         apply(outside, *jobs)
@@ -680,11 +695,24 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
 
     held = Submitter(outside.ports).give_up(ClaimId(label_of(job.identity)))
     assert held is not None
-    waiting = applier(outside, patience=60.0, pause=15.0).resubmit(job, held, ())
+    lines: list[str] = []
+    waiting = applier(outside, patience=60.0, pause=15.0, on_wait=lines.append).resubmit(job, held, ())
+    assert lines == [
+        f"{job.job_name}: whether a job was created is not known; looking for it, 00:03:00 UTC at most"
+    ]
     assert unsettled_reason(waiting) == (
         "an earlier request may still make a job: it can be sent again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
+
+
+def test_a_stop_ends_the_wait_before_it_is_sent_again(outside: Outside) -> None:
+    job = wanted()
+    outside.jobs.answers = [Unknown("?")]
+    apply(outside, job)
+    stopped = applier(outside, patience=60.0, go_on=lambda: False)
+    assert stopped.resubmit(job, claim_of_job(outside, job), ()).claim.state is ClaimState.PENDING
+    assert outside.time.slept == []
 
 
 def test_resubmitting_says_how_it_went(outside: Outside) -> None:
