@@ -658,6 +658,34 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     assert len(outside.jobs.sent) == 1
 
 
+def test_attempt_after_one_that_used_up_none_is_sent(outside: Outside) -> None:
+    apply(outside, wanted())
+    outside.jobs.becomes(job_of(outside, wanted()), State.FAILED)
+    plan = plan_of(outside, [wanted(attempts=2)])
+    (change,) = plan.changes
+    plan = replace(plan, changes=(replace(change, desired=wanted(attempts=1), free=1),))
+    assert told(applier(outside).run(plan)) == [("retry", "applied", "QUEUED")]
+
+
+def test_attempt_is_not_sent_before_its_time(outside: Outside) -> None:
+    plan = plan_of(outside, [wanted()])
+    (change,) = plan.changes
+    plan = replace(plan, changes=(replace(change, not_before=outside.time.now + timedelta(hours=1)),))
+    (outcome,) = applier(outside).run(plan)
+    assert outcome.error is not None
+    assert "it is tried again after 01:00:00 UTC" in outcome.error
+    assert outside.jobs.sent == []
+
+
+def test_a_stop_ends_the_wait_for_a_cancelled_run(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply(outside, wanted("a", on_delete="cancel"), stays := wanted("b"))
+    monkeypatch.setattr(outside.jobs, "cancel", lambda job: None)
+    list(applier(outside, patience=60.0, go_on=lambda: False).run(plan_of(outside, [stays])))
+    assert outside.time.slept == []
+    list(applier(outside, patience=60.0).run(plan_of(outside, [stays])))
+    assert sum(outside.time.slept) == 60.0
+
+
 @pytest.mark.fault(15)
 def test_submission_is_not_sent_again_while_search_leaves_out_other_job(outside: Outside) -> None:
     jobs = [wanted("a"), wanted("b")]
