@@ -519,6 +519,21 @@ class TestUpkeep:
         assert failed[0].endswith("is not up to date: the store is away")
         assert sorted(str(claim_of_job(outside, job).ended) for job in jobs) == ["None", "SUCCEEDED"]
 
+    def test_claims_that_cannot_be_written_are_told_in_one_order_however_they_are_listed(
+        self, outside: Outside
+    ) -> None:
+        jobs = [wanted("a"), wanted("b")]
+        apply(outside, *jobs)
+        for job in jobs:
+            outside.jobs.becomes(job_of(outside, job), State.SUCCEEDED)
+        failures = []
+        for _ in range(2):
+            outside.claims.faults = ["failed"] * 2
+            failures.append(applier(outside).upkeep(jobs, observe(outside.ports)))
+            outside.claims.held = dict(reversed(outside.claims.held.items()))
+        assert failures[0] == failures[1]
+        assert len({*failures[0]}) == 2
+
     def test_many_claims_are_written_side_by_side_and_failures_told_in_order(self, outside: Outside) -> None:
         jobs = [wanted(f"job-{number:02}") for number in range(20)]
         apply(outside, *jobs)
@@ -639,7 +654,36 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     (outcome,) = applier(outside).run(plan)
     assert outcome.error is not None
     assert outcome.error.startswith('attempt 2 is not sent: its job is gone, and "attempts" is 1')
+    assert "run `reconciler plan` again" in outcome.error
     assert len(outside.jobs.sent) == 1
+
+
+def test_attempt_after_one_that_used_up_none_is_sent(outside: Outside) -> None:
+    apply(outside, wanted())
+    outside.jobs.becomes(job_of(outside, wanted()), State.FAILED)
+    plan = plan_of(outside, [wanted(attempts=2)])
+    (change,) = plan.changes
+    plan = replace(plan, changes=(replace(change, desired=wanted(attempts=1), free=1),))
+    assert told(applier(outside).run(plan)) == [("retry", "applied", "QUEUED")]
+
+
+def test_attempt_is_not_sent_before_its_time(outside: Outside) -> None:
+    plan = plan_of(outside, [wanted()])
+    (change,) = plan.changes
+    plan = replace(plan, changes=(replace(change, not_before=outside.time.now + timedelta(hours=1)),))
+    (outcome,) = applier(outside).run(plan)
+    assert outcome.error is not None
+    assert "it is tried again after 01:00:00 UTC" in outcome.error
+    assert outside.jobs.sent == []
+
+
+def test_a_stop_ends_the_wait_for_a_cancelled_run(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply(outside, wanted("a", on_delete="cancel"), stays := wanted("b"))
+    monkeypatch.setattr(outside.jobs, "cancel", lambda job: None)
+    list(applier(outside, patience=60.0, go_on=lambda: False).run(plan_of(outside, [stays])))
+    assert outside.time.slept == []
+    list(applier(outside, patience=60.0).run(plan_of(outside, [stays])))
+    assert sum(outside.time.slept) == 60.0
 
 
 @pytest.mark.fault(15)
@@ -679,11 +723,24 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
 
     held = Submitter(outside.ports).give_up(ClaimId(label_of(job.identity)))
     assert held is not None
-    waiting = applier(outside, patience=60.0, pause=15.0).resubmit(job, held, ())
+    lines: list[str] = []
+    waiting = applier(outside, patience=60.0, pause=15.0, on_wait=lines.append).resubmit(job, held, ())
+    assert lines == [
+        f"{job.job_name}: whether a job was created is not known; looking for it, 00:03:00 UTC at most"
+    ]
     assert unsettled_reason(waiting) == (
         "an earlier request may still make a job: it can be sent again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
+
+
+def test_a_stop_ends_the_wait_before_it_is_sent_again(outside: Outside) -> None:
+    job = wanted()
+    outside.jobs.answers = [Unknown("?")]
+    apply(outside, job)
+    stopped = applier(outside, patience=60.0, go_on=lambda: False)
+    assert stopped.resubmit(job, claim_of_job(outside, job), ()).claim.state is ClaimState.PENDING
+    assert outside.time.slept == []
 
 
 def test_resubmitting_says_how_it_went(outside: Outside) -> None:

@@ -12,12 +12,12 @@ from held_service import HeldService
 from memory_ports import Outside
 from msgspec.structs import replace as replaced
 from opened import opened
-from planning import GOOGLE, bound_to, claim_on, only, run_of, wanted
+from planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, wanted
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.model.claim import ClaimId, ClaimState
-from reconciler.model.job import INSTANCE, REQUEST_ID, SOURCE, ActualJob, State
+from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Plan
 from reconciler.model.ports import Ports, Versioned
 from reconciler.planning.planner import make_plan
@@ -105,6 +105,14 @@ def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_
         ("", {"blue"}, [other("")], run("blue", LATER), False),
         # The oldest own run counts.
         ("blue", {""}, [other("blue", 2 * LATER), other("blue")], run("", LATER), False),
+        # An own run may be a later attempt.
+        (
+            "blue",
+            {""},
+            [other("blue", **{ATTEMPT: "2", REQUEST_ID: mark_of(OTHER, 2)})],
+            run("", LATER),
+            False,
+        ),
         # No environment has the label: an environment that gave up its instance, or a removed one.
         ("", {"green"}, [other("")], run("blue", LATER), True),
         ("blue", {"green"}, [other("blue")], run("", LATER), True),
@@ -112,7 +120,8 @@ def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_
         ("blue", {""}, [other("blue")], replaced(run(""), create_time="yesterday"), True),
         ("blue", {""}, [other("blue")], replaced(run(""), create_time="2027-01-01T00:00:00"), True),
         ("blue", {""}, [replaced(other("blue"), create_time="")], run("", LATER), True),
-        # A run with the label of another repository, or without the mark of a request, is no own one.
+        # A run with the label of another repository, without a claim or the mark of a request, is no own one.
+        ("blue", {""}, [other("blue", **{KEY: "unclaimed"})], run("", LATER), True),
         ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
         ("blue", {""}, [other("blue", **{REQUEST_ID: "copied"})], run("", LATER), True),
     ],
@@ -125,7 +134,7 @@ def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run
     seen: ActualJob,
     is_doubtful: bool,
 ) -> None:
-    claim = bound_to(OTHER, firsts[0])
+    claim = bound_to(OTHER, firsts[0], attempt_of(firsts[0]))
     outside.claims.held[claim.id] = Versioned(claim, 1)
     _, doubtful = Environment(own, frozenset(neighbours), outside).sees(*firsts, seen)
     assert doubtful == [seen.resource] * is_doubtful

@@ -158,7 +158,14 @@ def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tu
         read.append(resource)
         raise NotFoundError(resource)
 
+    named = outside.jobs.named
+
+    def of_name(api_version: str, kind: str, job_name: str) -> str | None:
+        assert (api_version, kind, job_name) == (version, "CustomJob", ORDER.claim.job_name)
+        return named(api_version, kind, job_name)
+
     outside.jobs.read = reading  # type: ignore[method-assign]
+    outside.jobs.named = of_name  # type: ignore[method-assign]
     observe(outside.ports)
     return outside, read
 
@@ -199,11 +206,11 @@ def test_search_is_not_believed_when_it_leaves_out_an_old_witness(
     monkeypatch.setattr(
         outside.claims, "read", lambda id: asked.append(id) or ClaimRead(None, outside.time.now)
     )
-    monkeypatch.setattr(outside.jobs, "read", lambda *of: asked.append(of) or witness)
     second = replace(witness, labels={**witness.labels, ATTEMPT: "2"})
+    monkeypatch.setattr(outside.jobs, "read", lambda *of: asked.append(of) or second)
     with pytest.raises(ServiceError, match="leaves out"):
-        check_search(outside.ports, [second])
-    assert asked == [(witness.api_version, witness.kind, witness.resource), ClaimId(KEY_1, 1)]
+        check_search(outside.ports, [witness])
+    assert asked == [(witness.api_version, witness.kind, witness.resource), ClaimId(KEY_1, 2)]
 
 
 def test_search_is_believed_when_the_witness_is_young_or_has_another_key(

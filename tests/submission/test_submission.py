@@ -584,10 +584,10 @@ class TestConclude:
     def test_what_made_no_job_is_written_down_once_nothing_can_come_any_more(self, outside: Outside) -> None:
         claim = pending(outside)
         submitter = Submitter(outside.ports)
-        outside.time.sleep((RIPE - MOMENT).total_seconds())
+        outside.time.sleep(RIPE.total_seconds())
         submitter.conclude(ID)
         assert outside.claim == claim, "its job may still show up"
-        outside.time.sleep(2 * MOMENT.total_seconds())
+        outside.time.sleep(MOMENT.total_seconds())
         submitter.conclude(ID)
         assert (outside.claim.state, outside.claim.request_ids) == (ClaimState.REJECTED, claim.request_ids)
         assert outside.claim.error.startswith("no job came of it")
@@ -598,13 +598,16 @@ class TestConclude:
         self, outside: Outside, look: int
     ) -> None:
         claim = pending(outside)
-        outside.time.sleep((RIPE + MOMENT).total_seconds())
-        job = made_by(claim)
-        if look == 1:
-            outside.jobs.jobs = [job]
-        else:
-            sleep = outside.time.sleep
-            outside.time.sleep = lambda seconds: (sleep(seconds), outside.jobs.jobs.append(job))  # type: ignore[method-assign,assignment]
+        outside.time.now += RIPE + MOMENT
+        jobs = [made_by(claim)]
+        outside.jobs.jobs, later = (jobs, []) if look == 1 else ([], jobs)
+        sleep = outside.time.sleep
+
+        def between(seconds: float) -> None:
+            sleep(seconds)
+            outside.jobs.jobs = later
+
+        outside.time.sleep = between  # type: ignore[method-assign]
         Submitter(outside.ports).conclude(ID)
         assert outside.claim == claim
 
@@ -617,6 +620,14 @@ class TestConclude:
         outside.time.sleep(10 * RIPE.total_seconds())
         submitter.conclude(ID)
         assert outside.claim == bound
+
+    @pytest.mark.parametrize("state", [ClaimState.REJECTED, ClaimState.HELD])
+    def test_what_was_refused_or_waits_for_a_person_stays(self, outside: Outside, state: ClaimState) -> None:
+        claim = replace(pending(outside), state=state, error="no")
+        assert outside.claims.write(claim, outside.claims.held[ID].generation)
+        outside.time.now += RIPE + MOMENT
+        Submitter(outside.ports).conclude(ID)
+        assert outside.claim == claim
 
 
 def made_by(claim: Claim) -> ActualJob:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from memory_ports import Outside
 
-from reconciler.model.claim import ClaimState
+from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.ports import NotSent, Refused
 from reconciler.submission.protocol import Submitter
 from reconciler.submission.quota import NotBegunError, Quota
@@ -59,9 +59,11 @@ def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
     assert Submitter(outside.ports).submit(ORDER).claim.state is ClaimState.BOUND
 
 
-def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside) -> None:
+@pytest.mark.parametrize("waited", [timedelta(0), RIPE])
+def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside, waited: timedelta) -> None:
     """The service makes one job of a name only, so that it needn't be waited for; but it may come."""
     claim = pending(outside, ML_ORDER)
+    outside.time.now += waited
     with pytest.raises(NotBegunError):
         full(outside).submit(ML_ORDER)
     assert outside.claims.held[ID].claim == claim
@@ -73,6 +75,29 @@ def test_at_a_stop_it_stays_as_it_is(outside: Outside) -> None:
     with pytest.raises(NotBegunError):
         full(outside, stopping=True).submit(ORDER)
     assert outside.claims.held[ID].claim == claim
+
+
+def test_a_persons_word_changes_nothing_while_the_service_takes_no_more(outside: Outside) -> None:
+    claim = pending(outside)
+    outside.time.now += RIPE + MOMENT
+    with pytest.raises(NotBegunError):
+        full(outside).resubmit(ORDER)
+    assert outside.claims.held[ID].claim == claim
+
+
+def test_a_refusal_between_claim_and_request_counts_for_the_claim_too(outside: Outside) -> None:
+    ports = outside.ports
+    quota = Quota(ports.clock, ports.chance)
+
+    def refused_meanwhile(claim: Claim) -> None:
+        outside.claims.before_write = lambda claim: None
+        quota.answered(Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute", 600.0))
+
+    outside.claims.before_write = refused_meanwhile
+    claim = Submitter(ports, quota).submit(ORDER).claim
+    assert (claim.state, outside.jobs.sent) == (ClaimState.REJECTED, [])
+    assert claim.error == "the service took no more submissions a moment before this one was sent"
+    assert claim.not_before == outside.time.now + timedelta(seconds=600)
 
 
 def test_what_never_left_has_a_turn_of_its_own_when_it_is_sent_again(outside: Outside) -> None:
