@@ -41,10 +41,47 @@ class _Spec(NamedTuple):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line into a namespace; its `command` runs the command. Raise UsageError."""
-    arguments = _parser(argv).parse_args(argv)
+    if argv[:1] == ["version"]:
+        argv = ["--version"]
+    elif argv[:1] == ["help"]:
+        argv = [*argv[1:2], "--help"]
+    if argv and not argv[0].startswith("-"):
+        _check_command(argv[0])
+    parser = _parser(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse_unknown(unknown[0], argv[0])
     if arguments.env is None:
         arguments.env = os.environ.get("RECONCILER_ENV") or None
     return arguments
+
+
+def _check_command(name: str) -> None:
+    names = [spec.name for spec in _COMMANDS]
+    if name not in names:
+        raise UsageError(f"there is no command {name!r}", hint=_hint(name, names, "reconciler"))
+
+
+def _refuse_unknown(argument: str, command: str) -> NoReturn:
+    """Raise UsageError for an argument that the command doesn't take."""
+    program = f"reconciler {command}"
+    parser = _Parser(prog=program)
+    spec = next(spec for spec in _COMMANDS if spec.name == command)
+    spec.flags(parser)
+    _common(parser)
+    if not argument.startswith("-"):
+        raise UsageError(f"{command} takes no further argument: {argument!r}", hint=f"see `{program} --help`")
+    flag = argument.partition("=")[0]
+    # argparse has no public way to ask for the flags.
+    known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    raise UsageError(f"{command} has no flag {flag}", hint=_hint(flag, known, program))
+
+
+def _hint(word: str, known: Sequence[str], program: str) -> str:
+    from reconciler.manifests.findings import similar_word  # slow to import
+
+    similar = similar_word(word, known)
+    return f"did you mean {similar}? See `{program} --help`" if similar else f"see `{program} --help`"
 
 
 def _columns() -> int:

@@ -134,11 +134,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _print_cause(job: ActualJob, printed: bool, log_format: str) -> None:
-    """Print why a job did not succeed, on stderr; or its state, in place of an empty log."""
+    """Print why a job did not succeed: on stderr, or with its state and error in place of an empty log."""
+    if not printed:
+        print("\n".join(_empty(job)))
     cause = cause_of(job)
     if cause is None:
-        if not printed:
-            print("\n".join(_empty(job)))
         return
     sys.stdout.flush()
     line = f"{job.job_name} {'failed,' if job.state is State.FAILED else 'was'} {cause}"

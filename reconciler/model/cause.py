@@ -269,6 +269,10 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         message = ": ".join(filter(None, (brief, _last_of_traceback(job.error))))
     else:
         message = brief if class_ is _CANCELLED else head or brief
+        last = job.error.strip().rpartition("\n")[2].strip()
+        # The installer names the package in its last line.
+        if class_ is _SET_UP and job.info and last != head:
+            message = f"{head} … {last}"
     return Cause(class_, brief, one_line(message)[:_MOST], remedy.format(name=name or job.job_name))
 
 

@@ -185,7 +185,7 @@ def time_of(text: str) -> datetime | None:
     """Return a time (RFC 3339) in UTC; None if it can't be read."""
     try:
         return checked(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 

@@ -82,7 +82,8 @@ def apply(
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
     # Limits are checked against the whole plan, before anything of it is shown or carried out.
     try:
-        check_limits(plan, accelerator_hours(plan), session.environment.limits, reviewed)
+        limits = session.environment.limits
+        check_limits(plan, accelerator_hours(plan, limits), limits, reviewed)
     except RefusedError as error:
         return Applied(plan, origin, applier, refused=error)
     listener.planned(plan, origin)

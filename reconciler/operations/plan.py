@@ -57,8 +57,8 @@ def plan_of(
 
 def with_refusals(plan: Plan, limits: Limits) -> Plan:
     """Return the plan with the reasons why apply would refuse it."""
-    refusals = tuple(f"{r.message}; {r.hint}" for r in limit_refusals(plan, accelerator_hours(plan), limits))
-    return replace(plan, refusals=refusals)
+    refused = limit_refusals(plan, accelerator_hours(plan, limits), limits)
+    return replace(plan, refusals=tuple(f"{error.message}; {error.hint}" for error in refused))
 
 
 def _with_specs(
@@ -100,8 +100,10 @@ def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mappin
     return replace(plan, changes=tuple(changes))
 
 
-def accelerator_hours(plan: Plan) -> float:
-    """Return the maximum number of accelerator-hours of the plan's submissions."""
+def accelerator_hours(plan: Plan, limits: Limits) -> float:
+    """Return the maximum number of accelerator-hours of the plan's submissions; 0 if nothing limits them."""
+    if limits.accelerator_hours is None:
+        return 0.0
     return sum(hours_of(c.desired) for c in plan.changes if c.action in SUBMISSIONS and c.desired)
 
 

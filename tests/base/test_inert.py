@@ -163,6 +163,10 @@ def test_a_description_of_several_lines() -> None:
     )
 
 
+def test_a_description_that_is_cut_after_a_word_ends_without_a_blank() -> None:
+    assert status_description("quota used up", 7) == "quota…"
+
+
 def undo(text: str, *escapes: tuple[str, str]) -> str:
     for escape, char in escapes:
         text = text.replace(escape, char)
@@ -184,6 +188,7 @@ def parsed(line: str) -> tuple[str, dict[str, str], str]:
 @pytest.mark.fault(45)
 @given(texts, texts)
 @example("wrong: 100%0Asure\n::error::owned", "jobs/a,b:c.yaml")
+@example("wrong", "jobs/50%3Aoff.yaml")
 def test_a_workflow_command_is_read_as_it_was_meant(message: str, path: str) -> None:
     command = workflow_command("error", message, file=path, line=3)
     assert not {"\r", "\n"} & set(command)

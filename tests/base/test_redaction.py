@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.base.sanitize import one_line, redacted
+from reconciler.base.sanitize import one_line, redacted, without_credentials
 
 SECRET = 'sécret "of\tmine" it\'s\nsecond line'
 QUOTED = [
@@ -63,3 +63,23 @@ def test_what_is_no_variable_hides_nothing() -> None:
 
 def test_a_raw_line_of_a_value_is_hidden_with_its_tabs() -> None:
     assert hidden('bad line: sécret "of\tmine" it\'s', SECRET) == "bad line: ***"
+
+
+@pytest.mark.fault(47)
+@pytest.mark.parametrize(
+    "credential",
+    [
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "ya29.a0AfH6SMB-x_y",
+        "1//0gAbCdEfGhIjKlMnOp",
+        "GOCSPX-a1B2c3D4",
+    ],
+)
+@pytest.mark.parametrize("before", ["", "refused: ", "é"])
+def test_a_credential_is_hidden_wherever_an_error_quotes_it(credential: str, before: str) -> None:
+    assert without_credentials(f"{before}{credential} is no good") == f"{before}*** is no good"
+
+
+@pytest.mark.fault(47)
+def test_the_word_after_bearer_is_hidden_and_other_words_stay() -> None:
+    assert without_credentials("Bearer abc/def+g== for the bearer") == "Bearer *** for the bearer"

@@ -16,7 +16,8 @@ from in_memory import Commands, commands_in
 from msgspec.structs import replace
 from planning import bound_to, claim_on, run_of, wanted
 
-from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.base.errors import NotFoundError, ServiceError, UsageError
+from reconciler.cli.arguments import parse
 from reconciler.cli.progress import progress
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import REQUEST_ID, ActualJob, State
@@ -391,3 +392,34 @@ def test_a_librarys_warning_is_not_printed_unless_python_is_asked_for_it() -> No
         )
         assert done.returncode == 0
         assert ("of a library" in done.stderr) is shown
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake", "remedy"),
+    [
+        ("vaildate", "there is no command 'vaildate'", "did you mean validate? See `reconciler --help`"),
+        ("frobnicate", "there is no command 'frobnicate'", "see `reconciler --help`"),
+        (
+            "plan --formt json",
+            "plan has no flag --formt",
+            "did you mean --format? See `reconciler plan --help`",
+        ),
+        ("apply --wiat=1", "apply has no flag --wiat", "did you mean --wait? See `reconciler apply --help`"),
+        ("logs a b", "logs takes no further argument: 'b'", "see `reconciler logs --help`"),
+    ],
+)
+def test_unknown_command_or_flag_is_refused_with_the_most_similar_one(
+    line: str, mistake: str, remedy: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(line.split())
+    assert (str(refused.value), refused.value.hint) == (mistake, remedy)
+
+
+@pytest.mark.parametrize(
+    ("line", "first"), [("version", "reconciler "), ("help plan", "usage: reconciler plan ")]
+)
+def test_version_and_help_are_commands_too(line: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        parse(line.split())
+    assert capsys.readouterr().out.startswith(first)

@@ -6,6 +6,7 @@ The servers here repeat every request, headers and all, in their errors, as some
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -139,7 +140,9 @@ def run(repository: Repository, *arguments: str, program: str = "", **environ: s
     with command_lines(process) as seen:
         out, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in out + err, out + err
-    return Result(process.returncode, out, err), "\n".join([out, err, *sorted(seen)])
+    # A plan shows the whole spec of a new job; it is the only place for an ordinary variable's value.
+    shown = re.sub(rf"^ *\+ *value: {ENV_VALUE}$", "", out, flags=re.MULTILINE)
+    return Result(process.returncode, out, err), "\n".join([shown, err, *sorted(seen)])
 
 
 def left(folder: Path, *secret: Path) -> bytes:

@@ -165,7 +165,10 @@ def test_the_log_of_a_job_without_lines_says_its_state_and_why(one: Job) -> None
         error_code=3,
         error_message="The index can't be reached.\nAsk again.",
     )
-    assert one.logs().out == f"{name} is FAILED: The index can't be reached.\nAsk again.\n"
+    said = one.logs().out
+    assert said.startswith(
+        f"{name} is FAILED: The index can't be reached.\nAsk again.\n{name} failed, user code: "
+    )
 
 
 def test_several_replicas_stand_beside_their_lines(several: Job) -> None:

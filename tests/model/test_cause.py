@@ -152,3 +152,10 @@ def test_a_message_that_only_looks_like_a_mark_is_none() -> None:
     )
     for text in ("a Set-up failed (X): m", "Set-up failed (x): m", "Set-up failed"):
         assert marked_info(text) == (None, text)
+
+
+def test_a_failed_set_up_tells_the_last_line_of_the_installer() -> None:
+    info = ErrorInfo("PACKAGES_NOT_RESOLVED", {"class": "set-up"})
+    found = cause_of(replace(RUN, error="No solution:\n  a\n  cause: no pandas==9\n", info=info))
+    assert found is not None
+    assert found.message == "No solution: … cause: no pandas==9"

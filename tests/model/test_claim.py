@@ -167,9 +167,10 @@ def test_time_is_none_when_it_has_no_zone_or_cannot_be_read(text: str, expected:
 def test_times_are_written_in_utc() -> None:
     east = datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     claim = Claim(
-        ClaimId("k"), ClaimState.PENDING, "n", "b", "v", "k", request_ids=("t",), credential_expiry=east
+        ClaimId("k"), ClaimState.REJECTED, "n", "b", "v", "k", credential_expiry=east, not_before=east
     )
-    assert claim_json(claim)["fence"] == "2026-01-01T00:00:00Z"
+    said = claim_json(claim)
+    assert said["fence"] == said["not_before"] == "2026-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(

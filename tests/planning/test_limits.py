@@ -90,10 +90,10 @@ def test_over_a_limit_nothing_is_done_and_the_message_says_what_to_raise(
 ) -> None:
     found = plan(Action.SUBMIT, Action.RETRY, Action.CANCEL, Action.NONE, Action.BLOCKED)
     if not refused:
-        check_limits(found, accelerator_hours(found), limits, None)
+        check_limits(found, accelerator_hours(found, limits), limits, None)
         return
     with pytest.raises(RefusedError) as caught:
-        check_limits(found, accelerator_hours(found), limits, None)
+        check_limits(found, accelerator_hours(found, limits), limits, None)
     assert refused in caught.value.hint
     assert caught.value.exit_code is ExitCode.REFUSED
 
@@ -181,8 +181,11 @@ def test_the_limit_that_a_refusal_names_is_enough(hours: float, told: str, raise
 
 
 def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
-    assert accelerator_hours(plan(Action.SUBMIT)) == accelerator_hours(plan(Action.RETRY)) == 8
-    assert accelerator_hours(plan(Action.NONE, Action.BLOCKED, Action.CANCEL)) == 0
+    limits = Limits(accelerator_hours=1000)
+    assert (
+        accelerator_hours(plan(Action.SUBMIT), limits) == accelerator_hours(plan(Action.RETRY), limits) == 8
+    )
+    assert accelerator_hours(plan(Action.NONE, Action.BLOCKED, Action.CANCEL), limits) == 0
 
 
 def test_an_empty_digest_is_not_taken_for_none() -> None:

@@ -396,6 +396,18 @@ def test_predecessors_are_the_newest_runs_of_changed_jobs_only() -> None:
     assert predecessors([same, claimed, changed_job, wanted("new")], runs, claims) == [newer]
 
 
+def test_jobs_that_were_all_submitted_before_have_no_predecessors() -> None:
+    job = wanted(content="b")
+    runs = [run_of(wanted(content="a"), State.SUCCEEDED)]
+    assert predecessors([job], runs, {claim.id: claim for claim in [claim_on(job, PENDING)]}) == []
+
+
+def test_a_job_with_a_run_of_its_own_content_has_no_predecessor_whatever_ran_before() -> None:
+    job = wanted(content="b")
+    runs = [run_of(wanted(content="a"), State.SUCCEEDED), run_of(job, State.SUCCEEDED, number=2)]
+    assert predecessors([job], runs, {}) == []
+
+
 @pytest.mark.fault(22)
 @pytest.mark.parametrize(
     ("state", "stuck"),
@@ -661,6 +673,7 @@ def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> 
 def test_where_only_some_jobs_are_planned_nothing_is_judged_orphaned() -> None:
     runs = [run_of(OTHER, State.RUNNING, number=n) for n in (1, 2)]
     found = plan([wanted()], runs, [bound_to(OTHER, runs[0])], whole=False)
+    assert not found.whole
     assert found.drift == ()
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
