@@ -675,6 +675,9 @@ def test_attempt_is_not_sent_before_its_time(outside: Outside) -> None:
     assert outcome.error is not None
     assert "it is tried again after 01:00:00 UTC" in outcome.error
     assert outside.jobs.sent == []
+    outside.time.now += timedelta(hours=1)
+    (outcome,) = applier(outside).run(plan)
+    assert (outcome.status, len(outside.jobs.sent)) == (Status.APPLIED, 1)
 
 
 def test_a_stop_ends_the_wait_for_a_cancelled_run(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
