@@ -17,7 +17,7 @@ from planning import LOCAL, wanted
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
-from reconciler.model.job import ATTEMPT, REQUEST_ID, ActualJob, State, labels_digest
+from reconciler.model.job import ATTEMPT, INSTANCE, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
@@ -675,6 +675,9 @@ def test_attempt_is_not_sent_before_its_time(outside: Outside) -> None:
     assert outcome.error is not None
     assert "it is tried again after 01:00:00 UTC" in outcome.error
     assert outside.jobs.sent == []
+    outside.time.now += timedelta(hours=1)
+    (outcome,) = applier(outside).run(plan)
+    assert (outcome.status, len(outside.jobs.sent)) == (Status.APPLIED, 1)
 
 
 def test_a_stop_ends_the_wait_for_a_cancelled_run(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -713,6 +716,30 @@ def test_nobody_sends_a_submission_again_by_hand_while_search_leaves_out_other_j
     assert len(outside.jobs.sent) == 2
     outside.jobs.hidden.clear()
     assert applier(outside).resubmit(job, claim, runs).claim.state is ClaimState.BOUND
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize(
+    ("state", "later"), [(State.RUNNING, timedelta(minutes=1)), (State.SUCCEEDED, timedelta(minutes=-1))]
+)
+def test_search_that_leaves_out_the_oldest_live_job_is_not_believed_for_finding_another(
+    outside: Outside, state: State, later: timedelta
+) -> None:
+    *others, job = wanted("a"), wanted("b"), wanted("c")
+    outside.jobs.answers = ["", "", Unknown("?")]
+    apply(outside, *others, job)
+    found, left_out = observe(outside.ports).runs
+    found = replace(found, state=state, create_time=(outside.time.now + later).isoformat())
+    outside.time.now += timedelta(hours=1)
+    outside.jobs.hidden.add(left_out.resource)
+    with pytest.raises(ServiceError, match=f"leaves out {left_out.resource}"):
+        applier(outside).resubmit(job, claim_of_job(outside, job), (found, left_out))
+
+
+def test_run_has_the_label_of_its_environments_instance(outside: Outside) -> None:
+    acts = dataclasses.replace(applier(outside), ports=dataclasses.replace(outside.ports, instance="blue"))
+    list(acts.run(plan_of(outside, [wanted()])))
+    assert outside.jobs.jobs[0].labels[INSTANCE] == "blue"
 
 
 def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:

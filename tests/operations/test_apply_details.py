@@ -323,10 +323,11 @@ class TestApplierOfASession:
         session, _ = self.session(outside)
         assert applier_of(session, Desired((), {}), NO_ORIGIN.commit_of).together is run_concurrently
 
-    def test_it_waits_as_it_is_told(self, outside: Outside) -> None:
+    def test_it_waits_and_stops_as_it_is_told(self, outside: Outside) -> None:
         lines: list[str] = []
         session, _ = self.session(outside)
-        made = applier_of(session, Desired((), {}), NO_ORIGIN.commit_of, 7.0, lines.append)
+        made = applier_of(session, Desired((), {}), NO_ORIGIN.commit_of, 7.0, lines.append, lambda: False)
         made.on_wait("wait")
         assert (made.patience, made.pause, lines) == (7.0, session.pause, ["wait"])
+        assert not made.go_on()
         assert session.pause != Applier(outside.ports, body_of).pause

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from memory_ports import Outside
 from msgspec.structs import replace
 
+from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import KEY, ActualJob, State, labels_digest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Versioned
-from reconciler.submission.claims_upkeep import is_left, refreshed, runs_by_claim
+from reconciler.submission.claims_upkeep import cancel, end_of, is_left, refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
 from tests.planning import bound_to, claim_on, run_of, wanted
 
@@ -93,3 +95,61 @@ def test_a_submission_is_left_when_nothing_calls_for_it(
         first = claim_on(JOB, ended=before)
         known[first.id] = first
     assert is_left(claim, job, known) is expected
+
+
+class Cancels:
+    """A service with one run of `JOB`, whose answers to cancel requests a test chooses."""
+
+    def __init__(self, *answers: State | None) -> None:
+        self.outside = Outside()
+        self.run = run_of(JOB, State.RUNNING)
+        self.outside.jobs.jobs = [self.run]
+        self.asked = 0
+        self._answers = iter(answers)
+        self.outside.jobs.cancel = self._cancel  # type: ignore[method-assign]
+
+    def _cancel(self, run: ActualJob) -> None:
+        """Accept the request, or become a state (None: stay) and fail."""
+        self.asked += 1
+        for state in self._answers:
+            if state:
+                self.outside.jobs.becomes(run, state)
+            raise ServiceError("away")
+
+    def cancel(self) -> None:
+        cancel(self.outside.ports, self.run)
+
+
+def test_a_cancel_is_requested_three_times_before_it_counts_as_failed() -> None:
+    service = Cancels(None, None, None, None, None)
+    with pytest.raises(ServiceError, match="away"):
+        service.cancel()
+    assert service.asked == 3
+
+
+@pytest.mark.parametrize("state", [State.CANCELLING, State.CANCELLED, State.SUCCEEDED])
+def test_a_failed_cancel_of_a_run_that_ends_is_not_repeated(state: State) -> None:
+    service = Cancels(state, None)
+    service.cancel()
+    assert service.asked == 1
+
+
+def test_a_failed_cancel_of_a_run_that_cannot_be_read_is_repeated() -> None:
+    service = Cancels(None)
+    service.outside.jobs.jobs.clear()
+    service.cancel()
+    assert service.asked == 2
+
+
+def test_a_cancelled_run_is_read_up_to_the_deadline_under_the_api_and_kind_that_made_it() -> None:
+    outside, run = Outside(), run_of(JOB, State.CANCELLING)
+    asked = []
+
+    def read(*of: str) -> ActualJob:
+        asked.append(of)
+        return run
+
+    outside.jobs.read = read  # type: ignore[method-assign]
+    assert end_of(outside.ports, run, outside.time.monotonic() + 10.0, 5.0) is State.CANCELLING
+    assert outside.time.slept == [5.0, 5.0]
+    assert asked == [(run.api_version, run.kind, run.resource)] * 3
