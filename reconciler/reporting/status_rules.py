@@ -13,7 +13,7 @@ from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.cause import GIVEN_UP, held_short
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
-from reconciler.model.plan import Action, Change, Drift, Plan
+from reconciler.model.plan import Action, Change, Drift, Plan, Stuck
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.reporting.github.settings import Contexts
 from reconciler.reporting.status import (
@@ -286,6 +286,9 @@ def _judge(
         return _unclaimed(name, first, context, problem)
     claim, attempt = claimed[-1]
     match claim.state:
+        case ClaimState.PENDING if change and change.stuck is Stuck.FAILED:
+            # The attempt isn't wanted any more, and no pass sends it: a pending status would stay for ever.
+            return _problem(name, first, context, "not retried", change.reason)
         case ClaimState.PENDING:
             text = "whether a job was created is not known yet"
             status = run_status("pending", context, text, claim.job_name)

@@ -159,6 +159,17 @@ def test_an_unknown_outcome_is_pending_whatever_is_there() -> None:
     assert status([run_of(JOB, State.SUCCEEDED)], claim) == unknown, "no claim is bound to it"
 
 
+def test_unknown_outcome_of_an_attempt_that_is_not_wanted_any_more_is_an_error() -> None:
+    """As after the record of a failed set-up was deleted: it used up no attempt, and now it counts as one."""
+    once = wanted(attempts=1)
+    first = claim_on(once, resource="jobs/9", ended=State.FAILED)
+    claims = [structs.replace(one, commit=ASKED) for one in (first, claim_on(once, ClaimState.PENDING, 2))]
+    found = due_statuses(view_of([], claims, [once]), record_of(once))
+    said = 'attempt 2 is not wanted any more: "attempts" is 1'
+    assert found.by_commit[ASKED] == [CommitStatus("error", CONTEXT, said)]
+    assert not found.final
+
+
 @pytest.mark.parametrize(
     ("claimed", "expected"),
     [(ClaimState.PENDING, "pending"), (ClaimState.REJECTED, "error"), (ClaimState.HELD, "error")],

@@ -42,10 +42,9 @@ lock = open(out / f"lock{trial}", "w")
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 with (out / "starts").open("a") as starts:
     starts.write(f"start {trial} {args.x!r}\\n")
-now = sorted(path.name for path in out.glob("now*"))
 (out / f"now{trial}").touch()
 with (out / "beside").open("a") as beside:
-    beside.write(f"{len(now) + 1}\\n")
+    beside.write(f"{len(list(out.glob('now*')))}\\n")
 plan = json.loads((out / "plan").read_text()) if (out / "plan").exists() else {}
 file = pathlib.Path(os.environ["CLOUD_ML_HP_METRIC_FILE"])
 file.parent.mkdir(parents=True, exist_ok=True)
