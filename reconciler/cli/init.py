@@ -49,7 +49,7 @@ def _set_up(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _changes(root: Path, setup: Setup) -> list[files.Change]:
+def _changes(root: Path, setup: Setup) -> Sequence[files.Change]:
     return files.changes(root, files_of(setup, _example(root)), setup.action)
 
 
