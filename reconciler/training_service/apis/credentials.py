@@ -1,4 +1,4 @@
-"""Credentials of clients and trainers: the APIs of IAM's and of Compute Engine's metadata server.
+"""Credentials for clients and trainers, as IAM's API and Compute Engine's metadata server give them.
 
 The service has no service accounts: projects.serviceAccounts.generateAccessToken accepts any name and only
 limits the token's lifetime.
