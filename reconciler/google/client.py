@@ -315,6 +315,11 @@ def parts_of(resource: JsonObject, name: str) -> list[JsonObject]:
     return [part if isinstance(part, dict) else {} for part in value] if isinstance(value, list) else []
 
 
+def texts_in(resource: JsonObject, name: str) -> tuple[str, ...]:
+    """Return the texts of a list field."""
+    return tuple(text for text in _list_of(resource, name) if isinstance(text, str))
+
+
 def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
     """Return a number field, which APIs write as text if it is an int64; the default if it is no number."""
     value = resource.get(name, default)
@@ -324,10 +329,17 @@ def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
         return default
 
 
-def filter_of(labels: Mapping[str, str], since: str) -> str:
-    """Return the list filter for jobs with these labels, created at `since` or later ("" for any)."""
-    terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
-    return " AND ".join([*terms, f'create_time>="{since}"'] if since else terms)
+def filter_of(labels: Mapping[str, str], since: str = "", prefix: str = "", name: str = "") -> str:
+    """Return the list filter for jobs with these labels.
+
+    Args:
+        since: The jobs were created then or later; "" for any time.
+        prefix: Their names begin with it; "" for any.
+        name: The field with a job's name.
+    """
+    terms = [f'labels.{label}="{value}"' for label, value in labels.items()]
+    terms += [f'create_time>="{since}"'] if since else []
+    return " AND ".join([*terms, f'{name}:"{prefix}*"'] if prefix else terms)
 
 
 def typed_record(kind: type[Record], resource: JsonObject) -> Record:
