@@ -20,6 +20,7 @@ from reconciler.google.client import (
     execute,
     filter_of,
     hours,
+    numbers_of,
     object_of,
     part_of,
     parts_of,
@@ -27,6 +28,7 @@ from reconciler.google.client import (
     texts_in,
     typed_record,
     unknown,
+    values_of,
     with_headers,
 )
 from reconciler.google.listing import Pages, listing
@@ -34,7 +36,7 @@ from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import marked_info
-from reconciler.model.details import Goal, Study, Trial, Workers, numbers_of, values_of
+from reconciler.model.details import Goal, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
 

@@ -7,9 +7,11 @@ and a small plan only reads. The transport under both sends each request once.
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin
@@ -22,6 +24,7 @@ from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError, Transport, retry_after
 from reconciler.base.sanitize import one_line
 from reconciler.manifests import schemas
+from reconciler.model.details import Value
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
@@ -76,6 +79,9 @@ def address(roots: Mapping[str, str], method: str, parameters: Parameters) -> st
 Record = TypeVar("Record", bound=Struct)
 
 _ANY = re.compile(".+")
+
+MOST_NUMBERS = 50
+"""The most numbers of a metrics file or a measurement."""
 
 DEFAULT_TIMEOUT = "604800s"
 """Both services' limit for a job without a limit: seven days."""
@@ -327,6 +333,26 @@ def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
         return int(value) if isinstance(value, int | str) else default
     except ValueError:
         return default
+
+
+def numbers_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
+    """Return the pairs with a number that a float can hold, at most `MOST_NUMBERS`; NaN and infinity stay."""
+    found: dict[str, float] = {}
+    for name, value in pairs:
+        if isinstance(value, int | float) and not isinstance(value, bool) and len(found) < MOST_NUMBERS:
+            with suppress(OverflowError):
+                float(value)
+                found[name] = value
+    return found
+
+
+def values_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Value]:
+    """Return the pairs with a number or a text, as parameters of a trial."""
+    return {
+        name: value if isinstance(value, int | str) or math.isfinite(value) else str(value)
+        for name, value in pairs
+        if isinstance(value, int | float | str)
+    }
 
 
 def filter_of(labels: Mapping[str, str], since: str = "", prefix: str = "", name: str = "") -> str:

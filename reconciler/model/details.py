@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -16,32 +14,11 @@ from reconciler.model.job import LogEntry, State
 Value = float | str
 """A hyper-parameter's value."""
 
-MOST_NUMBERS = 50
-"""The most numbers of a metrics file or a measurement."""
-
-
-def numbers_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
-    """Return the pairs with a number that a float can hold, at most `MOST_NUMBERS`; NaN and infinity stay."""
-    found: dict[str, float] = {}
-    for name, value in pairs:
-        if isinstance(value, int | float) and not isinstance(value, bool) and len(found) < MOST_NUMBERS:
-            with suppress(OverflowError):
-                float(value)
-                found[name] = value
-    return found
-
-
-def values_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Value]:
-    """Return the pairs with a number or a text, as parameters of a trial."""
-    return {name: value for name, value in pairs if isinstance(value, int | float | str)}
-
 
 class Workers(Struct, frozen=True):
-    """Replicas of a job that run the same.
+    """Replicas of a job that run the same: a worker pool or a role by name, and their number.
 
     Attributes:
-        name: The worker pool or the role.
-        count: The number of replicas.
         machine: The machine type, or the scale tier that decides it.
         accelerator, accelerator_count: Those of each replica; "" and 0 for none.
         image: The image, or the runtime version.
@@ -70,11 +47,9 @@ class Goal(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """One trial of a tuning job.
+    """One trial of a tuning job, with the service's word for its state and its final measurement.
 
     Attributes:
-        state: The service's word.
-        metrics: Its final measurement.
         start_time, end_time: RFC 3339 in UTC, "" until known.
         reason: Why it has no measurement; "" if it has one.
     """
@@ -89,11 +64,7 @@ class Trial(Struct, frozen=True):
 
 
 class Study(Struct, frozen=True):
-    """Trials of a tuning job by number, and the goals that rank them.
-
-    Attributes:
-        planned: The largest number of trials.
-    """
+    """Trials of a tuning job by number, the goals that rank them, and the largest number of trials."""
 
     goals: tuple[Goal, ...]
     trials: tuple[Trial, ...]
@@ -111,11 +82,9 @@ class Study(Struct, frozen=True):
 
 
 class OutputFile(Struct, frozen=True):
-    """Object below the output directory.
+    """Object below the output directory: its name relative to it, and its size in bytes.
 
     Attributes:
-        name: Relative to the directory.
-        size: In bytes.
         updated: RFC 3339 in UTC, "" if unknown.
         is_older: True if it was written before the job was created, such as by an earlier run.
     """
@@ -127,10 +96,9 @@ class OutputFile(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True):
-    """Output directory of a job.
+    """Output directory of a job, gs://….
 
     Attributes:
-        uri: gs://…
         folder: The same as a folder of this machine; "" in the cloud.
         files: The first objects below it, by name.
         is_complete: False if there are more.
@@ -150,11 +118,9 @@ class MetricsFile(Struct, frozen=True):
 
 
 class ManifestPlace(Struct, frozen=True):
-    """Manifest of a job.
+    """Manifest of a job: its file, relative to the repository's root, and line; "" and 0 if unknown.
 
     Attributes:
-        path: The file, relative to the repository's root; "" if unknown.
-        line: From 1; 0 if unknown.
         relation: "current" if the manifest gives this run, "changed" if it gives another one, "missing" if
             the file no longer has it, "" if unknown.
     """
@@ -183,9 +149,7 @@ class JobDetails(Struct, frozen=True):
 
     Attributes:
         job_name: The run's name; of a job that was never submitted, the name that it would get.
-        base_name: The base name as written.
         state: None for a job without a run, and for a deleted one with an unknown end.
-        service_state: The service's own word for the state.
         is_gone: True if the service no longer has the run.
         cause: That of an end other than SUCCEEDED.
         create_time, prepare_time, start_time, end_time: RFC 3339 in UTC, "" until known.
@@ -193,7 +157,6 @@ class JobDetails(Struct, frozen=True):
         claim: Its record; None if it has none.
         unsettled: The claims of other attempts at the job without a run.
         spec: The effective spec without secrets; empty if unknown.
-        timeout: The limit of its run; "" for the service's own.
         labels: The labels on the run, else those of the manifest.
         log: The last entries, oldest first.
         unread: Reason by the part that could not be read: claim, manifest, output, metrics, log.

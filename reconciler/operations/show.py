@@ -5,13 +5,17 @@ A part that can't be read leaves its reason in `JobDetails.unread`; only the job
 A base name needs one short listing of its runs and the claims of their contents. All jobs, claims and
 manifests are read only if it has no run: then the name may be that of a new manifest, of a deleted run, or
 misspelt.
+
+docs/show.md documents the convention for metrics: JSON objects with numbers, in files with certain names.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -19,17 +23,25 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.base.git_command import SHA, Git
+from reconciler.google.client import numbers_of
 from reconciler.google.logs import JobLog
+from reconciler.google.object_store import ObjectStore, StoredObject
 from reconciler.google.session import Session
 from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.secrets import without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, age, made, time_of
-from reconciler.model.details import JobDetails, Links, ManifestPlace
+from reconciler.model.details import (
+    JobDetails,
+    Links,
+    ManifestPlace,
+    MetricsFile,
+    Output,
+    OutputFile,
+)
 from reconciler.model.job import COMMIT, KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.outputs import with_outputs
 from reconciler.planning.attempts import Attempt, attempts_by_base, base_of, keys_of
 from reconciler.reporting.github.settings import run_url
 from reconciler.submission.observe import observe
@@ -38,11 +50,18 @@ LAST_ENTRIES = 10
 _MOST_CONTENTS = 5
 """Contents of a base name, the newest ones, that are searched for a run with a claim."""
 _NAME = re.compile("[A-Za-z0-9_-]{1,200}")
+_FIELDS = "name,generation,size,updated"
+_MOST_FILES = 1000
+_METRICS_NAMES = ("*metrics*.json", "*results*.json", "eval*.json")
+_METRICS_FOLDERS = ("", "model/", "checkpoints/", "logs/")
+"""Folders of metrics: the output directory, and those in it that the services name to trainers."""
+_MOST_METRICS = 8
+_LARGEST_METRICS = 64 * 1024  # bytes of a metrics file
 
 Claims = Mapping[ClaimId, Claim]
 
 
-class _Job(Struct):
+class FoundJob(Struct):
     """A job as it was found.
 
     Attributes:
@@ -66,15 +85,27 @@ class _Job(Struct):
         claim = self.attempt.claim if self.attempt else None
         return claim if claim and (self.run is None or made(claim, self.run)) else None
 
+    def resource(self) -> Mapping[str, object]:
+        """Return the run's resource as the API returns it; raise NotFoundError without a run."""
+        if self.run is None:
+            raise NotFoundError(
+                "the service has no run of this job", hint="see `reconciler show` without --format yaml"
+            )
+        return self.run.body
 
-def job_details(session: Session, name: str, environ: Mapping[str, str]) -> JobDetails:
-    """Return the details of a job name's run, or of a base name's newest run.
+
+def find_job(session: Session, name: str) -> FoundJob:
+    """Return the job of a job name, or the newest run of a base name.
 
     Raises:
         NotFoundError: No job, claim or manifest has this name.
         ServiceError: The jobs can't be read.
     """
-    job = _Finder(session, name).find()
+    return _Finder(session, name).find()
+
+
+def job_details(session: Session, job: FoundJob, environ: Mapping[str, str]) -> JobDetails:
+    """Return the details of a job."""
     details = _recorded(job, session.environment.name)
     if job.run is not None:
         details = _with_run(details, job.run)
@@ -87,7 +118,7 @@ def job_details(session: Session, name: str, environ: Mapping[str, str]) -> JobD
     engine = session.engine(job.run.api_version)
     uri = engine.output_directory(job.run.kind, job.run.spec)
     details = replace(details, study=engine.study(job.run))
-    return _with_log(with_outputs(details, session, uri, environ), session, job.run)
+    return _with_log(_with_outputs(details, session, uri, environ), session, job.run)
 
 
 class _Finder(Struct):
@@ -97,7 +128,7 @@ class _Finder(Struct):
     name: str
     unread: dict[str, str] = field(default_factory=dict)
 
-    def find(self) -> _Job:
+    def find(self) -> FoundJob:
         """Return the job; raise NotFoundError."""
         normalized = self.name.replace("-", "_")
         if _NAME.fullmatch(self.name):
@@ -106,7 +137,7 @@ class _Finder(Struct):
                     return found
         return self._among_all(normalized)
 
-    def _among_runs(self, base: str) -> _Job | None:
+    def _among_runs(self, base: str) -> FoundJob | None:
         """Return the job if the service has a run of this base name and `name` means it."""
         listed = [run for run in self.session.jobs.of_base(base) if base_of(run.job_name) == base]
         runs = sorted(self.session.own(listed), key=age, reverse=True)
@@ -123,7 +154,7 @@ class _Finder(Struct):
             return None
         return self._chosen(exact or attempts, attempts, desired, path)
 
-    def _among_all(self, base: str) -> _Job:
+    def _among_all(self, base: str) -> FoundJob:
         """Return the job of any claim, run or manifest; raise NotFoundError with a similar name."""
         runs, claims = self._observed()
         desired = self._all_manifests()
@@ -137,11 +168,11 @@ class _Finder(Struct):
             return self._chosen(found, by_base.get(of_base, []), job, path)
         if job is None:
             raise NotFoundError(f'there is no job "{self.name}"', hint=self._hint(desired, by_base))
-        return _Job(desired=job, place=_place(job, None, ""), unread=self.unread)
+        return FoundJob(desired=job, place=_place(job, None, ""), unread=self.unread)
 
     def _chosen(
         self, found: Sequence[Attempt], attempts: Sequence[Attempt], desired: DesiredJob | None, path: str
-    ) -> _Job:
+    ) -> FoundJob:
         """Return the newest run, else the last attempt, preferably one at the manifest's content."""
         # Runs with a claim are certainly ours; others only have the same name.
         claimed = [(attempt, attempt.run) for attempt in found if attempt.run and attempt.claim]
@@ -152,7 +183,7 @@ class _Finder(Struct):
         else:
             attempt, run = max(found, key=lambda each: (each.id.key in wanted, each.id.attempt)), None
         unsettled = (other.claim for other in attempts if other is not attempt and other.claim)
-        return _Job(
+        return FoundJob(
             attempt=attempt,
             run=self._read(attempt, run),
             desired=desired,
@@ -231,7 +262,7 @@ def _place(desired: DesiredJob | None, attempt: Attempt | None, path: str) -> Ma
     return ManifestPlace(manifest.path, manifest.line, "current" if is_current else "changed")
 
 
-def _recorded(job: _Job, environment: str) -> JobDetails:
+def _recorded(job: FoundJob, environment: str) -> JobDetails:
     """Return the details that the claim and the manifest give."""
     claim, desired, attempt = job.claim, job.desired, job.attempt
     manifest = desired.manifest if desired else None
@@ -276,7 +307,7 @@ def _with_run(details: JobDetails, run: ActualJob) -> JobDetails:
     )
 
 
-def _spec_of(job: _Job) -> Mapping[str, object]:
+def _spec_of(job: FoundJob) -> Mapping[str, object]:
     """Return the run's spec; without a run the manifest's, if it is the same content."""
     if job.run is not None:
         return job.run.spec
@@ -324,3 +355,85 @@ def _with_log(details: JobDetails, session: Session, run: ActualJob) -> JobDetai
     began, started = time_of(first.timestamp if first else ""), time_of(run.start_time)
     is_set_up = first is not None and began is not None and (started is None or began < started)
     return replace(details, log=entries, prepare_time=first.timestamp if first and is_set_up else "")
+
+
+def _with_outputs(details: JobDetails, session: Session, uri: str, environ: Mapping[str, str]) -> JobDetails:
+    """Add the files of a run's output directory, and their metrics.
+
+    Runs of one manifest share the directory. Files that are older than the run are marked, and give no
+    metrics.
+
+    Args:
+        uri: The directory, gs://…; "" for none.
+    """
+    if not uri:
+        return details
+    bucket, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
+    prefix = f"{path}/" if path else ""
+    output = Output(uri, str(session.folder_of(uri, environ) or ""))
+    store = ObjectStore(session.connection, bucket, _FIELDS)
+    try:
+        objects, is_complete = store.first_objects(prefix, _MOST_FILES)
+        files = tuple(_file(each, prefix, details.create_time) for each in objects)
+        details = replace(details, output=replace(output, files=files, is_complete=is_complete))
+        # The metrics may come after the first objects.
+        candidates = objects if is_complete else _direct_objects(store, prefix)
+    except ServiceError as error:
+        return replace(details, output=output, unread={**details.unread, "output": error.message})
+    return _with_metrics(details, store, candidates, prefix)
+
+
+def _direct_objects(store: ObjectStore, prefix: str) -> list[StoredObject]:
+    found = (
+        store.first_objects(prefix + folder, _MOST_FILES, delimiter="/")[0] for folder in _METRICS_FOLDERS
+    )
+    return [each for objects in found for each in objects]
+
+
+def _file(found: StoredObject, prefix: str, since: str) -> OutputFile:
+    size = int(found.size) if found.size.isdecimal() and len(found.size) < 20 else 0
+    updated, created = time_of(found.updated), time_of(since)
+    is_older = updated is not None and created is not None and updated < created
+    return OutputFile(found.name.removeprefix(prefix), size, found.updated, is_older)
+
+
+def _with_metrics(
+    details: JobDetails, store: ObjectStore, objects: list[StoredObject], prefix: str
+) -> JobDetails:
+    files = [(_file(each, prefix, details.create_time), each) for each in objects]
+    wanted = sorted((pair for pair in files if _is_metrics(pair[0])), key=lambda pair: _order(pair[0].name))
+    found: list[MetricsFile] = []
+    unread: dict[str, str] = {}
+    for file, stored in wanted[:_MOST_METRICS]:
+        try:
+            values = numbers_of(_json_object(file, store, stored).items())
+        except (ServiceError, ValueError) as error:
+            unread.setdefault("metrics", f"{file.name}: {getattr(error, 'message', error)}")
+        else:
+            found += [MetricsFile(file.name, values)] if values else []
+    return replace(details, metrics=tuple(found), unread={**unread, **details.unread})
+
+
+def _is_metrics(file: OutputFile) -> bool:
+    folder, slash, name = file.name.rpartition("/")
+    is_named = any(fnmatchcase(name.lower(), pattern) for pattern in _METRICS_NAMES)
+    return is_named and folder + slash in _METRICS_FOLDERS and not file.is_older
+
+
+def _order(name: str) -> tuple[int, str]:
+    folder, slash, _ = name.rpartition("/")
+    return _METRICS_FOLDERS.index(folder + slash), name
+
+
+def _json_object(file: OutputFile, store: ObjectStore, stored: StoredObject) -> Mapping[str, object]:
+    """Return the JSON object in a file; raise ServiceError or ValueError."""
+    if file.size > _LARGEST_METRICS:
+        raise ValueError(f"larger than {_LARGEST_METRICS // 1024} KiB")
+    content = store.read(stored)
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
