@@ -48,6 +48,7 @@ class _Pass:
         ended: The other jobs that claims named there.
         left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
             of those that ended where it was empty.
+        shown: The jobs that its last listing of all runs showed, where the services break their bounds.
         blind_looks: By key, the jobs of wanted content that its last search for that key would have left out.
     """
 
@@ -56,6 +57,7 @@ class _Pass:
     named: list[tuple[ClaimId, Job]] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
     left_out: list[Job] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)
     blind_looks: dict[str, list[Job]] = field(default_factory=dict)
 
 
@@ -126,7 +128,7 @@ class Checker:
             alike = [job for id, job in named if id.key in wanted and job.kind == kind]
             one_pass.blind_looks[key] = [job for job in alike if world.is_blind_to(job)]
         else:
-            shown = {run.resource for run in found}
+            shown = one_pass.shown = {run.resource for run in found}
             one_pass.left_out = [job for _, job in named if job.name not in shown]
             # Names of ml are asked for by themselves, and one that is deleted says nothing.
             ended = [job for job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
@@ -156,8 +158,11 @@ class Checker:
         """No attempt begins beside a live run of its content from before the environment's first own run.
 
         Such a run may be the environment's own. A listing that began later shows it, unless it may lack it.
+        Where the services break their bounds, any listing may lack it: an environment without a claim knows
+        no job whose absence would tell.
         """
-        key, began = request.slot[0], self._passes[request.sender].began
+        one_pass = self._passes[request.sender]
+        key, began = request.slot[0], one_pass.began
         # What was claimed before this pass goes on: its request may have left.
         if self._begun.get(request.slot, began) < began:
             return
@@ -165,7 +170,8 @@ class Checker:
         own = [*self._ours(), *(job for job in self._world.jobs if job.name in self._adopted)]
         first = min((job.made for job in own), default=self._world.now)
         elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
-        for job in elsewhere:
+        seen = (job for job in elsewhere if not self._beyond or job.name in one_pass.shown)
+        for job in seen:
             if job.slot[0] == key and job.live and job.made <= first and job.made + job.hidden < began:
                 self._wrong("instance", f"{request.sender} sent a create beside {job.name}")
 
