@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from reconciler.base.errors import ExitCode
+from reconciler.base.errors import ExitCode, ServiceError
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of, newest_run
 from reconciler.cli.progress import progress
 from reconciler.model.job import State
 from reconciler.operations.follow_up import awaited, wait
-from reconciler.submission.claims_upkeep import cancel
+from reconciler.submission.claims_upkeep import cancel, record_cancel
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -23,6 +23,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             print(f"{one_line(job.job_name)} had ended before: {job.state}")
             return ExitCode.DONE
         if job.state is not State.CANCELLING:
+            try:
+                record_cancel(session.ports, job, "cancelled by `reconciler cancel`")
+            except ServiceError as error:
+                # Stopping the job counts more: whoever may cancel jobs needn't be able to write claims.
+                said = (
+                    f"the cancel isn't recorded, so the run will count as cancelled outside: {error.message}"
+                )
+                print(f"reconciler: {one_line(said)}", file=sys.stderr)
             cancel(session.ports, job)
         with progress(session, arguments, sys.stderr) as listener:
             ended = wait(session.ports, [awaited(job)], listener, session.pause)

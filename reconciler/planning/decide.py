@@ -223,7 +223,7 @@ class _Decision:
             said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
             return self._none(attempt, said, stuck or Stuck.REVERTED)
         gone = [] if attempt.run else [_GONE]
-        return self._none(attempt, "; ".join([state.lower(), *gone, *remedy]), stuck)
+        return self._none(attempt, "; ".join([attempt.cancelled or state.lower(), *gone, *remedy]), stuck)
 
     def _overtaken(self, attempt: Attempt) -> bool:
         """Return True if other content ran later."""

@@ -102,7 +102,7 @@ def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,
-        error=run.error or (own.error if own else ""),
+        error=run.error or (own.error if own and own.state is not ClaimState.BOUND else ""),
         resource=run.resource,
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
@@ -133,7 +133,7 @@ def _said(claim: Claim) -> str:
         return held(claim)
     if claim.state is ClaimState.PENDING:
         return "the next apply looks for its job, and sends it again once no earlier request can make one"
-    return claim.error
+    return "" if claim.state is ClaimState.BOUND and claim.ended is not State.CANCELLED else claim.error
 
 
 def _order(row: JobStatus) -> tuple[str, int, str, str, str]:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimState, rerun_digest
-from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, labels_digest
+from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, State, labels_digest
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan, Stuck
@@ -792,6 +792,22 @@ def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
 
 
 # What happened outside.
+
+
+def test_a_recorded_cancel_is_no_drift_and_is_the_reason_of_the_change() -> None:
+    run = run_of(JOB, State.CANCELLED)
+    claim = bound_to(JOB, run, error="cancelled by X")
+    claim = replace(claim, ended=State.CANCELLED)
+    for runs in ([replace(run, cancelled="cancelled by X")], []):
+        found = plan([JOB], runs, [claim])
+        assert found.drift == ()
+        assert only(found).reason.startswith("cancelled by X; ")
+
+
+def test_a_run_that_its_own_time_limit_cancelled_is_no_drift() -> None:
+    info = ErrorInfo("TIME_LIMIT", {"class": "cancelled"})
+    run = run_of(JOB, State.CANCELLED)
+    assert plan([JOB], [replace(run, info=info)], [bound_to(JOB, run)]).drift == ()
 
 
 @pytest.mark.fault(23)
