@@ -7,7 +7,7 @@ workflow's log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
@@ -15,6 +15,7 @@ from reconciler.base.sanitize import one_line, workflow_command
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
 from reconciler.output.json import summary
+from reconciler.output.terminal import Paint, painter
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
 
     Of a comparison's problems, only the number is included.
     """
-    paint = _painted if colour else _plain
+    paint = painter(colour=colour)
     compared = plan.comparison
     shown = [change for change in plan.changes if verbose or matters(change)]
     head = f"Plan for {target_text(plan.target)}"
@@ -121,7 +122,7 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
     return "\n".join(lines)
 
 
-def _changes_lines(shown: Sequence[Change], paint: _Paint) -> Iterator[str]:
+def _changes_lines(shown: Sequence[Change], paint: Paint) -> Iterator[str]:
     """Yield the lines of all changes, the notes of all of them, and the number of those cut short."""
     from reconciler.output.review import notes_below, own_notes, shared_notes
 
@@ -140,19 +141,6 @@ def _changes_lines(shown: Sequence[Change], paint: _Paint) -> Iterator[str]:
         left = counted(len(shown) - MAX_DETAILED, "job")
         below.append(f"The last {left} without details: `reconciler plan PATH` shows them for fewer jobs.")
     yield from [*below, ""] if below else ()
-
-
-_Paint = Callable[[str, str], str]
-_COLOURS = {"head": "1", "+": "32", "↻": "33", "-": "31", "!": "1;31", "~": "33", "…": "2"}
-
-
-def _painted(style: str, text: str) -> str:
-    """Return a text in the colours of git and terraform; unchanged for a style without a colour."""
-    return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if style in _COLOURS else text
-
-
-def _plain(style: str, text: str) -> str:
-    return text
 
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
@@ -265,7 +253,7 @@ def target_text(target: Target) -> str:
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def _change_lines(change: Change, paint: _Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:
+def _change_lines(change: Change, paint: Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:
     """Yield the lines of a change: action, reason, spec or differences, files and notes.
 
     Args:

@@ -63,6 +63,11 @@ def test_ai_platform_trainings_words(word: str, state: State) -> None:
     assert (ml(word).state, ml(word).service_state) == (state, word)
 
 
+def test_only_vertex_ai_gives_the_code_of_an_error() -> None:
+    assert "error" not in schemas.discovery("ml.v1")["schemas"]["GoogleCloudMlV1__Job"]["properties"]
+    assert (ml("FAILED").error_code, vertex("JOB_STATE_FAILED").error_code) == (0, 0)
+
+
 def test_no_word_of_the_apis_is_left_out() -> None:
     assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob")
     assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob")

@@ -13,7 +13,7 @@ from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.model.plan import Action, Change, DesiredJob, Plan, Target
 from reconciler.operations.plan import accelerator_hours
-from reconciler.planning.planner import check_limits
+from reconciler.planning.planner import check_limit, check_limits
 from tests.planning import bound_to, run_of, wanted
 from tests.planning import plan as planned
 
@@ -191,3 +191,14 @@ def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
 def test_an_empty_digest_is_not_taken_for_none() -> None:
     with pytest.raises(RefusedError):
         check_limits(plan(), 0, Limits(), "")
+
+
+@pytest.mark.parametrize("most", [None, 3, 4])
+def test_number_within_its_limit_is_not_refused(most: float | None) -> None:
+    check_limit("cancels", 3, most)
+
+
+def test_number_over_its_limit_is_refused_with_the_limit_that_would_do() -> None:
+    with pytest.raises(RefusedError, match="holds 4 cancels, and one apply may do 3") as caught:
+        check_limit("cancels", 4, 3)
+    assert "limits: {cancels: 4}" in caught.value.hint
