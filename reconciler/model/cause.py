@@ -29,7 +29,7 @@ class Blocked(StrEnum):
     plan decides anew, so that a job goes on as soon as its reason is gone.
     """
 
-    STRANGER = "{resource} has this job's labels, and no recorded request made it; cancel it, or " + RERUN
+    STRANGER = "{resource} has this job's labels, and no recorded request made it; {end} it, or " + RERUN
     """A run may do the same work, and no claim proves its origin: a submission beside it could pay twice."""
 
     OTHER_INSTANCE = (

@@ -528,7 +528,8 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
     if state in (State.FAILED, State.CANCELLED):
         assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
-    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+    end = "delete" if state is State.SUCCEEDED else "cancel"
+    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; {end} it, or {RERUN}"
     assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
 
@@ -1017,6 +1018,7 @@ def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
         assert (change.action, change.attempt) == (Action.SUBMIT, 1)
         return
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
+    end = "delete" if state is State.SUCCEEDED else "cancel"
     assert change.reason == (
-        f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+        f"{run.resource} has this job's labels, and no recorded request made it; {end} it, or {RERUN}"
     )
