@@ -41,7 +41,9 @@ def is_by_hand() -> bool:
 
 def newest_run(name: str, session: Session) -> ActualJob:
     """Return the run of a job name, or the newest run of a base name; raise NotFoundError."""
-    from reconciler.planning.attempts import attempts_by_base  # slow to import, and needed by few commands
+    # Slow to import, and needed by few commands.
+    from reconciler.planning.attempts import attempts_by_base
+    from reconciler.planning.outcome import missing_reason
 
     observed = observe(session.ports)
     by_base = attempts_by_base([], observed.runs, observed.claims)
@@ -53,5 +55,8 @@ def newest_run(name: str, session: Session) -> ActualJob:
     claimed = [attempt.run for attempt in found if attempt.run and attempt.claim]
     runs = claimed or [run for attempt in found for run in (attempt.run, *attempt.strangers) if run]
     if not runs:
-        raise NotFoundError(f'the service has no run of "{name}"', hint="see `reconciler status`")
+        # An attempt's claim is the last word on a job that was refused, is held or was deleted.
+        last = found[-1].claim
+        reason = missing_reason(last) if last else ""
+        raise NotFoundError(f'the service has no run of "{name}"', hint=reason or "see `reconciler status`")
     return max(runs, key=age)

@@ -118,14 +118,14 @@ def _of_claim(claim: Claim, base_name: str) -> JobStatus:
         kind=claim.kind,
         state=claim.ended,
         claim=claim.state,
-        error=_said(claim),
+        error=missing_reason(claim),
         resource=claim.resource,
         commit=claim.commit,
         attempt=claim.id.attempt,
     )
 
 
-def _said(claim: Claim) -> str:
+def missing_reason(claim: Claim) -> str:
     """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
         return GIVEN_UP
