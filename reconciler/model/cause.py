@@ -135,7 +135,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "MODULE_MISSING": (
         _USER,
         "a module is missing",
-        "list its package in requirements.txt beside the code, or correct the import",
+        "list its package in the code's requirements.txt or setup.py, or correct the import",
     ),
     "COMMAND_NOT_RUN": (_USER, "its command can't be run", "correct the image or its command"),
     "INVALID_JOB": (_USER, "the job can't be run as it is written", "correct the manifest"),
@@ -191,7 +191,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "QUOTA": (_RESOURCES, "the quota is exhausted", f"ask for more quota, then {_AGAIN}"),
     "STOCK_OUT": (_RESOURCES, "no such machine is free", f"choose another machine or region, or {_AGAIN}"),
     "REQUESTED": (_CANCELLED, "cancelled on request", _WAYS_OUT),
-    "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", _LIMIT),
+    "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", f"{_LIMIT}, or correct the code if it hung"),
     "WAIT_LIMIT": (_CANCELLED, "cancelled by its limit of waiting", _LIMIT),
     "PARTIAL": (_USER, "some of its results are missing", _CODE),
     "MACHINE_FAILED": (_SERVICE, "the machine failed", _AGAIN),

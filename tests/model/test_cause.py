@@ -141,7 +141,10 @@ def test_a_cancel_names_the_two_ways_out() -> None:
     late = "The job was cancelled: it ran for longer than scheduling.timeout."
     found = cause_of(replace(RUN, state=State.CANCELLED, error=late))
     assert found is not None
-    assert str(found) == 'cancelled by its time limit; raise the limit under "scheduling"'
+    assert (
+        str(found)
+        == 'cancelled by its time limit; raise the limit under "scheduling", or correct the code if it hung'
+    )
 
 
 def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -> None:
