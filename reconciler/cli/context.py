@@ -57,6 +57,6 @@ def newest_run(name: str, session: Session) -> ActualJob:
     if not runs:
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
         last = found[-1].claim
-        reason = missing_reason(last) if last else ""
+        reason = (missing_reason(last) or "it was deleted from the service") if last else ""
         raise NotFoundError(f'the service has no run of "{name}"', hint=reason or "see `reconciler status`")
     return max(runs, key=age)
