@@ -270,6 +270,11 @@ def _selection(parser: argparse.ArgumentParser) -> None:
     _labels(parser)
 
 
+def _show(parser: argparse.ArgumentParser) -> None:
+    _name(parser)
+    _format(parser, "text", "json", "yaml")
+
+
 def _watch(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     remote = parser.add_argument_group("a branch of a remote in place of the files here")
@@ -410,6 +415,12 @@ _COMMANDS = (
     _Spec("plan", "show what apply would do, and the drift", _PLAN_EXAMPLES, _plan),
     _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", _STATUS_EXAMPLES, _status),
+    _Spec(
+        "show",
+        "show one job: its cause, times, results and log",
+        "reconciler show census-income",
+        _show,
+    ),
     _Spec("logs", "show a job's log", _LOGS_EXAMPLES, _logs),
     _Spec(
         "tensorboard",

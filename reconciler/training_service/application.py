@@ -21,9 +21,8 @@ from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
-from reconciler.training_service.http.call import Call, Handler, Pages
+from reconciler.training_service.http.call import Call, Handler, ListCache, Listing, Pages
 from reconciler.training_service.http.discovery import Form, Match
-from reconciler.training_service.http.list_cache import ListCache, Listing
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
     ApiError,
