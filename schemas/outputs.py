@@ -300,7 +300,10 @@ _SHOW: Schema = {
         "The output directory; null for none, or without a run.",
         {
             "uri": _text("gs://…"),
-            "folder": _text_or_null("The same as a folder of this machine."),
+            "folder": _text_or_null(
+                "The same on this machine, relative to the repository's root if it is below it; "
+                "null in the cloud."
+            ),
             "complete": _value("boolean", "False if there are more files."),
             "files": _list(
                 "The first files below it, by name.",

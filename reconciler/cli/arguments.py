@@ -348,7 +348,13 @@ def _init(parser: argparse.ArgumentParser) -> None:
     google.add_argument(
         "--claims-bucket", metavar="BUCKET", help="where claims are kept (STAGING-BUCKET-claims)"
     )
-    add(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--steps",
+        choices=("github", "google"),
+        help="write nothing; print what a person has to do on GitHub, or in Google Cloud, as commands",
+    )
+    instead.add_argument(
         "--claims",
         action="store_true",
         help="instead of all this, make the claims bucket of the environment where it isn't there, and print "
@@ -452,7 +458,7 @@ _COMMANDS = (
     _Spec(
         "init",
         "set up a repository, and print what is left to do",
-        "reconciler init\n  reconciler init --claims --env production",
+        "reconciler init\n  reconciler init --steps github\n  reconciler init --claims --env production",
         _init,
     ),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),

@@ -370,7 +370,7 @@ def _with_outputs(details: JobDetails, session: Session, uri: str, environ: Mapp
         return details
     bucket, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{path}/" if path else ""
-    output = Output(uri, str(session.folder_of(uri, environ) or ""))
+    output = Output(uri, _folder(session, uri, environ))
     store = ObjectStore(session.connection, bucket, _FIELDS)
     try:
         objects, is_complete = store.first_objects(prefix, _MOST_FILES)
@@ -381,6 +381,14 @@ def _with_outputs(details: JobDetails, session: Session, uri: str, environ: Mapp
     except ServiceError as error:
         return replace(details, output=output, unread={**details.unread, "output": error.message})
     return _with_metrics(details, store, candidates, prefix)
+
+
+def _folder(session: Session, uri: str, environ: Mapping[str, str]) -> str:
+    """Return the directory's folder on this machine, relative to the repository's root if it is below."""
+    folder, root = session.folder_of(uri, environ), session.config.root
+    if folder is None:
+        return ""
+    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
 
 
 def _direct_objects(store: ObjectStore, prefix: str) -> list[StoredObject]:

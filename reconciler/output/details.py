@@ -30,6 +30,7 @@ from reconciler.output.terminal import (
     painter,
     width_of,
 )
+from reconciler.output.text import short_error
 
 _LABEL = 13  # columns of a row's name
 _LEAST_ROOM = 20
@@ -327,7 +328,8 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
         yield "" if number else "Trials", line, True
     if left := len(study.trials) - len(shown):
         yield "", f"… and {counted(left, 'more trial')}: `--format json` has all", False
-    reasons = [(f"trial {trial.id}: {trial.reason}", False) for trial in study.trials if trial.reason]
+    failed = [trial for trial in study.trials if trial.reason]
+    reasons = [(f"trial {trial.id}: {short_error(trial.reason)}", False) for trial in failed]
     yield from _listed("", reasons, "trial without a result")
 
 
