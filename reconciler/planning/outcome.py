@@ -213,7 +213,7 @@ def _of_run(
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,
-        error=run.error or (own.error if own else ""),
+        error=run.error or (own.error if own and own.state is not ClaimState.BOUND else ""),
         resource=run.resource,
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
@@ -232,7 +232,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
         kind=claim.kind,
         state=claim.ended,
         claim=claim.state,
-        error=_said(claim),
+        error=missing_reason(claim),
         resource=claim.resource,
         commit=claim.commit,
         attempt=claim.id.attempt,
@@ -242,7 +242,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
     )
 
 
-def _said(claim: Claim) -> str:
+def missing_reason(claim: Claim) -> str:
     """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
         return GIVEN_UP
@@ -250,7 +250,7 @@ def _said(claim: Claim) -> str:
         return held(claim)
     if claim.state is ClaimState.PENDING:
         return "the next apply looks for its job, and sends it again once no earlier request can make one"
-    return claim.error
+    return "" if claim.state is ClaimState.BOUND and claim.ended is not State.CANCELLED else claim.error
 
 
 def _order(row: JobStatus) -> tuple[str, int, str, str, str]:
