@@ -14,7 +14,7 @@ from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Selection
 from reconciler.operations.follow_up import awaited, wait
-from reconciler.planning.outcome import job_statuses
+from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.claims_upkeep import cancel, record_cancel
 from reconciler.submission.observe import observe
 

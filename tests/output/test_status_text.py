@@ -15,7 +15,8 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.output.status_text import status_text
 from reconciler.output.terminal import width_of
-from reconciler.planning.outcome import Condition, JobStatus, by_attention
+from reconciler.planning.outcome import Condition, JobStatus
+from reconciler.planning.status_rows import by_attention
 from tests.base.test_inert import ACTED_ON, runner_finds_command, texts
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -11,7 +11,8 @@ from reconciler.model.job import COMMIT, KEY, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import DesiredJob
-from reconciler.planning.outcome import JobStatus, by_attention, is_shown, job_statuses, newest_first
+from reconciler.planning.outcome import JobStatus
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
 JOB = wanted()

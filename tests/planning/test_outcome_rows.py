@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change
-from reconciler.planning.outcome import JobStatus, Outcome, Status, job_statuses
+from reconciler.planning.outcome import JobStatus, Outcome, Status
+from reconciler.planning.status_rows import job_statuses
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
