@@ -213,6 +213,40 @@ def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first()
 
 
 @pytest.mark.parametrize(
+    ("claim", "state", "condition"),
+    [
+        ("none", None, "not submitted"),
+        ("pending", None, "outcome unknown"),
+        ("bound", None, "deleted outside"),
+        ("rejected", None, "refused"),
+        ("held", None, "held"),
+        *(("bound", state, state.lower()) for state in State),
+    ],
+)
+def test_the_condition_is_the_state_or_the_reason_for_a_missing_run(
+    claim: str, state: State | None, condition: str
+) -> None:
+    row = JobStatus("a_1", "a", "CustomJob", state, claim)
+    assert row.condition == condition
+    given_up = replace(row, given_up=True)
+    assert given_up.condition == (condition if state else "given up")
+    is_live = state is not None and not state.ended
+    assert row.is_open is (is_live or (state is None and claim in ("pending", "held")))
+    assert given_up.is_open is is_live
+
+
+def test_only_the_present_content_of_a_suspended_job_counts_as_suspended() -> None:
+    suspended = replace(JOB.manifest, reconcile=Reconcile(suspend=True))
+    row = JobStatus("a_1", "a", "CustomJob", State.FAILED, "bound", current=True, manifest=suspended)
+    assert row.condition == "suspended"
+    assert replace(row, state=None).condition == "suspended"
+    assert replace(row, current=False).condition == "failed"
+    assert replace(row, manifest=JOB.manifest).condition == "failed"
+    assert replace(row, manifest=None).condition == "failed"
+    assert (replace(row, manifest=None).labels, row.labels) == ({}, suspended.labels)
+
+
+@pytest.mark.parametrize(
     ("state", "condition"),
     [
         (State.FAILED, "suspended"),

@@ -33,6 +33,8 @@ def test_what_is_not_said_is_nothing() -> None:
     )
     assert told == ("",) * 7
     assert (row.commit, row.attempt) == ("", 1)
+    assert (row.cause, row.given_up, row.current, row.manifest, row.result) == (None, False, False, None, "")
+    assert outcome.cause is None
 
 
 def test_a_run_without_an_error_tells_none() -> None:
