@@ -113,12 +113,14 @@ def shown(repository: Repository, name: str, **environ: str) -> Any:
 
 def rows(text: str) -> dict[str, str]:
     """The rows of the screen by their names, each with its further lines."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     name = "head"
-    for line in text.splitlines():
-        name = line[:13].strip() or name
-        found[name] = f"{found[name]}\n{line[13:]}" if name in found else line[13:]
-    return found
+    for line in filter(None, text.splitlines()):
+        name = name if line.startswith(" ") else line[:13].strip()
+        found.setdefault(name, []).append(
+            line[13:] if line[2:3] in ("", " ") or line[0] != " " else line.strip()
+        )
+    return {name: "\n".join(texts) for name, texts in found.items()}
 
 
 def in_process(*arguments: str) -> Result:
@@ -220,7 +222,7 @@ def test_a_tuning_job_shows_its_trials_with_the_best_one(repository: Repository)
     assert failed["metrics"] == {}
     found = rows(repository.run("show", "tuned").out)
     assert found["Best trial"].startswith(f"{best['id']}: merit 8 with x 2")
-    table = found["Trials"].splitlines()
+    table = found["Trials"].splitlines()[1:]
     assert table[0].split() == ["TRIAL", "STATE", "merit", "x", "TIME"]
     assert [line.split()[0] for line in table if "★" in line] == [best["id"]]
     assert f"trial {failed['id']}: " in found["Trials"]
@@ -357,7 +359,7 @@ def test_in_the_cloud_parts_without_permission_are_one_line_each(
             said = "can't be read: ci lacks \\x1b[2Jstorage.objects.list"
             assert found["Output"].splitlines() == ["gs://models/census", said]
             assert found["Log"] == said
-            assert found["Job"].endswith("(CustomJob, environment prod)")
+            assert found["Job"].endswith("(CustomJob in prod)")
             assert "--env prod" in found["See"]
             parts = {each["part"] for each in shown(repository, "census", **environ)["unread"]}
             assert parts == {"output", "log"}
