@@ -82,29 +82,23 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
     }
 
 
-def status_json(jobs: Iterable[JobStatus]) -> Json:
-    """Return the output of `status --format json`."""
+def job_json(job: JobStatus) -> Json:
+    """Return one of the `jobs` of `status --format json`."""
     return {
-        "formatVersion": FORMAT_VERSION,
-        "jobs": [
-            {
-                "jobName": job.job_name,
-                "baseName": job.base_name,
-                "kind": job.kind,
-                "state": str(job.state) if job.state else None,
-                "claim": job.claim,
-                "createTime": job.create_time or None,
-                "startTime": job.start_time or None,
-                "endTime": job.end_time or None,
-                "error": job.error or None,
-                "resource": job.resource or None,
-                "url": job.url or None,
-                "commit": job.commit or None,
-                "attempt": job.attempt,
-                "cause": _cause_json(job.cause) if job.cause else None,
-            }
-            for job in jobs
-        ],
+        "jobName": job.job_name,
+        "baseName": job.base_name,
+        "kind": job.kind,
+        "state": str(job.state) if job.state else None,
+        "claim": job.claim,
+        "createTime": job.create_time or None,
+        "startTime": job.start_time or None,
+        "endTime": job.end_time or None,
+        "error": job.error or None,
+        "resource": job.resource or None,
+        "url": job.url or None,
+        "commit": job.commit or None,
+        "attempt": job.attempt,
+        "cause": _cause_json(job.cause) if job.cause else None,
     }
 
 

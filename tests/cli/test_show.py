@@ -55,6 +55,7 @@ apiVersion: aiplatform.googleapis.com/v1
 kind: CustomJob
 metadata: {{name: census, labels: {{team: risk}}}}
 package: {{path: ../trainer}}
+reconcile: {{notSecret: [/spec/workerPoolSpecs/0/pythonPackageSpec/env/0/value]}}
 spec:
   workerPoolSpecs:
     - machineSpec: {{machineType: n1-standard-4}}

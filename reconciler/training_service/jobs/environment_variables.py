@@ -45,19 +45,6 @@ def job_description(module: str, packages: Iterable[str], args: Iterable[str]) -
     return json.dumps({"python_module": module, "package_uris": list(packages), "job_args": list(args)})
 
 
-def for_storage(job_url: str) -> dict[str, str]:
-    """Return the variables that point Google's clients to a job's storage at http://HOST:PORT/jobs/SECRET."""
-    place = job_url.partition("://")[2].rstrip("/")
-    return {
-        "STORAGE_EMULATOR_HOST": job_url,
-        # Google's C++ client, which pyarrow uses, reads this variable only.
-        "CLOUD_STORAGE_EMULATOR_ENDPOINT": job_url,
-        "GCE_METADATA_HOST": place,
-        "GCE_METADATA_ROOT": place,
-        "GCE_METADATA_IP": f"{place}/",
-    }
-
-
 def for_trial(trial: int, metrics: Sequence[str]) -> dict[str, str]:
     """Return the variables with a trial's number and metric; empty for `trial` 0, a job without trials."""
     if not trial:
@@ -76,6 +63,19 @@ def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "RANK": str(rank),
         "WORLD_SIZE": str(replicas),
+    }
+
+
+def for_google_clients(job_url: str) -> dict[str, str]:
+    """Return the variables that point Google's clients to a job's storage at http://HOST:PORT/jobs/SECRET."""
+    place = job_url.partition("://")[2].rstrip("/")
+    return {
+        "STORAGE_EMULATOR_HOST": job_url,
+        # Google's C++ client, which pyarrow uses, reads this variable only.
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": job_url,
+        "GCE_METADATA_HOST": place,
+        "GCE_METADATA_ROOT": place,
+        "GCE_METADATA_IP": f"{place}/",
     }
 
 

@@ -331,7 +331,7 @@ def _replica(
         "OMP_NUM_THREADS": str(max(1, min(machine.cpus, share))),
         # Set also for a replica without GPUs, or it would see those of other jobs.
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        **environment_variables.for_storage(host.storage_url),
+        **environment_variables.for_google_clients(host.storage_url),
         "RECONCILER_GCS_DIR": str(host.buckets),
         **_api_variables(job, replicas, own, trial),
     }
