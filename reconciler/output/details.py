@@ -28,6 +28,7 @@ from reconciler.output.terminal import (
     column_widths,
     duration,
     fitted,
+    number_text,
     painter,
     width_of,
 )
@@ -305,16 +306,11 @@ def _size(number: int) -> str:
 def _metrics(details: JobDetails) -> Iterator[Row]:
     name = "Metrics"
     for file in details.metrics:
-        texts = (f"{key} {_number(value)}" for key, value in file.values.items())
+        texts = (f"{key} {number_text(value)}" for key, value in file.values.items())
         yield name, f"{', '.join(texts)}  ({file.name})", False
         name = ""
     if unread := details.unread.get("metrics"):
         yield name, f"can't be read: {unread}", False
-
-
-def _number(value: float) -> str:
-    is_whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
-    return f"{value:.0f}" if is_whole and abs(value) < 1e15 else f"{value:.5g}"
 
 
 def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]:
@@ -324,7 +320,7 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
         goal = study.goals[0]
         yield (
             "Best trial",
-            f"{best.id}: {goal.metric} {_number(best.metrics[goal.metric])} with {values}",
+            f"{best.id}: {goal.metric} {number_text(best.metrics[goal.metric])} with {values}",
             False,
         )
         if details.output is not None:
@@ -363,7 +359,7 @@ def _cells(study: Study, trial: Trial) -> list[str]:
     return [
         f"{trial.id} ★" if is_best else trial.id,
         trial.state,
-        *("-" if value is None else _number(value) for value in metrics),
+        *("-" if value is None else number_text(value) for value in metrics),
         *(_value(trial.parameters.get(name)) for name in _parameters(study)),
         _span(ended - started) if started and ended else "-",
     ]
@@ -371,9 +367,9 @@ def _cells(study: Study, trial: Trial) -> list[str]:
 
 def _value(value: Value | None) -> str:
     if not isinstance(value, str):
-        return "-" if value is None else _number(value)
+        return "-" if value is None else number_text(value)
     # AI Platform writes numbers as text.
-    return _number(float(value)) if _NUMERIC.fullmatch(value) else value
+    return number_text(float(value)) if _NUMERIC.fullmatch(value) else value
 
 
 def _table(rows: Sequence[Sequence[str]], room: int | None) -> Iterator[str]:
