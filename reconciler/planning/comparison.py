@@ -1,7 +1,4 @@
-"""Differences between a desired job and the newest run of its base name, with the reason for a submission.
-
-Also the differences between two documents of settings.
-"""
+"""Differences between a desired job and its base name's newest run, and between two documents of settings."""
 
 from __future__ import annotations
 
@@ -163,14 +160,10 @@ _DECIDES = {
 
 
 def changed_settings(before: JsonObject, after: JsonObject, environment: str) -> tuple[FieldChange, ...]:
-    """Return the fields that differ between two valid documents, the most important ones first.
+    """Return the fields that differ between two valid documents, as written, the most important ones first.
 
-    Each field of a setting that one side lacks counts. A written null is "no limit".
-
-    Args:
-        before: The base's document, as written.
-        after: The work tree's.
-        environment: The environment whose settings come before the others'.
+    Each field of a setting that one side lacks counts. A written null is "no limit". The settings of
+    `environment` come before those of other environments.
     """
     order = [*_DECIDES]
 
