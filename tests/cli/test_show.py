@@ -293,6 +293,34 @@ def test_a_queued_a_running_and_a_deleted_job(repository: Repository, service: H
     assert "which the service no longer has" in rows(gone.out)["Claim"]
     job = shown(repository, "census")
     assert (job["deletedOutside"], job["state"]) == (True, "SUCCEEDED")
+    repository.job("census", args=["--lr=5"])
+    assert in_process("show", "census").out.startswith("census  not submitted\n")
+    assert in_process("show", job["jobName"]).out.startswith("census  deleted outside; it was SUCCEEDED\n")
+    manifest.unlink()
+    assert in_process("show", "census").out.startswith("census  deleted outside; it was SUCCEEDED\n")
+    similar = in_process("show", "cencus")
+    assert "did you mean census?" in similar.err
+
+
+def test_a_submission_without_a_job_is_shown_with_its_claim(
+    repository: Repository, service: HeldService
+) -> None:
+    repository.job("census")
+    assert in_process("apply").code == 0
+    (claim,) = service.claims()
+    (record,) = service.store.unfinished()
+    service.store.move(record.id, JobState.FAILED, only_from=UNFINISHED, at="2026-01-01T00:00:01Z")
+    held = {**claim, "state": "held", "error": "two jobs", "attempt": 2, "job_name": f"{claim['job_name']}_2"}
+    del held["resource"]
+    name = f"reconciler/claims/local/local/local/{claim['key']}/2"
+    store(service, "reconciler-staging", name, json.dumps(held).encode())
+    found = rows(in_process("show", "census").out)["Claim"].splitlines()
+    assert found[0] == "bound: its request made this job"
+    assert found[1].startswith(f"{held['job_name']} too: held: two jobs; run `reconciler resolve")
+    alone = in_process("show", held["job_name"])
+    assert alone.out.startswith("census  held\n")
+    job = json.loads(in_process("show", "census", "--format", "json").out)
+    assert (job["attempt"], job["unsettled"]) == (1, [{"jobName": held["job_name"], "state": "held"}])
 
 
 def test_only_the_runs_of_the_base_name_are_listed(
