@@ -180,15 +180,14 @@ class _Finder(Struct):
     def _chosen(
         self, found: Sequence[Attempt], attempts: Sequence[Attempt], desired: DesiredJob | None, path: str
     ) -> FoundJob:
-        """Return the newest run, else the last attempt, preferably one at the manifest's content."""
+        """Return the newest run, else the last attempt."""
         # Runs with a claim are certainly ours; others only have the same name.
         claimed = [(attempt, attempt.run) for attempt in found if attempt.run and attempt.claim]
         runs = claimed or [(each, run) for each in found for run in (each.run, *each.strangers) if run]
-        wanted = keys_of(desired) if desired else ()
         if runs:
             attempt, run = max(runs, key=lambda pair: age(pair[1]))
         else:
-            attempt, run = max(found, key=lambda each: (each.id.key in wanted, each.id.attempt)), None
+            attempt, run = max(found, key=lambda each: each.id.attempt), None
         unsettled = (other.claim for other in attempts if other is not attempt and other.claim)
         return FoundJob(
             attempt=attempt,

@@ -101,6 +101,11 @@ def test_whatever_others_write_is_inert_and_fits_the_width(text: str, width: int
     assert re.sub("\x1b\\[[0-9;]+m", "", painted).removeprefix("✓ ") == plain
 
 
+def test_a_wrapped_line_begins_with_no_command() -> None:
+    text = details_text(replace(DONE, links=Links("x" * 26 + " ::error::no")), NOW, 40)
+    assert row(text, "See")[:2] == ["x" * 26, "\\x3a:error::no"]
+
+
 def test_a_pipe_gets_everything_and_a_terminal_what_fits() -> None:
     long = "gs://bucket/" + "folder/" * 30
     entry = LogEntry("2026-01-02T03:29:00Z", "INFO", "x" * 300)
