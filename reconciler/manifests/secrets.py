@@ -33,8 +33,6 @@ _HINT = (
 )
 _HINT_BY_NAME = f"{_HINT}; if it is none, "
 _OTHER_NAME = "give it another name"
-HIDDEN = "(hidden)"
-"""Stands for a secret where a value is shown."""
 _MIN_LENGTH = 12
 _MIN_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short text, "xxxxxxxx" has 0
 _MIN_DISTINCT = 8
@@ -132,6 +130,12 @@ _ASSIGNED = re.compile(
     (?=["']?([^\s"';|]{{{_MIN_LENGTH},{_MAX_ASSIGNED}}}))""",
     re.VERBOSE,
 )
+# The same for display: the beginning, the name and a value of any length.
+_ASSIGNMENT = re.compile(
+    r"""((?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)["']?)([^\s"';|-][^\s"';|]*)""", re.VERBOSE
+)
+_HIDDEN = "***"
+"""Stands for a secret where a value is shown."""
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
 _FLAG_WITH_VALUE = re.compile(rf"{_FLAG.pattern}=(.*)", re.DOTALL)
 _REFERENCE = re.compile(
@@ -202,20 +206,6 @@ def exemption_findings(manifest: Any) -> Iterator[Finding]:
         yield Finding(("reconcile", "notSecret", index), message, hint)
 
 
-def without_secrets(value: Any) -> Any:
-    """Return a copy of a JSON value with `HIDDEN` in place of each text that looks like a secret."""
-    hidden = {keys for _, keys, _ in _NamedSecrets().find([value])}
-    return _hidden(value, (), hidden)
-
-
-def _hidden(value: Any, keys: Keys, hidden: set[Keys]) -> Any:
-    if isinstance(value, dict):
-        return {key: _hidden(part, (*keys, key), hidden) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_hidden(part, (*keys, index), hidden) for index, part in enumerate(value)]
-    return HIDDEN if isinstance(value, str) and (keys in hidden or _has_shape(value)) else value
-
-
 def _exemptions(value: Any) -> list[str]:
     """Return the pointers in a document's `reconcile.notSecret`."""
     policy = value.get("reconcile") if isinstance(value, dict) else None
@@ -246,6 +236,44 @@ def value_at(value: Any, pointer: str) -> Any:
         else:
             return None
     return value if pointer.startswith("/") else None
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Return a value of JSON for display, with `***` for every text that seems to be a secret.
+
+    This hides more than `secrets` reports: a value under the name of a secret needn't look random.
+
+    Args:
+        name: The key of the value, or the flag before it.
+    """
+    if isinstance(value, Mapping):
+        own = value.get("name")
+        variable = own if isinstance(own, str) else ""
+        return {
+            key: without_secrets(part, (key == "value" and variable) or key) for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        flags = ["", *(item if isinstance(item, str) else "" for item in value)]
+        return [without_secrets(item, _flag(flag)) for flag, item in zip(flags, value, strict=False)]
+    if not isinstance(value, str):
+        return value
+    if _is_secret_name(name) and not _is_placeholder(value) and not value.startswith("-"):
+        return _HIDDEN
+    for shape in _SHAPES:
+        for match in list(filter(_is_genuine, shape.found_in(value))):
+            value = value.replace(match[match.re.groups], _HIDDEN)
+    return _ASSIGNMENT.sub(_hidden_assignment, value)
+
+
+def _flag(text: str) -> str:
+    """Return the name of a flag such as `--password`; "" for any other text."""
+    match = _FLAG.fullmatch(text)
+    return match[1] if match else ""
+
+
+def _hidden_assignment(match: re.Match[str]) -> str:
+    is_hidden = _is_secret_name(match[2] or match[3]) and not _is_placeholder(match[4])
+    return f"{match[1]}{_HIDDEN}" if is_hidden else match[0]
 
 
 def may_hold_secrets(data: bytes) -> bool:

@@ -43,7 +43,7 @@ def test_a_secret_of_the_run_before_is_not_shown() -> None:
     old = _at(before, "x", "--password=hunter2", "--rate=1", "--token", "abc")
     run = run_of(old, State.SUCCEEDED)
     change = only(plan([_at(JOB, "x", "--password-file=p", "--rate=2")], [run], [bound_to(old, run)]))
-    assert [field.before for field in change.fields] == ["(hidden)", "--rate=1", "--token", "(hidden)"]
+    assert [field.before for field in change.fields] == ["--password=***", "--rate=1", "--token", "***"]
 
 
 def test_a_job_without_an_earlier_run_is_new_and_has_its_spec() -> None:
