@@ -329,7 +329,7 @@ def test_in_the_cloud_parts_without_permission_are_one_line_each(
     repository: Repository, tmp_path: Path
 ) -> None:
     repository.job()
-    repository.write("jobs/census.yaml", MANIFEST.format(image=IMAGE).replace("hunter2", "$(DB)"))
+    repository.write("jobs/census.yaml", MANIFEST.format(image=IMAGE))
     error = {
         "error": {
             "code": 403,
