@@ -37,7 +37,7 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers quick explore chaos kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers quick explore chaos failures kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,10 @@ explore: $(STAMPS)/dev  ## try random examples in all property tests, again and 
 
 chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments; KILLS=200 SEED=1
 	CHAOS_KILLS=$(KILLS) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/test_chaos.py
+
+failures: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## fail in thirty ordinary ways, do what is printed, and print the table of it
+	@rm -f $(VENV)/failures.md; FAILURES_TABLE=$(CURDIR)/$(VENV)/failures.md $(BIN)/pytest $(PYTEST_FLAGS) tests/failures && \
+		printf '| failure | printed | the remedy, followed | afterwards |\n|---|---|---|---|\n' && sort $(VENV)/failures.md
 
 kills: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill the embedded service and what it runs at random moments; KILLS=100 SEED=1
 	SERVICE_KILLS=$(if $(filter file,$(origin KILLS)),100,$(KILLS)) SERVICE_SEED=$(or $(SEED),1) \

@@ -18,7 +18,7 @@ from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
-from reconciler.model.cause import cause_of, is_set_up
+from reconciler.model.cause import RERUN, cause_of, is_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Plan, Stuck
@@ -169,7 +169,8 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
         if change.actual and change.actual.state.ended:
             yield _failure(change.actual, change.desired.manifest)
         else:
-            yield f"{change.job_name}: {change.reason}"
+            rerun = f"run it again with `reconciler rerun {change.desired.manifest.name}`"
+            yield f"{change.job_name}: {change.reason.replace(RERUN, rerun)}"
 
 
 def _is_done(outcomes: Sequence[Outcome]) -> bool:

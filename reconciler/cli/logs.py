@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from reconciler.google.session import Session
 from reconciler.manifests.findings import same_word, similar_word
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, LogEntry, State, Trials
+from reconciler.planning.attempts import base_of
 from reconciler.submission.claims_upkeep import with_reason
 
 _MOST_REMEMBERED = 100_000
@@ -115,6 +117,7 @@ class PrintedEntries:
 
 
 _SERVICE = "service"
+_SEE_LOG = re.compile(r"see `reconciler logs [^`]*`(, | and )")
 _MOST_NAMED = 100
 
 
@@ -138,11 +141,13 @@ def _print_cause(job: ActualJob, printed: bool, log_format: str) -> None:
     """Print why a job did not succeed: on stderr, or with its state and error in place of an empty log."""
     if not printed:
         print("\n".join(_empty(job)))
-    cause = cause_of(job)
+    cause = cause_of(job, base_of(job.job_name))
     if cause is None:
         return
     sys.stdout.flush()
-    line = f"{job.job_name} {'failed,' if job.state is State.FAILED else 'was'} {cause}"
+    # The log is above.
+    words = _SEE_LOG.sub("", str(cause))
+    line = f"{job.job_name} {'failed,' if job.state is State.FAILED else 'was'} {words}"
     if printed:
         print_message(line, log_format)
     else:

@@ -267,7 +267,10 @@ class ObjectClaims:
                 "who runs this needs the role roles/storage.objectUser on the bucket: "
                 f"`{self._command}` prints the commands that give it"
             )
-        return error.hint or "nothing is submitted without its claim: try again when Cloud Storage answers"
+        return error.hint or (
+            "nothing is submitted without its claim: correct that, or wait until Cloud Storage answers, "
+            "then run `reconciler apply`"
+        )
 
 
 class ObjectCommits:

@@ -413,13 +413,16 @@ def api_error(status: int, content: bytes, delay: float | None = None) -> ApiErr
         message = f"HTTP {status} without a readable error; a proxy may have answered"
         hint = _HINTS.get(status, "check the endpoint and any proxy between")
         return ApiError(message, status=status, reason="", hint=hint, retry_after=delay)
-    text = one_line(message or f"HTTP {status}")
+    found = _MISTAKE.findall(message) if message.startswith("List of found errors:") else ()
+    text = one_line("; ".join(f"{what} ({field})" for field, what in found) or message or f"HTTP {status}")
     if status == 404:
         return NotFoundAtServiceError(text, status=status, reason=reason, hint=_NOT_FOUND)
     hint = _NO_SCOPE if status == 403 and "scope" in text.lower() else _HINTS.get(status, "")
     return ApiError(text, status=status, reason=reason, hint=hint, retry_after=delay)
 
 
+_MISTAKE = re.compile(r"\t\d+\.Field: ([^;\t]*); Message: ([^\t]*)")
+"""A mistake in the message by which Vertex AI refuses a job."""
 _NOT_FOUND = 'check "project" and "location" in reconciler.yaml'
 _NO_SCOPE = (
     "the token lacks the scope https://www.googleapis.com/auth/cloud-platform: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,12 +16,15 @@ _LOCAL = "local"
 # https://cloud.google.com/resource-manager/docs/creating-managing-projects
 _MAX_PROJECT = 30
 
+_SINGLE_EQUALS_SIGN = re.compile(r"\s*([\w.-]+(?:\[[^]]*\])?)\s*=(?!=)")
+
 _Place = tuple[str, ...]
 
 
 def settings_findings(settings: Any) -> Iterator[Finding]:
     """Yield the mistakes in settings that their schema can't express, and regions that are doubtful."""
     yield from shared_environments(settings)
+    yield from _single_equals_signs(settings)
     for name, value in _mapping(_mapping(settings).get("environments")).items():
         environment = _mapping(value)
         defaults = _mapping(environment.get("defaults"))
@@ -31,6 +35,17 @@ def settings_findings(settings: Any) -> Iterator[Finding]:
             if isinstance(region, str) and region and (doubt := region_doubt(api_version, region)):
                 place = ("environments", name, *keys)
                 yield Finding(place, doubt.message, doubt.hint, level=doubt.level)
+
+
+def _single_equals_signs(settings: Any) -> Iterator[Finding]:
+    """Yield a finding for each requirement such as `numpy=1`, which is conda's way to write `numpy==1`."""
+    for image, entry in _mapping(_mapping(settings).get("images")).items():
+        lines = _mapping(entry).get("requirements")
+        for number, line in enumerate(lines if isinstance(lines, list) else ()):
+            if isinstance(line, str) and (found := _SINGLE_EQUALS_SIGN.match(line)):
+                right = f"{found[1]}=={line[found.end() :].lstrip()}"
+                place = ("images", image, "requirements", number)
+                yield Finding(place, f"{quote(line)} is not a requirement", f"write {quote(right)}")
 
 
 def shared_environments(settings: Any) -> Iterator[Finding]:

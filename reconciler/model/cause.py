@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
@@ -99,14 +100,14 @@ class Cause(Struct, frozen=True):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.about}{self.message}; {self.remedy}"
+        return f"{self.about}{self.message.removesuffix('.')}; {self.remedy}"
 
     @property
     def short(self) -> str:
         """The cause and the next step, without anything that the trainer printed."""
         # Errors of a service say more than a few words; they are short enough for a commit status.
         is_short = self.class_ is not CauseClass.USER_CODE and len(self.message) <= _SHORT
-        return f"{self.about}{self.message if is_short else self.brief}; {self.remedy}"
+        return f"{self.about}{self.message.removesuffix('.') if is_short else self.brief}; {self.remedy}"
 
     @property
     def about(self) -> str:
@@ -124,17 +125,27 @@ _MACHINE = "give it a larger machineType"
 _WAYS_OUT = 'set "suspend: true" to leave it so, or run it again with `reconciler rerun {name}`'
 _AGAIN = "run it again with `reconciler rerun {name}`"
 _LIMIT = 'raise the limit under "scheduling"'
+_RESTART = "`reconciler serve --stop` lets the service see changed variables"
 _ENTRY = 'correct its entry under "images" in reconciler.yaml'
 
 # By reason: class, words and remedy. docs/causes.md says where the reasons come from.
 _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "NON_ZERO_EXIT": (_USER, "exit code {exitCode}", _CODE),
     "ENDED_BY_SIGNAL": (_USER, "ended by a signal", _CODE),
+    "MODULE_MISSING": (
+        _USER,
+        "a module is missing",
+        "list its package in the code's requirements.txt or setup.py, or correct the import",
+    ),
     "COMMAND_NOT_RUN": (_USER, "its command can't be run", "correct the image or its command"),
     "INVALID_JOB": (_USER, "the job can't be run as it is written", "correct the manifest"),
     "NO_METRIC": (_USER, "no trial reported the metric", _CODE),
-    "INDEX_UNREACHABLE": (_SET_UP, "a package index can't be reached", f"make it reachable, {_APPLY}"),
-    "INSTALLER_SETTINGS": (_SET_UP, "pip's settings are wrong", f"correct them, {_APPLY}"),
+    "INDEX_UNREACHABLE": (
+        _SET_UP,
+        "a package index can't be reached",
+        f"make it reachable, or correct its address ({_RESTART}), {_APPLY}",
+    ),
+    "INSTALLER_SETTINGS": (_SET_UP, "pip's settings are wrong", f"correct them ({_RESTART}), {_APPLY}"),
     "PACKAGES_NOT_RESOLVED": (
         _SET_UP,
         "no version of a package fits",
@@ -146,14 +157,22 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
         f"see `reconciler logs {{name}}`, install what is missing, {_APPLY}",
     ),
     "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "run `reconciler apply`"),
-    "PYTHON_MISSING": (_SET_UP, "no Python here fits its image", f"install one, or {_ENTRY}, {_APPLY}"),
+    "PYTHON_MISSING": (
+        _SET_UP,
+        "no Python here fits its image",
+        f"install one with `uv python install`, or {_ENTRY}, {_APPLY}",
+    ),
     "IMAGE_UNKNOWN": (_SET_UP, "its image is unknown here", f"{_ENTRY}, {_APPLY}"),
     "IMAGE_NOT_PULLED": (
         _SET_UP,
         "its image can't be pulled",
         f"check its name and your login, or build it, {_APPLY}",
     ),
-    "ENGINE_MISSING": (_SET_UP, "no container engine works here", f"start Docker or Podman, {_APPLY}"),
+    "ENGINE_MISSING": (
+        _SET_UP,
+        "no container engine works here",
+        f"install or start Docker or Podman, {_APPLY}",
+    ),
     "ENGINE_FAILED": (_SET_UP, "the container engine failed", f"correct what it says, {_APPLY}"),
     "HOME_NOT_TRUSTED": (_SET_UP, "the state directory isn't trusted", f"do what the message says, {_APPLY}"),
     "PERMISSION": (_SET_UP, "a permission is missing", f"grant it, then {_AGAIN}"),
@@ -172,7 +191,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "QUOTA": (_RESOURCES, "the quota is exhausted", f"ask for more quota, then {_AGAIN}"),
     "STOCK_OUT": (_RESOURCES, "no such machine is free", f"choose another machine or region, or {_AGAIN}"),
     "REQUESTED": (_CANCELLED, "cancelled on request", _WAYS_OUT),
-    "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", _LIMIT),
+    "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", f"{_LIMIT}, or correct the code if it hung"),
     "WAIT_LIMIT": (_CANCELLED, "cancelled by its limit of waiting", _LIMIT),
     "PARTIAL": (_USER, "some of its results are missing", _CODE),
     "MACHINE_FAILED": (_SERVICE, "the machine failed", _AGAIN),
@@ -204,6 +223,14 @@ _WORDS = tuple(
 # By google.rpc.Code, where no words match.
 _CODES = {3: "NON_ZERO_EXIT", 4: "DEADLINE", 5: "IMAGE", 7: "PERMISSION", 8: "STOCK_OUT", 9: "INVALID_JOB"}
 _EXIT_CODE = re.compile(r"(?:status|exit code)(?: of)? (\d{1,3})\b")
+# By the beginning of an exception's line.
+_EXCEPTIONS = (
+    (re.compile(r"ModuleNotFoundError: "), "MODULE_MISSING"),
+    (re.compile(r"OSError: \[Errno 28\]"), "DISK_FULL"),
+    (re.compile(r"[\w.]*MemoryError\b"), "OUT_OF_MEMORY"),
+)
+_SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error: ")
+_PLACE = re.compile(r'  File "(?:[^"]*/)?([^"/]+)", line (\d+)')
 _TRACEBACK = "Traceback (most recent call last):"
 _MARKED = re.compile(
     r"Set-up failed \((?P<reason>[A-Z_]+)(?:; image=(?P<image>[^;)]*))?(?:; entry=(?P<entry>\w*))?\): "
@@ -266,14 +293,19 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
     if reason == "NON_ZERO_EXIT":
         code = metadata.get("exitCode") or next(iter(_EXIT_CODE.findall(head)), "")
         brief = f"exit code {code}" if code else "its code failed"
-        message = ": ".join(filter(None, (brief, _last_of_traceback(job.error))))
+        last = _last_printed(job.error)
+        message = ": ".join(filter(None, (brief, last)))
+        known = _REASONS.get(next((name for words, name in _EXCEPTIONS if words.match(last)), ""))
+        # Google's jobs print what a trainer likes; the embedded service's cause is known to be its own.
+        if known and (job.info or known[0] is _USER):
+            class_, remedy = known[0], known[2]
     else:
         if reason == "REQUESTED" and job.cancelled is not None:
             brief = job.cancelled or "cancelled outside the reconciler"
         message = brief if class_ is _CANCELLED else head or brief
         last = job.error.strip().rpartition("\n")[2].strip()
         # The installer names the package in its last line.
-        if class_ is _SET_UP and job.info and last != head:
+        if reason.startswith("PACKAGES") and job.info and last != head:
             message = f"{head} … {last}"
     return Cause(class_, brief, one_line(message)[:_MOST], remedy.format(name=name or job.job_name))
 
@@ -302,8 +334,16 @@ def _reason(job: ActualJob, head: str) -> str:
     return found or _CODES.get(job.error_code, "INTERNAL")
 
 
-def _last_of_traceback(text: str) -> str:
-    """Return the line of the exception that the last traceback of a text ends with; "" for none."""
+def _last_printed(text: str) -> str:
+    """Return the line of the exception that an error's output ends with, else its last line; "" for none."""
     _, mark, rest = text.rpartition(_TRACEBACK)
-    lines = rest.splitlines() if mark else []
-    return next((line.strip() for line in lines if line.strip() and not line[0].isspace()), "")
+    lines = [line for line in rest.splitlines() if line.strip()]
+    if not mark:
+        lines = lines[1:]  # the first one is the service's
+        # The beginning of a long traceback is cut off; an exception follows the indented lines of its place.
+        raised = [line for place, line in pairwise(lines) if place[0].isspace() and not line[0].isspace()]
+        return (raised or lines or [""])[-1].strip()
+    last = next((line.strip() for line in lines if not line[0].isspace()), "")
+    places = _PLACE.findall(rest.partition(f"\n{last}")[0])
+    # Elsewhere the last place may be in a library, and helps nobody.
+    return f"{last} ({places[-1][0]}, line {places[-1][1]})" if places and _SYNTAX.match(last) else last

@@ -232,7 +232,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
         kind=claim.kind,
         state=claim.ended,
         claim=claim.state,
-        error=_said(claim),
+        error=missing_reason(claim),
         resource=claim.resource,
         commit=claim.commit,
         attempt=claim.id.attempt,
@@ -242,7 +242,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
     )
 
 
-def _said(claim: Claim) -> str:
+def missing_reason(claim: Claim) -> str:
     """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
         return GIVEN_UP

@@ -27,7 +27,7 @@ def test_job_of_unknown_image_is_refused_and_trains_once_its_entry_is_there(repo
     (outcome,) = refused.json["outcomes"]
     assert (outcome["action"], outcome["status"], outcome["state"]) == ("submit", "failed", None)
     assert "executor_image_uri" in outcome["error"]
-    assert f'images: {{"{NEW}": {{python:' in outcome["error"]
+    assert f'say under images in reconciler.yaml what to run it as: "{NEW}": {{python:' in outcome["error"]
     (job,) = repository.run("status", "--format", "json").json["jobs"]
     assert (job["claim"], job["state"], job["attempt"]) == ("rejected", None, 1)
 

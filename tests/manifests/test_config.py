@@ -56,6 +56,7 @@ def test_a_file_adds_environments_and_local_stays(tmp_path: Path) -> None:
         (PROD.replace("    project: acme-ml\n", ""), 4, "project"),
         ("- a\n- b", 1, "mapping"),
         ("images: {a: {python: 3.10, requirements: []}}", 1, '"3.10"'),
+        ('images:\n  a: {python: "3.10", requirements: [six, numpy=1]}', 2, 'write "numpy==1"'),
         ("a: [", 1, ""),
         ("---\n{}\n---\n{}\n", 4, "second document"),
     ],
@@ -68,6 +69,15 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, line: int, 
     assert problem.path == "reconciler.yaml"
     assert problem.line == line
     assert said in problem.message + problem.hint
+
+
+@pytest.mark.parametrize(
+    "line", ["six", "a[b]==1", "a>=1,!=2", "a<=1", "a @ https://x.test/a?b=c", "./a=1.whl"]
+)
+def test_an_image_requires_what_pip_takes(tmp_path: Path, line: str) -> None:
+    text = f'images: {{a: {{python: "3.11", requirements: ["{line}"]}}}}'
+    (tmp_path / "reconciler.yaml").write_text(text)
+    assert load_config(tmp_path).images["a"]["requirements"] == [line]
 
 
 @pytest.mark.parametrize("python", ["3.11", ">=3.11", ">=3.11,<3.14", "~=3.12"])

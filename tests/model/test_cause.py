@@ -77,7 +77,45 @@ def test_googles_words_decide_and_then_the_code(error: str, code: int, class_: s
     assert (str(found.class_), words in found.brief) == (class_, True), found
 
 
-def test_what_a_trainer_prints_decides_nothing() -> None:
+EMBEDDED = ErrorInfo("NON_ZERO_EXIT", {"class": "user-code", "exitCode": "1"})
+FRAMES = 'Traceback (most recent call last):\n  File "/a/task.py", line 3, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(
+    ("printed", "class_", "message", "remedy"),
+    [
+        ("no data", "user-code", "no data", "correct the code"),
+        ("warning\ntask.py: error: no --epochs\n\n", "user-code", "task.py: error: no --epochs", "the code"),
+        ("    raise e\nx.Forbidden: 403\n: more", "user-code", "x.Forbidden: 403", "correct the code"),
+        (f"{FRAMES}ModuleNotFoundError: No module named 'a'", "user-code", "named 'a'", "requirements.txt"),
+        (f"{FRAMES}OSError: [Errno 28] No space left: 'm'", "resources", "[Errno 28]", "disk space"),
+        (f"{FRAMES}numpy.core._ArrayMemoryError: 7 GiB", "resources", "7 GiB", "larger machineType"),
+        (f"{FRAMES}ValueError: MemoryError", "user-code", "ValueError: MemoryError", "correct the code"),
+        (
+            f'{FRAMES}  File "/a/b.py", line 7\n    x(\n     ^\nSyntaxError: never closed',
+            "user-code",
+            "SyntaxError: never closed (b.py, line 7)",
+            "correct the code",
+        ),
+    ],
+)
+def test_the_line_that_a_trainer_ended_with_is_its_message_and_chooses_the_remedy(
+    printed: str, class_: str, message: str, remedy: str
+) -> None:
+    found = cause_of(replace(RUN, error=f"{EXIT}\n{printed}", info=EMBEDDED))
+    assert found is not None
+    assert (str(found.class_), found.message.startswith("exit code 1: ")) == (class_, True)
+    assert found.message.endswith(message) or message in found.message
+    assert remedy in found.remedy
+
+
+def test_a_sentence_ends_without_its_period_before_the_remedy() -> None:
+    info = ErrorInfo("ENDED_BY_SIGNAL", {"class": "user-code"})
+    found = cause_of(replace(RUN, error="It was killed by signal 11 (SIGSEGV).", info=info))
+    assert "(SIGSEGV); see " in str(found)
+
+
+def test_what_a_trainer_prints_decides_nothing_in_google_cloud() -> None:
     printed = f"{EXIT}\nTraceback (most recent call last):\n  x\nMemoryError: out of memory, quota, pip"
     found = cause_of(replace(RUN, error=printed, error_code=3))
     assert found is not None
@@ -103,7 +141,10 @@ def test_a_cancel_names_the_two_ways_out() -> None:
     late = "The job was cancelled: it ran for longer than scheduling.timeout."
     found = cause_of(replace(RUN, state=State.CANCELLED, error=late))
     assert found is not None
-    assert str(found) == 'cancelled by its time limit; raise the limit under "scheduling"'
+    assert (
+        str(found)
+        == 'cancelled by its time limit; raise the limit under "scheduling", or correct the code if it hung'
+    )
 
 
 def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -> None:

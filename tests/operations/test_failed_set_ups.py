@@ -68,7 +68,7 @@ def test_an_index_that_can_be_reached_again_lets_the_job_train(repository: Repos
     done = repository.run("apply", "--wait", **away)
     assert done.code == 1
     assert "set-up: " in done.err
-    assert "make it reachable, then run `reconciler apply`" in done.err
+    assert "make it reachable, or correct its address" in done.err
     assert repository.run("serve", "--stop").code == 0
     assert repository.run("apply", "--wait").code == 0
     second, first = status(repository)

@@ -164,7 +164,7 @@ def test_without_an_engine_the_job_fails_and_says_what_is_missing(container: Sta
     run.environ = {"PATH": str(tmp_path / "empty")}
     state, code, message = run.start().end()
     assert (state, code) == ("FAILED", 9)
-    assert message.endswith("no container engine works on this machine: install Docker or Podman")
+    assert message.endswith("no container engine works on this machine.")
 
 
 def test_a_cancelled_container_has_its_time_and_gets_one_sigterm(container: Starts) -> None:

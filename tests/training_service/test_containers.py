@@ -90,8 +90,8 @@ def test_without_an_engine_the_error_names_what_is_missing(tmp_path: Path) -> No
     with pytest.raises(RunError) as caught:
         find_engine({"PATH": str(tmp_path)})
     assert caught.value.code == 9
-    assert caught.value.message == (
-        "The job runs in a container, but no container engine works on this machine: install Docker or Podman"
+    assert (
+        caught.value.message == "The job runs in a container, but no container engine works on this machine."
     )
 
 
@@ -103,7 +103,7 @@ def test_a_command_without_its_engine_is_told_of(tmp_path: Path, script: str) ->
     with pytest.raises(RunError) as caught:
         find_engine({"PATH": str(docker.parent)})
     assert caught.value.message.endswith(
-        f"; {docker} is here, but says: Cannot connect to the Docker daemon. Is it running?"
+        f": {docker} is here, but says: Cannot connect to the Docker daemon. Is it running?"
     )
 
 

@@ -446,9 +446,9 @@ RUNTIME = "training_input.runtime_version"
         (
             trainers.custom_job(image="gcr.io/me/mine:3"),
             IMAGE_FIELD,
-            'images: {"gcr.io/me/mine:3": {python:',
+            'say under images in reconciler.yaml what to run it as: "gcr.io/me/mine:3": {python:',
         ),
-        (trainers.ml_job(runtimeVersion="1.14"), RUNTIME, 'images: {"1.14": {python:'),
+        (trainers.ml_job(runtimeVersion="1.14"), RUNTIME, 'what to run it as: "1.14": {python:'),
         (trainers.ml_job(runtimeVersion="2.12"), RUNTIME, "never a runtime version 2.12"),
         (trainers.ml_job(pythonVersion="3.10"), "training_input.python_version", "write 3.7"),
     ],

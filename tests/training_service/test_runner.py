@@ -158,7 +158,7 @@ def test_trainer_that_breaks_the_image_is_told_the_package_and_the_entry(
     assert state == "FAILED"
     assert "TypeError: dep is too new" in message
     assert message.splitlines()[-2] == replaced
-    assert message.endswith(f'images: {{"{trainers.PLAIN}": {entry}}}')
+    assert message.endswith(f'say under images in reconciler.yaml: "{trainers.PLAIN}": {entry}')
     assert ("WARNING", replaced) in run.log()
     assert "images:" not in trainer("raise ValueError('x')", requires=("dep>=2",), job=job).start().end()[2]
 

@@ -6,6 +6,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -200,10 +201,12 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
     task = pool.task
     if isinstance(task, ContainerTask) or find_override(task.image, job.images):
         return
-    remedy = f"Add to reconciler.yaml what to run it as: {how_to_override(task.image)}"
+    remedy = f"say under images in reconciler.yaml what to run it as: {how_to_override(task.image)}"
     if pool.image_field != RUNTIME_FIELD:
         if find_image(task.image) is None:
-            yield pool.image_field, f"The embedded training service doesn't know {task.image}. {remedy}"
+            name = "".join(f" to {similar}" for similar in get_close_matches(task.image, job.images, 1))
+            message = f"The embedded training service doesn't know the image {task.image}"
+            yield pool.image_field, f"{message}: correct its name{name}, or {remedy}"
         return
     pythons = known_runtimes().get(task.image)
     if pythons is None:
@@ -215,7 +218,7 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
         )
         yield PYTHON_FIELD, message
     elif find_image(task.image) is None:
-        message = f"The embedded training service doesn't know the runtime version {task.image}. {remedy}"
+        message = f"The embedded training service doesn't know the runtime version {task.image}: {remedy}"
         yield RUNTIME_FIELD, message
 
 

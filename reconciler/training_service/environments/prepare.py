@@ -237,8 +237,9 @@ def choose_or_install(task: PythonTask, needs: Needs, uv: Uv) -> Choice:
         return choose(task, needs, pythons(environ))
     except NoPythonError as error:
         if os.environ.get(_MAY_INSTALL) != "1":
+            uv.say(INFO, _INSTALLING)
             raise
-        failure, request = error.message, error.request
+        failure, request = error.message.splitlines()[0], error.request
     installing = f"installing Python {request}"
     uv.say(INFO, f"No Python here is suitable: {installing}")
     allowed = {name: value for name, value in os.environ.items() if name.startswith("UV_PYTHON_")}
@@ -308,9 +309,8 @@ def _conflicts(task: PythonTask, choice: Choice, layer: Layer, say: Say) -> str:
         if (name := _name(line)) not in news
     ]
     entry = images.override_entry(task.image, _text(layer.base.python.minor), [*kept, *news.values()])
-    return "\n".join(
-        [*lines, f"To install the image's packages for those versions, say in reconciler.yaml: {entry}"]
-    )
+    remedy = "To install the image's packages for those versions, say under images in reconciler.yaml"
+    return "\n".join([*lines, f"{remedy}: {entry}"])
 
 
 def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
@@ -386,7 +386,7 @@ def _minor_of(version: str) -> Minor | None:
 
 def _no_python(wanted: str, held: Sequence[Python], request: str, remedy: str = "") -> NoPythonError:
     here = ", ".join(_text(minor) for minor in sorted({candidate.minor for candidate in held}))
-    return NoPythonError(f"{wanted}; this machine has Python {here}. {_INSTALLING}{remedy}", request)
+    return NoPythonError(f"{wanted}; this machine has Python {here}.{remedy}\n{_INSTALLING}", request)
 
 
 def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:

@@ -202,7 +202,8 @@ def base_environment(
     def build(lock: int) -> None:
         names = ", ".join(required)
         uv.say(INFO, f"Installing {names} for Python {python.version}")
-        made = _Environment(path, uv, lock, f"{names} could not be installed")
+        wanted = ", ".join(sorted(requirements)) or names
+        made = _Environment(path, uv, lock, f"{wanted} could not be installed")
         made.make(python)
         (path / _LIMITS).write_text("".join(f"{line}\n" for line in limits), "utf-8")
         binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
@@ -365,7 +366,7 @@ class _Environment:
             message = f"{self.failure}: cannot reach the package index at {index}: {cause}"
             raise UnreachableIndexError(message, index)
         if _NO_SOLUTION in output:
-            raise NoDistributionError(f"{self.failure}: {_tail(output)}")
+            raise NoDistributionError(f"{self.failure}: {_reason(output)}")
         self.uv.say(INFO, output)  # the error has its end alone
         raise InstallError(f"{self.failure}: {_tail(output)}")
 
@@ -478,6 +479,12 @@ def _version_of(pin: str) -> str:
 
 def _site_packages(environment: Path, python: Python) -> Path:
     return environment / "lib" / f"python3.{python.minor[1]}" / "site-packages"
+
+
+def _reason(output: str) -> str:
+    """Return uv's reason for finding no solution, in one line."""
+    reason = " ".join(output.rpartition("cause: ")[2].split()).removesuffix(".")
+    return reason.removesuffix(", we can conclude that your requirements are unsatisfiable")
 
 
 def _tail(output: str) -> str:

@@ -138,14 +138,14 @@ def pythons_with_wheels(packages: Iterable[Package]) -> tuple[Minor, Minor]:
 
 
 def how_to_override(name: str) -> str:
-    """Return an example of the `images` setting for an image that the tables don't list."""
+    """Return an example of an entry for an image that the tables don't list."""
     return override_entry(name, "3.11", ["scikit-learn==1.6.1"])
 
 
 def override_entry(name: str, python: str, requirements: Iterable[str]) -> str:
-    """Return an entry of the `images` setting, as YAML."""
+    """Return an entry under the `images` setting, as YAML."""
     listed = ", ".join(f'"{requirement}"' for requirement in requirements)
-    return f'images: {{"{name}": {{python: "{python}", requirements: [{listed}]}}}}'
+    return f'"{name}": {{python: "{python}", requirements: [{listed}]}}'
 
 
 def _is_in(module: str, imported: str) -> bool:

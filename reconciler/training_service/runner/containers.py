@@ -227,8 +227,8 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         complaints.append(f"{client.program} is here, but says: {found}")
     raise RunError(
         Code.FAILED_PRECONDITION,
-        "The job runs in a container, but no container engine works on this machine: "
-        + "; ".join(["install Docker or Podman", *complaints]),
+        "The job runs in a container, but no container engine works on this machine"
+        + (f": {'; '.join(complaints)}" if complaints else "."),
         "ENGINE_MISSING",
     )
 

@@ -1,0 +1,213 @@
+"""Ordinary failures: what breaks a job, what the tool prints, and what a person does about it.
+
+A story holds if the tool prints these words, and if doing what they say, and no more, lets the job train.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repository import Repository, Result
+
+IMAGE = "example.test/plain:1"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+GOOD = 'print("done")\n'
+
+_MANIFEST = """\
+apiVersion: aiplatform.googleapis.com/v1
+kind: CustomJob
+metadata: {{name: {name}}}
+package: {{path: ../trainers/{name}}}
+spec:
+  workerPoolSpecs:
+    - machineSpec: {{machineType: n1-standard-1}}
+      replicaCount: 1
+      pythonPackageSpec:
+        executorImageUri: {image}
+        pythonModule: task
+        args: []
+"""
+_TUNED = """\
+apiVersion: aiplatform.googleapis.com/v1
+kind: HyperparameterTuningJob
+metadata: {{name: {name}}}
+package: {{path: ../trainers/{name}}}
+spec:
+  maxTrialCount: 2
+  parallelTrialCount: 1
+  studySpec:
+    metrics: [{{metricId: accuracy, goal: MAXIMIZE}}]
+    parameters: [{{parameterId: depth, integerValueSpec: {{minValue: 1, maxValue: 8}}}}]
+  trialJobSpec:
+    workerPoolSpecs:
+      - machineSpec: {{machineType: n1-standard-1}}
+        replicaCount: 1
+        pythonPackageSpec:
+          executorImageUri: {image}
+          pythonModule: task
+"""
+
+
+@dataclass
+class Story:
+    """One failure.
+
+    Attributes:
+        name: The failure in a few words; the job has it as its name.
+        breaks: Makes the repository in which it happens.
+        printed: The line that `apply --wait` prints. JOB stands for the job's name, and … for what differs
+            between machines.
+        remedied: What the line says and a person does, in words; commands in it are run as they are printed.
+        mends: Does by hand what the line says; commands are run without it.
+        cause: The class in `status`; "" for a job that was never made.
+    """
+
+    name: str
+    breaks: Callable[[Place, str], object]
+    printed: str
+    remedied: str
+    mends: Callable[[Place, str], object] = lambda place, job: None
+    cause: str = ""
+
+    @property
+    def job(self) -> str:
+        """The job's base name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+class Place:
+    """A user's repository with jobs that fail."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self.root = repository.root
+        self.images: dict[str, str] = {}
+        self.environ: dict[str, str] = {}
+        self.image(IMAGE)
+        repository.has_jobs = True
+
+    def image(self, name: str, *requirements: str, python: str = PYTHON) -> None:
+        """Write an entry under `images`."""
+        listed = ", ".join(f'"{line}"' for line in requirements)
+        self.images[name] = f'{{python: "{python}", requirements: [{listed}]}}'
+        settings = self.root / "reconciler.yaml"
+        rest = settings.read_text().partition("images:\n")[0] if settings.exists() else ""
+        entries = "".join(f'  "{image}": {entry}\n' for image, entry in self.images.items())
+        settings.write_text(f"{rest}images:\n{entries}")
+
+    def job(self, name: str, code: str = GOOD, *, image: str = IMAGE, manifest: str = _MANIFEST) -> None:
+        """Write a job with a trainer of its own."""
+        self.repository.write(f"jobs/{name}.yaml", manifest.format(name=name, image=image))
+        self.code(name, code)
+
+    def tuned(self, name: str, code: str) -> None:
+        """Write a tuning job with a trainer of its own."""
+        self.job(name, code, manifest=_TUNED)
+
+    def code(self, name: str, code: str) -> None:
+        """Write a job's trainer."""
+        self.repository.write(f"trainers/{name}/task.py", textwrap.dedent(code))
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Change a job's manifest."""
+        manifest = self.root / f"jobs/{name}.yaml"
+        text = manifest.read_text()
+        assert old in text, text
+        manifest.write_text(text.replace(old, new))
+
+    def run(self, *arguments: str, **environ: str) -> Result:
+        """Run `reconciler …`."""
+        return self.repository.run(*arguments, **{**self.environ, **environ})
+
+    def printed(self, *arguments: str, **environ: str) -> str:
+        """What a command prints, on both streams."""
+        done = self.run(*arguments, **environ)
+        return done.out + done.err
+
+
+def play(place: Place, *stories: Story, code: int = 1) -> None:
+    """Fail, read what is printed, do what it says, and see the jobs train.
+
+    All stories happen at once in one repository; `apply` starts the service once for all.
+    """
+    for story in stories:
+        story.breaks(place, story.job)
+    failed = place.run("apply", "--wait")
+    assert failed.code == code, failed.out + failed.err
+    follow(place, failed, *stories)
+
+
+def follow(place: Place, failed: Result, *stories: Story) -> None:
+    """Do what a failed command printed about each story, and see the jobs train."""
+    lines = {story.name: _line_of(story, failed.out + failed.err) for story in stories}
+    wrong = {
+        story.name: (story.printed, _normalised(story, failed.out + failed.err))
+        for story in stories
+        if not lines[story.name]
+    }
+    assert wrong == {}, "\n\n".join(f"{name}:\n{want}\n--\n{got}" for name, (want, got) in wrong.items())
+    caused = [story for story in stories if story.cause]
+    if caused:
+        rows = {job["baseName"]: job for job in place.run("status", "--format", "json").json["jobs"]}
+        causes = {story.name: (rows[story.job]["cause"] or {}).get("class") for story in caused}
+        assert causes == {story.name: story.cause for story in caused}
+    for story in caused[:2]:
+        # A log says why the job ended, also where its trainer never began.
+        assert _brief(story) in _normalised(story, place.printed("logs", story.job)), story.name
+
+    for story in stories:
+        story.mends(place, story.job)
+        for command in _commands(lines[story.name]):
+            done = place.run(*command)
+            assert done.code == 0, (story.name, command, done.out + done.err)
+    done = place.run("apply", "--wait")
+    assert done.code == 0, done.out + done.err
+    rows = place.run("status", "--format", "json").json["jobs"]
+    trained = {job["baseName"] for job in rows if job["state"] == "SUCCEEDED"}
+    assert {story.job for story in stories} - trained == set()
+    _note(stories)
+
+
+def _normalised(story: Story, text: str) -> str:
+    """The text with JOB in place of the names of the story's job, of the lines that have one."""
+    return "\n".join(line for line in re.sub(_name(story), "JOB", text).splitlines() if "JOB" in line)
+
+
+def _name(story: Story) -> str:
+    """A pattern of the names of the story's job."""
+    return rf"{story.job.replace('-', '_')}_[0-9a-f]{{16}}(?:_\d+)?"
+
+
+def _line_of(story: Story, text: str) -> str:
+    """The line of what was printed that has the story's words; "" for none."""
+    words = re.escape(story.printed).replace("…", ".*")
+    found = re.search(rf"^(?:reconciler: )?{words.replace('JOB', _name(story))}$", text, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def _brief(story: Story) -> str:
+    """What `logs` says too: the class and the first words of the cause."""
+    return re.split("[…;]", story.printed)[0]
+
+
+def _commands(line: str) -> list[Sequence[str]]:
+    """The commands of a line, but for `apply`, which comes last in every story, and what asks a person."""
+    commands = [command.split() for command in re.findall("`reconciler ([^`]+)`", line)]
+    return [command for command in commands if command[0] not in ("apply", "trust")]
+
+
+def _note(stories: Sequence[Story]) -> None:
+    """Add rows to the table that `make failures` prints."""
+    path = os.environ.get("FAILURES_TABLE")
+    if not path:
+        return
+    with Path(path).open("a") as table:
+        for story in stories:
+            cells = (story.name, story.printed, story.remedied, "SUCCEEDED, exit code 0")
+            table.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
