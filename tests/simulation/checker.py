@@ -576,6 +576,9 @@ class Checker:
             if finding.kind is DriftKind.DELETED_OUTSIDE:
                 known = [job for job in self._ours() if job.told > _TOLD]
                 caused &= all(job.job_name != finding.job_name for job in known)
+            if finding.kind is DriftKind.CANCELLED_OUTSIDE and self._beyond:
+                # Of two jobs the younger one is cancelled, and it counts if the service drops the other.
+                caused |= sum(job.job_name == finding.job_name for job in self._world.jobs) > 1
             if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
                 self._wrong(
                     "I8", f"{finding.kind} {finding.job_name} is found without a cause: {finding.detail}"
