@@ -46,7 +46,11 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 	@echo "Training every job under jobs/. The first run also installs scikit-learn for them: a minute or two."
 	$(ALONE) $(BIN)/reconciler apply --wait
 	@echo
-	@$(ALONE) $(BIN)/python tests/demo_results.py
+	$(ALONE) $(BIN)/reconciler status
+	@echo
+	$(ALONE) $(BIN)/reconciler show breast-cancer
+	@echo
+	$(ALONE) $(BIN)/reconciler show diabetes
 	@echo
 	@echo "A second plan finds nothing to do:"
 	$(ALONE) $(BIN)/reconciler plan --detailed-exitcode

@@ -210,10 +210,184 @@ _STATUS: Schema = {
     ),
 }
 
+_TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+_NUMBERS: Schema = {"type": "object", "additionalProperties": {"type": ["number", "null"]}}
+
+
+def _object_or_null(description: str, properties: Schema) -> Schema:
+    return {**_object(description, properties), "type": ["object", "null"]}
+
+
+_SHOW: Schema = {
+    "jobName": _text("The run's name; of a job that was never submitted, the name that it would get."),
+    "baseName": _text("The base name as the manifest writes it."),
+    "apiVersion": _text("The manifest's apiVersion."),
+    "kind": _text("The manifest's kind."),
+    "environment": _text("The environment's name."),
+    "state": _state("The state; of a deleted run its end; null for no run, or an unknown end."),
+    "deletedOutside": _value("boolean", "True if the service no longer has the run."),
+    "suspended": _value("boolean", "True if the manifest suspends the job."),
+    "cause": _CAUSE,
+    "error": _text_or_null("The error of the service or of the claim."),
+    "resource": _text_or_null("The service's full name of the run."),
+    "attempt": _value("integer", "From 1.", minimum=1),
+    "createTime": _text_or_null("When the service took the job; RFC 3339 in UTC."),
+    "prepareTime": _text_or_null("When its set-up began, as far as the service shows it."),
+    "startTime": _text_or_null("When it began to run."),
+    "endTime": _text_or_null("When it ended."),
+    "commit": _object_or_null(
+        "The commit that asked for the job; null if it is unknown.",
+        {
+            "sha": _text("40 hex digits."),
+            "author": _text_or_null("The author's name; null if git doesn't have the commit."),
+            "subject": _text_or_null("The first line of its message."),
+        },
+    ),
+    "manifest": _object_or_null(
+        "The manifest; null if it is unknown.",
+        {
+            "path": _text("The file, relative to the repository's root."),
+            "line": _value(["integer", "null"], "The manifest's line in it, from 1.", minimum=1),
+            "relation": {
+                "description": "Whether it gives this run (current) or another one (changed), or the file "
+                "no longer has it (missing); null if that is unknown.",
+                "enum": ["current", "changed", "missing", None],
+            },
+        },
+    ),
+    "claim": _object(
+        "The record of the submission.",
+        {
+            "state": _one_of(["none", "pending", "bound", "rejected", "held"], "Its state."),
+            "requests": _count("Recorded requests."),
+        },
+    ),
+    "unsettled": _list(
+        "Other submissions of the base name that made no job yet.",
+        {
+            "jobName": _text("The name of its run."),
+            "state": _one_of(["pending", "rejected", "held"], "The state of its claim."),
+        },
+    ),
+    "spec": _value("object", "The effective spec, with `***` for secrets; empty if it is unknown."),
+    "workers": _list(
+        "The worker pools or roles.",
+        {
+            "name": _text("The name of the pool or role."),
+            "replicas": _count("Its replicas."),
+            "machineType": _text_or_null("The machine type, or the scale tier that decides it."),
+            "acceleratorType": _text_or_null("The accelerators of each replica."),
+            "acceleratorCount": _count("Their number."),
+            "image": _text_or_null("The image, or the runtime version."),
+            "module": _text_or_null("The Python module; null for a container."),
+            "command": {"description": "The container's command.", **_TEXTS},
+            "args": {"description": "The arguments, with `***` for secrets.", **_TEXTS},
+            "env": _list(
+                "The variables.",
+                {"name": _text("Its name."), "value": _text("Its value, `***` for a secret.")},
+            ),
+        },
+    ),
+    "serviceAccount": _text_or_null("The account that it runs as."),
+    "network": _text_or_null("The network that it runs in."),
+    "timeout": _text_or_null("The limit of its run, such as 3600s."),
+    "labels": {
+        "description": "The labels of the run, else those of the manifest.",
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+    },
+    "output": _object_or_null(
+        "The output directory; null for none, or without a run.",
+        {
+            "uri": _text("gs://…"),
+            "folder": _text_or_null(
+                "The same on this machine, relative to the repository's root if it is below it; "
+                "null in the cloud."
+            ),
+            "complete": _value("boolean", "False if there are more files."),
+            "files": _list(
+                "The first files below it, by name.",
+                {
+                    "name": _text("Relative to the directory."),
+                    "size": _count("In bytes."),
+                    "updated": _text_or_null("When it was written; RFC 3339 in UTC."),
+                    "older": _value("boolean", "True if it was written before the job was created."),
+                },
+            ),
+        },
+    ),
+    "metrics": _list(
+        "Numbers of the metrics files.",
+        {
+            "file": _text("Relative to the output directory."),
+            "values": {"description": "By name; null for NaN and infinity.", **_NUMBERS},
+        },
+    ),
+    "study": _object_or_null(
+        "The study of a tuning job; null for other jobs.",
+        {
+            "goals": _list(
+                "The metrics that rank the trials.",
+                {
+                    "metric": _text("Its name."),
+                    "goal": _one_of(["MAXIMIZE", "MINIMIZE"], "Its direction."),
+                },
+            ),
+            "planned": _count("The largest number of trials."),
+            "best": _text_or_null("The id of the best trial; null for none or several goals."),
+            "trials": _list(
+                "The trials by number.",
+                {
+                    "id": _text("Its id."),
+                    "state": _text("The service's word."),
+                    "parameters": {
+                        "description": "Its parameters by name.",
+                        "type": "object",
+                        "additionalProperties": {"type": ["number", "string"]},
+                    },
+                    "metrics": {
+                        "description": "Its final measurement; null for NaN and infinity.",
+                        **_NUMBERS,
+                    },
+                    "startTime": _text_or_null("When it began."),
+                    "endTime": _text_or_null("When it ended."),
+                    "reason": _text_or_null("Why it has no measurement."),
+                },
+            ),
+        },
+    ),
+    "links": _object(
+        "Pages and folders about the job.",
+        {
+            "console": _text_or_null("The service's page."),
+            "workflowRun": _text_or_null("The run of GitHub Actions in which the command runs."),
+            "tensorboardDirectory": _text_or_null("What `reconciler tensorboard` shows."),
+        },
+    ),
+    "log": _list(
+        "The last ten entries of the log, oldest first.",
+        {
+            "timestamp": _text("RFC 3339."),
+            "severity": _text("Such as INFO."),
+            "text": _text("The text, as it was written."),
+            "replica": _text_or_null("The replica; `service` for the service's own words."),
+            "trial": _text_or_null("The trial's id."),
+        },
+    ),
+    "unread": _list(
+        "The parts that could not be read.",
+        {
+            "part": _one_of(["claim", "log", "manifest", "metrics", "output"], "The part."),
+            "reason": _text("Why."),
+        },
+    ),
+}
+
 OUTPUTS: dict[str, Schema] = {
     "validate": _output("validate", "Whether the manifests are valid.", _VALIDATE),
     "plan": _output("plan", "What apply would do, and the drift.", _PLAN),
     "apply": _output("apply", "What was to be done, and what became of it.", _APPLY),
     "status": _output("status", "Jobs and their states.", _STATUS),
+    "show": _output("show", "All that is known of one job.", _SHOW),
 }
 """The schema of each command's output."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import urllib3
 from waiting import PATIENCE
 
 
@@ -252,3 +253,24 @@ ANSWERS = {
     ),
     "more than its length says": (200, raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}{}{}{}{}")),
 }
+
+
+def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool]) -> Behaviour:
+    """What is bad is answered so, and all the rest by the service."""
+
+    def pass_on(sock: socket.socket, request: Arrived) -> bool:
+        if is_bad(request):
+            return behave(sock, request)
+        kept = ("authorization", "content-type", "x-upload-content-type")
+        headers = {name: value for name, value in request.headers.items() if name in kept}
+        done = urllib3.request(
+            request.method, service + request.target, body=request.body, headers=headers, retries=False
+        )
+        named = {
+            name.lower().replace("-", "_"): value
+            for name, value in done.headers.items()
+            if name.lower() in ("content-type", "date", "location", "x-goog-generation", "x-goog-hash")
+        }
+        return answer(done.status, done.data, **named)(sock, request)
+
+    return pass_on

@@ -166,7 +166,10 @@ class Repository:
 
     def states(self) -> dict[str, str | None]:
         """State by job name."""
-        return {job["jobName"]: job["state"] for job in self.run("status", "--format", "json").json["jobs"]}
+        return {
+            job["jobName"]: job["state"]
+            for job in self.run("status", "--all", "--format", "json").json["jobs"]
+        }
 
     def stop(self) -> None:
         """End the service and let held trainers go on."""

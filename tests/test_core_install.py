@@ -148,7 +148,7 @@ def test_every_command_but_serve_works_on_google_cloud(
         assert run("plan", "--detailed-exitcode", **environ).code == 2
         applied = run("apply", **environ)
         assert applied.code == 0, applied.err
-        assert "census_" in run("status", **environ).out
+        assert "census" in run("status", **environ).out
         assert run("logs", "census", **environ).code == 0
         assert run("report", **environ).code == 0
         assert "nothing to resolve" in run("resolve", "census", "--give-up", **environ).err

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,13 @@ def reconciler(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "reconciler", *arguments], capture_output=True, text=True)
 
 
+def shown(name: str) -> Any:
+    """What `show` says of a job."""
+    done = reconciler("show", name, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def test_the_examples_are_valid() -> None:
     found = validate(ROOT, [ROOT / "jobs"])
     assert found.problems == ()
@@ -78,6 +86,17 @@ def test_the_examples_train_to_their_known_accuracy(repository: Path) -> None:
         assert len(reached) >= 2
         assert any(least <= value <= most for value in reached), reached
     assert all(path.with_name("model.joblib").stat().st_size > 1000 for path in written.values())
+
+    for folder, accuracy in KNOWN_ACCURACY.items():
+        name = {"wine/unscaled/model": "wine-unscaled", "wine/scaled/model": "wine-scaled"}.get(
+            folder, folder.partition("/")[0]
+        )
+        (metrics,) = shown(name)["metrics"]
+        assert metrics["values"]["accuracy"] == accuracy
+    for name, (metric, least, most) in KNOWN_BEST.items():
+        study = shown(name)["study"]
+        (best,) = [trial for trial in study["trials"] if trial["id"] == study["best"]]
+        assert least <= best["metrics"][metric] <= most
 
     again = reconciler("plan", "--detailed-exitcode")
     assert again.returncode == 0, again.stdout + again.stderr

@@ -197,6 +197,8 @@ def test_json_is_as_the_schemas_say_and_the_same_twice(repository: Repository) -
         ("plan-output", "plan", "--format", "json"),
         ("apply-output", "apply", "--wait", "--format", "json"),
         ("status-output", "status", "--format", "json"),
+        ("show-output", "show", "census", "--format", "json"),
+        ("show-output", "show", "quiet", "--format", "json"),
         ("plan-output", "plan", "--format", "json"),
     ):
         first = repository.run(*command)

@@ -13,7 +13,7 @@ from functools import partial
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
-from reconciler.cli.context import context_of, is_by_hand
+from reconciler.cli.context import context_of, is_by_hand, selection_of
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
@@ -48,10 +48,10 @@ _UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Carry out the plan; with `--wait`, wait until the jobs have ended."""
     context = context_of(arguments)
-    config, log_format = context.config, arguments.log_format
+    config, log_format, selection = context.config, arguments.log_format, selection_of(arguments)
     desired = load_or_report(
         config,
-        partial(load_desired, config, context.environment, arguments.paths),
+        partial(load_desired, config, context.environment, arguments.paths, selection=selection),
         partial(context.session, start=True),
         partial(commit_of, config.root, os.environ),
         lambda report: print_lines(report.problems, log_format),
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             desired,
             observe(session.ports),
             _Listener(arguments, config, desired),
-            whole=not arguments.paths,
+            whole=not (arguments.paths or selection),
             by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
             patience=WAITING_PATIENCE if arguments.wait else PATIENCE,

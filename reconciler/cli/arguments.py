@@ -17,6 +17,8 @@ from reconciler.base.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from reconciler.model.manifest import LabelTerm
+
 _STDOUT = 1
 _COLUMNS = 80
 _WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
@@ -84,18 +86,19 @@ def _hint(word: str, known: Sequence[str], program: str) -> str:
     return f"did you mean {similar}? See `{program} --help`" if similar else f"see `{program} --help`"
 
 
-def _columns() -> int:
-    # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
+def terminal_columns() -> int | None:
+    """Return the width of the terminal, or COLUMNS; None if stdout is no terminal."""
     with suppress(KeyError, ValueError):
-        if columns := int(os.environ["COLUMNS"]):
+        if (columns := int(os.environ["COLUMNS"])) > 0:
             return columns
     with suppress(OSError):
         return os.get_terminal_size(_STDOUT).columns or _COLUMNS
-    return _COLUMNS
+    return None
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    width = _columns() - 2  # argparse's own default
+    # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
+    width = (terminal_columns() or _COLUMNS) - 2  # argparse's own default
     parser = _Parser(
         prog="reconciler",
         formatter_class=partial(argparse.HelpFormatter, width=width),
@@ -175,6 +178,7 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 def _plan(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _paths(parser)
+    _selection(parser)
     _format(parser, "text", "json", "markdown")
     add("--base", metavar="REF", help="changes since HEAD left this commit or branch; asks no service")
     add(
@@ -190,6 +194,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 def _apply(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _paths(parser)
+    _selection(parser)
     _format(parser, "text", "json")
     add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
     add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
@@ -206,8 +211,68 @@ def _matching(pattern: str, expected: str, text: str) -> str:
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="base names or job names (default: all)")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="base names or job names (default: all)")
     _format(parser, "text", "json")
+    _labels(parser)
+    add("--state", type=_words, action="extend", metavar="STATE", help="only these: failed, running, held, …")
+    add("--limit", type=_count, metavar="N", help="at most N jobs, the most urgent ones first")
+    add("--all", action="store_true", help="all runs that there ever were, the newest first")
+    add("--wide", action="store_true", help="more columns, and none cut off")
+
+
+def _labels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-l",
+        "--selector",
+        dest="terms",
+        type=_terms,
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only jobs with this label; also KEY!=VALUE, KEY, and several with commas",
+    )
+
+
+def _terms(text: str) -> Sequence[LabelTerm]:
+    from reconciler.model.manifest import label_terms
+
+    try:
+        return label_terms(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'not labels, such as team=risk or stage!=dev: "{text}"') from None
+
+
+def _words(text: str) -> Sequence[str]:
+    return [word.strip().lower().replace("_", "-") for word in text.split(",")]
+
+
+def _count(text: str) -> int:
+    return int(_matching("[1-9][0-9]{0,8}", "a number, at least 1", text))
+
+
+def _cancel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="base names (their newest runs) or job names"
+    )
+    _labels(parser)
+
+
+def _selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--job",
+        dest="names",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only the manifest of this base name or job name; may be repeated",
+    )
+    _labels(parser)
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    _name(parser)
+    _format(parser, "text", "json", "yaml")
 
 
 def _watch(parser: argparse.ArgumentParser) -> None:
@@ -283,7 +348,13 @@ def _init(parser: argparse.ArgumentParser) -> None:
     google.add_argument(
         "--claims-bucket", metavar="BUCKET", help="where claims are kept (STAGING-BUCKET-claims)"
     )
-    add(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--steps",
+        choices=("github", "google"),
+        help="write nothing; print what a person has to do on GitHub, or in Google Cloud, as commands",
+    )
+    instead.add_argument(
         "--claims",
         action="store_true",
         help="instead of all this, make the claims bucket of the environment where it isn't there, and print "
@@ -336,6 +407,12 @@ def _report(parser: argparse.ArgumentParser) -> None:
 _PLAN_EXAMPLES = """reconciler plan --detailed-exitcode
   reconciler plan --base origin/main --format markdown"""
 
+_STATUS_EXAMPLES = """reconciler status -l team=risk --state failed
+  reconciler status --all census-income"""
+
+_CANCEL_EXAMPLES = """reconciler cancel census-income
+  reconciler cancel -l stage=dev"""
+
 _LOGS_EXAMPLES = """reconciler logs census-income --follow
   reconciler logs census-tuned --trial 3 --replica workerpool0-0"""
 
@@ -343,7 +420,13 @@ _COMMANDS = (
     _Spec("validate", "check manifests, offline", "reconciler validate jobs/", _validate),
     _Spec("plan", "show what apply would do, and the drift", _PLAN_EXAMPLES, _plan),
     _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
-    _Spec("status", "show jobs and their states", "reconciler status census-income", _status),
+    _Spec("status", "show jobs and their states", _STATUS_EXAMPLES, _status),
+    _Spec(
+        "show",
+        "show one job: its cause, times, results and log",
+        "reconciler show census-income",
+        _show,
+    ),
     _Spec("logs", "show a job's log", _LOGS_EXAMPLES, _logs),
     _Spec(
         "tensorboard",
@@ -351,7 +434,7 @@ _COMMANDS = (
         "reconciler tensorboard census-income --port 6006",
         _tensorboard,
     ),
-    _Spec("cancel", "stop a run, and say how it really ended", "reconciler cancel census-income", _name),
+    _Spec("cancel", "stop a run, and say how it really ended", _CANCEL_EXAMPLES, _cancel),
     _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
     _Spec(
         "watch",
@@ -375,7 +458,7 @@ _COMMANDS = (
     _Spec(
         "init",
         "set up a repository, and print what is left to do",
-        "reconciler init\n  reconciler init --claims --env production",
+        "reconciler init\n  reconciler init --steps github\n  reconciler init --claims --env production",
         _init,
     ),
     _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),

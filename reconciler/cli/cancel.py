@@ -5,31 +5,68 @@ from __future__ import annotations
 import argparse
 import sys
 
-from reconciler.base.errors import ExitCode
+from reconciler.base.errors import ExitCode, NotFoundError, UsageError
 from reconciler.base.sanitize import one_line
-from reconciler.cli.context import context_of, newest_run
+from reconciler.cli import print_lines
+from reconciler.cli.context import Context, context_of, newest_runs, readable_jobs, selection_of
 from reconciler.cli.progress import progress
-from reconciler.model.job import State
+from reconciler.google.session import Session
+from reconciler.model.job import ActualJob, State
+from reconciler.model.manifest import Selection
 from reconciler.operations.follow_up import awaited, wait
+from reconciler.planning.outcome import job_statuses
 from reconciler.submission.claims_upkeep import cancel
+from reconciler.submission.observe import observe
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Cancel a run, wait for its end, and print its final state."""
+    """Cancel runs, wait for their ends, and print the final state of each."""
+    selection = selection_of(arguments)
+    if not selection:
+        raise UsageError("no job is named", hint="name jobs, or select some with -l KEY=VALUE")
     context = context_of(arguments)
     with context.session(start=True) as session:
-        job = newest_run(arguments.name, session)
-        if job.state.ended:
+        # All names are looked up before the first job is cancelled: one may be misspelt.
+        if selection.terms:
+            jobs = _selected(context, session, selection, arguments.log_format)
+        else:
+            jobs = {job.resource: job for job in newest_runs(selection.names, session)}
+        for job in (job for job in jobs.values() if job.state.ended):
             print(f"{one_line(job.job_name)} had ended before: {job.state}")
+        live = [job for job in jobs.values() if not job.state.ended]
+        for job in live:
+            if job.state is not State.CANCELLING:
+                cancel(session.ports, job)
+        if not live:
             return ExitCode.DONE
-        if job.state is not State.CANCELLING:
-            cancel(session.ports, job)
         with progress(session, arguments, sys.stderr) as listener:
-            ended = wait(session.ports, [awaited(job)], listener, session.pause)
-    if not ended:
-        print(f"reconciler: {one_line(job.job_name)} is gone, and its end was not seen", file=sys.stderr)
-        return ExitCode.FAILED
-    (end,) = (run_.state for run_ in ended)
-    # The job may have succeeded or failed before the cancellation reached it.
-    print(f"{one_line(job.job_name)} ended {end}")
-    return ExitCode.DONE if end is State.CANCELLED else ExitCode.FAILED
+            ended = wait(session.ports, [awaited(job) for job in live], listener, session.pause)
+    for job in ended:
+        # The job may have succeeded or failed before the cancellation reached it.
+        print(f"{one_line(job.job_name)} ended {job.state}")
+    seen = {job.resource for job in ended}
+    gone = [f"{job.job_name} is gone, and its end was not seen" for job in live if job.resource not in seen]
+    print_lines(gone, arguments.log_format)
+    return (
+        ExitCode.FAILED if gone or any(job.state is not State.CANCELLED for job in ended) else ExitCode.DONE
+    )
+
+
+def _selected(
+    context: Context, session: Session, selection: Selection, log_format: str
+) -> dict[str, ActualJob]:
+    """Return the live runs that `status` shows for the same names and labels; raise NotFoundError."""
+    desired, _ = readable_jobs(context, log_format)
+    observed = observe(session.ports)
+    runs = {run.resource: run for run in observed.runs}
+    found = [
+        row
+        for row in job_statuses(desired, observed.runs, observed.claims)
+        if selection.has_name(row.base_name, row.job_name) and selection.has_labels(row.labels)
+    ]
+    if not found:
+        raise NotFoundError("no job has these names and labels", hint="see `reconciler status`")
+    live = {row.resource: runs[row.resource] for row in found if row.state and not row.state.ended}
+    if not live:
+        print("No job with these labels runs.")
+    return live

@@ -24,26 +24,54 @@ _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_b
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Set up the repository or prepare an environment's claims bucket; print the next steps."""
-    if not arguments.claims:
+    """Set up the repository, prepare an environment's claims bucket, or print the steps for a person."""
+    other = "--claims" if arguments.claims else "--steps" if arguments.steps else ""
+    if not other:
         return _set_up(arguments)
     for name in _FLAGS:
         if getattr(arguments, name) is not None:
-            raise UsageError(f"--claims goes without {flag(name)}", hint="see `reconciler init --help`")
-    return _prepare_claims(arguments)
+            raise UsageError(f"{other} goes without {flag(name)}", hint="see `reconciler init --help`")
+    return _prepare_claims(arguments) if arguments.claims else _print_steps(arguments)
 
 
 def _set_up(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
     flags = Flags(environment=arguments.env, **{name: getattr(arguments, name) for name in _FLAGS})
     setup = read_setup(flags, root)
-    changes = files.changes(root, files_of(setup, _example(root)), setup.action)
+    changes = _changes(root, setup)
     files.write(root, changes)
     if not arguments.quiet:
         _print_changes(root, changes)
     _print_missing(changes)
     _print_others(setup, changes)
-    _print_parts(_parts(root, setup, changes), quiet=arguments.quiet)
+    if not arguments.quiet:
+        _print_next(root, setup, changes)
+    return ExitCode.DONE
+
+
+def _changes(root: Path, setup: Setup) -> Sequence[files.Change]:
+    return files.changes(root, files_of(setup, _example(root)), setup.action)
+
+
+def _print_steps(arguments: argparse.Namespace) -> ExitCode:
+    """Print what a person has to do on GitHub or in Google Cloud; with `quiet`, only the commands."""
+    root = find_root(Path.cwd())
+    setup = read_setup(Flags(environment=arguments.env), root)
+    if arguments.steps == "github":
+        is_filled_in = not any(files.NO_SHA.encode() in change.after for change in _changes(root, setup))
+        part = next_steps.github(setup, is_filled_in=is_filled_in)
+    elif setup.google:
+        part = next_steps.google_cloud(setup, setup.google)
+    else:
+        raise UsageError(
+            "no environment of reconciler.yaml is in Google Cloud",
+            hint="add one with `reconciler init --engine google`, or name one with --env",
+        )
+    print(f"# {part.title}")
+    for step in part.steps:
+        if not arguments.quiet:
+            print(f"\n# {step.why}")
+        print(step.command)
     return ExitCode.DONE
 
 
@@ -89,28 +117,23 @@ def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
     _indented(f"rm {' '.join(other.path for other in others)}")
 
 
-def _parts(root: Path, setup: Setup, changes: Sequence[files.Change]) -> list[next_steps.Part]:
-    is_filled_in = not any(files.NO_SHA.encode() in change.after for change in changes)
-    has_example = (root / "jobs" / "iris.yaml").is_file()
+def _print_next(root: Path, setup: Setup, changes: Sequence[files.Change]) -> None:
+    """Print the next commands, each with its purpose."""
     is_git = Git(root).ask("rev-parse", "--git-dir") is not None
-    return [
-        next_steps.try_it(with_example=has_example),
-        next_steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git),
-        *([next_steps.google_cloud(setup, setup.google)] if setup.google else []),
-        next_steps.github(setup, is_filled_in=is_filled_in),
-    ]
+    steps = [next_steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git)]
+    if setup.google:
+        steps.append(Step("prepare Google Cloud", _steps_of("google", setup)))
+    else:
+        steps.insert(0, Step("train the jobs", "reconciler apply --wait"))
+    steps.append(Step("prepare GitHub", _steps_of("github", setup)))
+    print("\nNext:")
+    for step in filter(None, steps):
+        print(f"  {f'{step.why}:':21} {step.command}")
 
 
-def _print_parts(parts: Sequence[next_steps.Part], *, quiet: bool) -> None:
-    """Print the next steps; with `quiet`, without their purposes."""
-    if not quiet:
-        print("\nWhat only you can do:")
-    for number, part in enumerate(parts, start=1):
-        print(f"\n# {part.title}" if quiet else f"\n{number}. {part.title}")
-        for step in part.steps:
-            if not quiet:
-                print(f"\n# {step.why}")
-            print(step.command)
+def _steps_of(place: str, setup: Setup) -> str:
+    environment = f" --env {setup.google.name}" if setup.google else ""
+    return f"reconciler init --steps {place}{environment}"
 
 
 def _indented(text: str) -> None:

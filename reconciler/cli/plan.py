@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.cli import has_colours, json_text, print_problems
-from reconciler.cli.context import context_of, is_by_hand
+from reconciler.cli.context import context_of, is_by_hand, selection_of
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
@@ -59,14 +59,15 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         context = context_of(arguments)
         target = target_of(context.config, context.environment)
         # Manifests are loaded first, to report their problems before any request to a service.
-        desired = load_desired(context.config, context.environment, arguments.paths)
+        selection = selection_of(arguments)
+        desired = load_desired(context.config, context.environment, arguments.paths, selection=selection)
     except InvalidError as error:
         if arguments.format == "json":
             print(_json(Plan(target, (), (), None), error.problems), flush=True)
         raise
     print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
-        observed, whole = observe(session.ports), not arguments.paths
+        observed, whole = observe(session.ports), not (arguments.paths or selection)
         plan = plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 
@@ -77,6 +78,8 @@ def _plan_against_base(arguments: argparse.Namespace) -> Plan:
 
     if not arguments.base:
         raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
+    if selection_of(arguments):
+        raise UsageError("--job and -l don't go with --base", hint="name files or folders of manifests")
     return proposal_of(find_root(Path.cwd()), arguments.env, arguments.base, arguments.paths, os.environ)
 
 

@@ -220,7 +220,7 @@ def _last_line(session: Session, job: ActualJob) -> str:
     if job.error:
         return short_error(job.error)
     try:
-        entry = JobLog(session.connection, job).last()
+        entries = JobLog(session.connection, job).last()
     except ReconcilerError:
         return ""  # an unreadable log must not end the wait
-    return one_line(entry.text) if entry else ""
+    return one_line(entries[-1].text) if entries else ""

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reconciler.base.errors import ExitCode, NotFoundError
-from reconciler.cli.context import Context, context_of, newest_run
+from reconciler.cli.context import context_of, newest_run
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob
 
@@ -23,13 +23,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     with context.session(start=False) as session:
         job = session.read(newest_run(arguments.name, session))
-        folder = _folder(context, session, job)
+        folder = _folder(session, job)
     program = _program()
     port = [] if arguments.port is None else ["--port", str(arguments.port)]
     return _foreground([*program, "--logdir", folder, "--host", "127.0.0.1", *port])
 
 
-def _folder(context: Context, session: Session, job: ActualJob) -> str:
+def _folder(session: Session, job: ActualJob) -> str:
     """Return the job's log directory, a local folder or gs://…; raise NotFoundError."""
     engine = session.engine(job.api_version)
     uri = engine.log_directory(job.kind, job.spec)
@@ -41,10 +41,7 @@ def _folder(context: Context, session: Session, job: ActualJob) -> str:
         if not uri.startswith("gs://"):
             raise NotFoundError(f"{job.job_name} logs to {uri}, which is not in Cloud Storage")
         return uri
-    from reconciler.base.state_dir_trust import home_of
-    from reconciler.google.embedded import folder_of
-
-    folder = folder_of(home_of(context.config.root, os.environ).path, uri)
+    folder = session.folder_of(uri, os.environ)
     if folder is None:
         raise NotFoundError(f"{job.job_name} logs to {uri}, which can be no folder here", hint=f"see {field}")
     return str(folder)

@@ -20,12 +20,15 @@ from reconciler.google.client import (
     execute,
     filter_of,
     hours,
+    numbers_of,
     object_of,
     part_of,
     parts_of,
     text_of,
+    texts_in,
     typed_record,
     unknown,
+    values_of,
     with_headers,
 )
 from reconciler.google.listing import Pages, listing
@@ -33,6 +36,7 @@ from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import marked_info
+from reconciler.model.details import Goal, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
 
@@ -167,13 +171,50 @@ class AiPlatformTraining:
         """Return the path of `jobDir`."""
         return "spec.trainingInput.jobDir"
 
-    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """List the jobs with these labels that were created at `since` (RFC 3339) or later."""
+    @staticmethod
+    def workers(kind: str, spec: JsonObject) -> list[Workers]:
+        """Return the roles that have replicas."""
+        training = part_of(spec, "trainingInput")
+        counts = AiPlatformTraining.replicas(kind, spec)
+        names = {"master": "master", **_TASKS}
+        return [
+            _workers(training, role, count)
+            for role in _ROLES
+            if (count := counts.get(f"{names[role]}-replica-", 0))
+        ]
+
+    @staticmethod
+    def limits(kind: str, spec: JsonObject) -> Mapping[str, str]:
+        """Return the fields of `trainingInput` and of its `scheduling`."""
+        training = part_of(spec, "trainingInput")
+        given = {**training, "timeout": text_of(part_of(training, "scheduling"), "maxRunningTime")}
+        return {name: text_of(given, name) for name in ("serviceAccount", "network", "timeout")}
+
+    @staticmethod
+    def output_directory(kind: str, spec: JsonObject) -> str:
+        """Return `jobDir`, which contains a folder for each trial of a tuning job."""
+        return text_of(part_of(spec, "trainingInput"), "jobDir").rstrip("/")
+
+    @staticmethod
+    def study(job: ActualJob) -> Study | None:
+        """Return the trials in the output of a tuning job, by number: the service ranks them."""
+        tuning = part_of(part_of(job.body, "trainingInput"), "hyperparameters")
+        if not tuning:
+            return None
+        # "training/hptuning/metric" is the service's default.
+        metric = text_of(tuning, "hyperparameterMetricTag") or "training/hptuning/metric"
+        found = parts_of(part_of(job.body, "trainingOutput"), "trials")
+        trials = sorted((_trial(metric, trial) for trial in found), key=lambda each: (len(each.id), each.id))
+        goal = Goal(metric, text_of(tuning, "goal") != "MINIMIZE")
+        return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1))
+
+    def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
+        """List the jobs with these labels; `since` and `base` are those of `Engine.jobs`."""
         get = partial(
             self._connection.get,
             f"{_METHODS}.list",
             parent=self._parent,
-            filter=filter_of(labels, since),
+            filter=filter_of(labels, since, f"{base}_" if base else "", "jobId"),
             pageSize=_PAGE_SIZE,
             fields=f"jobs({_LISTED}),nextPageToken",
         )
@@ -237,6 +278,37 @@ class AiPlatformTraining:
             error=error,
             info=info,
         )
+
+
+def _workers(training: JsonObject, role: str, count: int) -> Workers:
+    config, master = part_of(training, f"{role}Config"), part_of(training, "masterConfig")
+    accelerators = part_of(config, "acceleratorConfig")
+    image = text_of(config, "imageUri") or text_of(master, "imageUri")
+    python = text_of(training, "pythonVersion")
+    runtime = f"runtime {text_of(training, 'runtimeVersion')}" + (f", Python {python}" if python else "")
+    return Workers(
+        name=role,
+        count=count,
+        machine=text_of(training, f"{role}Type") or text_of(training, "scaleTier"),
+        accelerator=text_of(accelerators, "type"),
+        accelerator_count=count_of(accelerators, "count"),
+        image=image or runtime,
+        module="" if image else text_of(training, "pythonModule"),
+        command=texts_in(config, "containerCommand"),
+        args=texts_in(config, "containerArgs") or texts_in(training, "args"),
+    )
+
+
+def _trial(metric: str, trial: JsonObject) -> Trial:
+    final = part_of(trial, "finalMetric")
+    return Trial(
+        id=text_of(trial, "trialId"),
+        state=text_of(trial, "state"),
+        parameters=values_of(part_of(trial, "hyperparameters").items()),
+        metrics=numbers_of([(metric, final.get("objectiveValue", 0.0))] if final else []),
+        start_time=text_of(trial, "startTime"),
+        end_time=text_of(trial, "endTime"),
+    )
 
 
 def _check_kind(kind: str) -> None:

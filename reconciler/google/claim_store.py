@@ -134,19 +134,26 @@ class ObjectClaims:
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
+        found = self._below(self._prefix)
+        if self._known is not None:
+            self._known.replace(found)
+        return found
+
+    def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
+        """Return the claims of all attempts at a content."""
+        return self._below(f"{self._prefix}{key}/")
+
+    def _below(self, prefix: str) -> Mapping[ClaimId, Versioned]:
         # Parse after the listing: the 404 of an object that was deleted since is no missing bucket.
         with self._explained():
             try:
-                objects = self._store.list_objects(self._prefix)
+                objects = self._store.list_objects(prefix)
             except NotFoundAtServiceError:
                 if not self._may_be_new:
                     raise
                 objects = []
         with self._explained():
-            found = {versioned.claim.id: versioned for versioned in map(self._versioned, objects)}
-        if self._known is not None:
-            self._known.replace(found)
-        return found
+            return {versioned.claim.id: versioned for versioned in map(self._versioned, objects)}
 
     def read(self, id: ClaimId) -> ClaimRead:
         """Return a claim, None if it is missing, with the store's time."""

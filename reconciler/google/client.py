@@ -7,9 +7,11 @@ and a small plan only reads. The transport under both sends each request once.
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin
@@ -22,6 +24,7 @@ from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError, Transport, retry_after
 from reconciler.base.sanitize import one_line
 from reconciler.manifests import schemas
+from reconciler.model.details import Value
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
@@ -76,6 +79,9 @@ def address(roots: Mapping[str, str], method: str, parameters: Parameters) -> st
 Record = TypeVar("Record", bound=Struct)
 
 _ANY = re.compile(".+")
+
+MOST_NUMBERS = 50
+"""The most numbers of a metrics file or a measurement."""
 
 DEFAULT_TIMEOUT = "604800s"
 """Both services' limit for a job without a limit: seven days."""
@@ -315,6 +321,11 @@ def parts_of(resource: JsonObject, name: str) -> list[JsonObject]:
     return [part if isinstance(part, dict) else {} for part in value] if isinstance(value, list) else []
 
 
+def texts_in(resource: JsonObject, name: str) -> tuple[str, ...]:
+    """Return the texts of a list field."""
+    return tuple(text for text in _list_of(resource, name) if isinstance(text, str))
+
+
 def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
     """Return a number field, which APIs write as text if it is an int64; the default if it is no number."""
     value = resource.get(name, default)
@@ -324,10 +335,37 @@ def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
         return default
 
 
-def filter_of(labels: Mapping[str, str], since: str) -> str:
-    """Return the list filter for jobs with these labels, created at `since` or later ("" for any)."""
-    terms = [f'labels.{name}="{value}"' for name, value in labels.items()]
-    return " AND ".join([*terms, f'create_time>="{since}"'] if since else terms)
+def numbers_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
+    """Return the pairs with a number that a float can hold, at most `MOST_NUMBERS`; NaN and infinity stay."""
+    found: dict[str, float] = {}
+    for name, value in pairs:
+        if isinstance(value, int | float) and not isinstance(value, bool) and len(found) < MOST_NUMBERS:
+            with suppress(OverflowError):
+                float(value)
+                found[name] = value
+    return found
+
+
+def values_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Value]:
+    """Return the pairs with a number or a text, as parameters of a trial."""
+    return {
+        name: value if isinstance(value, int | str) or math.isfinite(value) else str(value)
+        for name, value in pairs
+        if isinstance(value, int | float | str)
+    }
+
+
+def filter_of(labels: Mapping[str, str], since: str = "", prefix: str = "", name: str = "") -> str:
+    """Return the list filter for jobs with these labels.
+
+    Args:
+        since: The jobs were created then or later; "" for any time.
+        prefix: Their names begin with it; "" for any.
+        name: The field with a job's name.
+    """
+    terms = [f'labels.{label}="{value}"' for label, value in labels.items()]
+    terms += [f'create_time>="{since}"'] if since else []
+    return " AND ".join([*terms, f'{name}:"{prefix}*"'] if prefix else terms)
 
 
 def typed_record(kind: type[Record], resource: JsonObject) -> Record:

@@ -25,6 +25,7 @@ from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
 from reconciler.google.incremental import TargetMemory
 from reconciler.manifests import schemas
+from reconciler.model.details import Study, Workers
 from reconciler.model.job import SOURCE, ActualJob, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 from reconciler.model.ports import (
@@ -140,13 +141,31 @@ class Engine(Protocol):
     def log_directory_field(kind: str) -> str:
         """Return the field of a manifest that names that folder: "spec.…"."""
 
-    def jobs(self, labels: Mapping[str, str], since: str = "") -> Sequence[ActualJob]:
+    @staticmethod
+    def workers(kind: str, spec: JsonObject) -> Sequence[Workers]:
+        """Return what the replicas run and on which machines, by worker pool or role."""
+
+    @staticmethod
+    def limits(kind: str, spec: JsonObject) -> Mapping[str, str]:
+        """Return `serviceAccount`, `network` and `timeout` of a spec, as far as it has them."""
+
+    @staticmethod
+    def output_directory(kind: str, spec: JsonObject) -> str:
+        """Return the folder (gs://…) that a run writes its results to; "" for none."""
+
+    @staticmethod
+    def study(job: ActualJob) -> Study | None:
+        """Return the trials in a job's resource with their measurements; None for a job without trials."""
+
+    def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> Sequence[ActualJob]:
         """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError.
+
+        Only built-in engines get other values than "" for `since` and `base`.
 
         Args:
             labels: The labels with their values.
-            since: Leave out jobs that were created before this time (RFC 3339); "" for all. Only built-in
-                engines get another value than "".
+            since: Leave out jobs that were created before this time (RFC 3339); "" for all.
+            base: Leave out jobs with names that don't begin with this and "_"; "" for all.
         """
 
     def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:
@@ -223,6 +242,17 @@ class EngineJobs:
             if version not in incremental:
                 found += self._engine(version).jobs(labels)
         return tuple(found)
+
+    def of_base(self, base: str) -> tuple[ActualJob, ...]:
+        """Return the runs with this repository's source label and names of this base name, unordered.
+
+        One short listing for each engine, where `runs` lists everything.
+        """
+        labels, found = {SOURCE: self._source}, list[ActualJob]()
+        for version in self._api_versions:
+            engine = self._engine(version)
+            found += engine.jobs(labels, base=base) if version in BUILT_IN else engine.jobs(labels)
+        return tuple(run for run in found if run.job_name.startswith(f"{base}_"))
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """Return all jobs with this key label, of all sources, without their specs."""

@@ -44,12 +44,18 @@ class JobLog:
                 return
             body = {**body, "pageToken": answer["nextPageToken"]}
 
-    def last(self) -> LogEntry | None:
-        """Return the newest entry; None for an empty log."""
-        answer = execute(
-            self._connection.client("logging.entries").list(body=self._query("timestamp desc", 1, ""))
-        )
-        return next((_entry(entry) for entry in answer.get("entries", [])), None)
+    def last(self, most: int = 1) -> list[LogEntry]:
+        """Return the newest entries, oldest first."""
+        return self._page("timestamp desc", most)[::-1]
+
+    def first(self) -> LogEntry | None:
+        """Return the oldest entry; None for an empty log."""
+        return next(iter(self._page("timestamp asc", 1)), None)
+
+    def _page(self, order: str, size: int) -> list[LogEntry]:
+        body = self._query(order, size, "")
+        answer = execute(self._connection.client("logging.entries").list(body=body))
+        return [_entry(entry) for entry in answer.get("entries", [])]
 
     def _query(self, order: str, size: int, since: str) -> JsonObject:
         return {

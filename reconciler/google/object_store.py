@@ -44,6 +44,8 @@ class StoredObject(Struct, frozen=True, gc=False):
     name: Annotated[str, Meta(min_length=1)]
     generation: str = ""
     metadata: Mapping[str, str] = {}
+    size: str = ""
+    updated: str = ""
 
 
 _PAGES = Pages("items", StoredObject)
@@ -86,6 +88,27 @@ class ObjectStore:
             fields=f"items({self._fields}),nextPageToken",
         )
         return listing(get, _PAGES)
+
+    def first_objects(
+        self, prefix: str, most: int, delimiter: str | None = None
+    ) -> tuple[list[StoredObject], bool]:
+        """Return the first objects with names that begin with `prefix`, and True if these are all.
+
+        Args:
+            most: The largest number, at most a page's.
+            delimiter: Leave out names with this text behind the prefix; None for no name.
+        """
+        page = self._connection.get(
+            _LIST,
+            fresh=self._fresh,
+            bucket=self._bucket,
+            prefix=prefix,
+            delimiter=delimiter,
+            maxResults=most,
+            fields=f"items({self._fields}),nextPageToken",
+        )
+        found, token = _PAGES.read(page.body)
+        return list(found.values())[:most], not token
 
     def find(self, name: str) -> tuple[StoredObject | None, HttpResponse]:
         """Return the present object of this name, None if it is missing, and the response.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.google.claim_store import PREFIX, ObjectClaims
@@ -61,12 +62,25 @@ class Session:
 
     def runs(self) -> tuple[ActualJob, ...]:
         """Return all runs of this environment by their labels, without their specs."""
+        return self.own(self.jobs.runs())
+
+    def own(self, runs: Iterable[ActualJob]) -> tuple[ActualJob, ...]:
+        """Return the runs without those of the repository's other instances."""
         source, instance = self.config.source, self.environment.instance
-        return tuple(run for run in self.jobs.runs() if not is_of_other_instance(run, source, instance))
+        return tuple(run for run in runs if not is_of_other_instance(run, source, instance))
 
     def read(self, job: ActualJob) -> ActualJob:
         """Read a job again, with its spec."""
         return self.jobs.read(job.api_version, job.kind, job.resource)
+
+    def folder_of(self, uri: str, environ: Mapping[str, str]) -> Path | None:
+        """Return the folder of this machine that gs://BUCKET/… is at the embedded service; None for none."""
+        if not self.is_local:
+            return None
+        from reconciler.base.state_dir_trust import home_of
+        from reconciler.google.embedded import folder_of
+
+        return folder_of(home_of(self.config.root, environ).path, uri)
 
     @property
     def is_local(self) -> bool:

@@ -18,12 +18,15 @@ from reconciler.google.client import (
     execute,
     filter_of,
     hours,
+    numbers_of,
     object_of,
     part_of,
     parts_of,
     text_of,
+    texts_in,
     typed_record,
     unknown,
+    values_of,
     with_headers,
 )
 from reconciler.google.listing import Pages, listing
@@ -31,6 +34,7 @@ from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import error_info
+from reconciler.model.details import Goal, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
 
@@ -148,7 +152,7 @@ class VertexAi:
     @staticmethod
     def log_directory(kind: str, spec: JsonObject) -> str:
         """Return AIP_TENSORBOARD_LOG_DIR; for a tuning job, the parent of all trials' folders."""
-        base = text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+        base = VertexAi.output_directory(kind, spec)
         return f"{base}/logs" if base and kind == "CustomJob" else base
 
     @staticmethod
@@ -157,9 +161,38 @@ class VertexAi:
         below = "" if kind == "CustomJob" else "trialJobSpec."
         return f"spec.{below}baseOutputDirectory.outputUriPrefix"
 
-    def jobs(self, labels: Mapping[str, str], since: str = "") -> tuple[ActualJob, ...]:
-        """List the jobs of both kinds with these labels that were created at `since` (RFC 3339) or later."""
-        listings = [partial(self._listed, kind, labels, since) for kind in _COLLECTIONS]
+    @staticmethod
+    def workers(kind: str, spec: JsonObject) -> list[Workers]:
+        """Return the worker pools, without empty ones."""
+        pools = enumerate(parts_of(_job_spec(kind, spec), "workerPoolSpecs"))
+        return [_workers(number, pool) for number, pool in pools if pool]
+
+    @staticmethod
+    def limits(kind: str, spec: JsonObject) -> Mapping[str, str]:
+        """Return the fields of the `CustomJobSpec` and of its `scheduling`."""
+        job_spec = _job_spec(kind, spec)
+        given = {**job_spec, "timeout": text_of(part_of(job_spec, "scheduling"), "timeout")}
+        return {name: text_of(given, name) for name in ("serviceAccount", "network", "timeout")}
+
+    @staticmethod
+    def output_directory(kind: str, spec: JsonObject) -> str:
+        """Return `baseOutputDirectory`, which contains a folder for each trial of a tuning job."""
+        return text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+
+    @staticmethod
+    def study(job: ActualJob) -> Study | None:
+        """Return the trials in the resource of a tuning job."""
+        if job.kind == "CustomJob":
+            return None
+        metrics = parts_of(part_of(job.body, "studySpec"), "metrics")
+        goals = (Goal(text_of(each, "metricId"), text_of(each, "goal") == "MAXIMIZE") for each in metrics)
+        trials = (_trial(trial) for trial in parts_of(job.body, "trials"))
+        return Study(tuple(goals), tuple(trials), count_of(job.body, "maxTrialCount"))
+
+    def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
+        """List the jobs of both kinds with these labels; `since` and `base` are those of `Engine.jobs`."""
+        wanted = filter_of(labels, since, f"{base}_" if base else "", "display_name")
+        listings = [partial(self._listed, kind, labels, wanted) for kind in _COLLECTIONS]
         if not self._connection.endpoint.distant:
             return tuple(job for listing in listings for job in listing())
         # Slow to import, and no faster with a service on this machine.
@@ -169,7 +202,7 @@ class VertexAi:
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """List the jobs of a kind with this key label."""
-        return tuple(self._listed(kind, {KEY: key}))
+        return tuple(self._listed(kind, {KEY: key}, filter_of({KEY: key})))
 
     def read(self, kind: str, resource: str) -> ActualJob:
         """Read a job with its spec; raise NotFoundError."""
@@ -203,13 +236,14 @@ class VertexAi:
         project, location = re.escape(endpoint.project), re.escape(endpoint.location)
         return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
 
-    def _listed(self, kind: str, labels: Mapping[str, str], since: str = "") -> list[ActualJob]:
+    def _listed(self, kind: str, labels: Mapping[str, str], wanted: str) -> list[ActualJob]:
+        """List the jobs of a kind that a filter selects; all must have the labels."""
         items = _items(kind)
         get = partial(
             self._connection.get,
             f"{_METHODS}.{items}.list",
             parent=self._parent,
-            filter=filter_of(labels, since),
+            filter=wanted,
             pageSize=_PAGE_SIZE,
             fields=f"{items}({_LISTED}),nextPageToken",
         )
@@ -250,6 +284,39 @@ class VertexAi:
         job_id = name.rpartition("/")[2]
         page = f"locations/{endpoint.location}/{_CONSOLE_PAGES[kind]}/{job_id}"
         return f"https://console.cloud.google.com/vertex-ai/{page}?project={endpoint.project}"
+
+
+def _workers(number: int, pool: JsonObject) -> Workers:
+    machine, package = part_of(pool, "machineSpec"), part_of(pool, "pythonPackageSpec")
+    container = part_of(pool, "containerSpec")
+    task = package or container
+    return Workers(
+        name=f"workerpool{number}",
+        count=count_of(pool, "replicaCount", 1),
+        machine=" ".join(filter(None, (text_of(machine, "machineType"), text_of(machine, "tpuTopology")))),
+        accelerator=text_of(machine, "acceleratorType"),
+        accelerator_count=count_of(machine, "acceleratorCount"),
+        image=text_of(package, "executorImageUri") or text_of(container, "imageUri"),
+        module=text_of(package, "pythonModule"),
+        command=texts_in(container, "command"),
+        args=texts_in(task, "args"),
+        env=tuple((text_of(each, "name"), text_of(each, "value")) for each in parts_of(task, "env")),
+    )
+
+
+def _trial(trial: JsonObject) -> Trial:
+    measured = parts_of(part_of(trial, "finalMeasurement"), "metrics")
+    return Trial(
+        id=text_of(trial, "id"),
+        state=text_of(trial, "state"),
+        parameters=values_of(
+            (text_of(each, "parameterId"), each.get("value")) for each in parts_of(trial, "parameters")
+        ),
+        metrics=numbers_of((text_of(each, "metricId"), each.get("value", 0.0)) for each in measured),
+        start_time=text_of(trial, "startTime"),
+        end_time=text_of(trial, "endTime"),
+        reason=text_of(trial, "infeasibleReason"),
+    )
 
 
 def _items(kind: str) -> str:

@@ -123,6 +123,11 @@ _ASSIGNED = re.compile(
     (?=["']?([^\s"';|]{{{_MIN_LENGTH},{_MAX_ASSIGNED}}}))""",
     re.VERBOSE,
 )
+# The same for display: the beginning, the name and a value of any length.
+_ASSIGNMENT = re.compile(
+    r"""((?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)["']?)([^\s"';|-][^\s"';|]*)""", re.VERBOSE
+)
+_HIDDEN = "***"
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
 _REFERENCE = re.compile(
     r"""[$%<{\[*].*                      # $(VAR), ${VAR}, %VAR%, <your token>, {{ token }}, ***
@@ -169,6 +174,44 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
 def has_secrets(data: bytes, values: Iterable[Any]) -> bool:
     """Return True if `secrets` would find one in a file with these documents' values."""
     return may_hold_secrets(data) and (any(_find_shapes(data, "")) or any(_NamedSecrets().find(values)))
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Return a value of JSON for display, with `***` for every text that seems to be a secret.
+
+    This hides more than `secrets` reports: a value under the name of a secret needn't look random.
+
+    Args:
+        name: The key of the value, or the flag before it.
+    """
+    if isinstance(value, Mapping):
+        own = value.get("name")
+        variable = own if isinstance(own, str) else ""
+        return {
+            key: without_secrets(part, (key == "value" and variable) or key) for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        flags = ["", *(item if isinstance(item, str) else "" for item in value)]
+        return [without_secrets(item, _flag(flag)) for flag, item in zip(flags, value, strict=False)]
+    if not isinstance(value, str):
+        return value
+    if _is_secret_name(name) and not _is_placeholder(value) and not value.startswith("-"):
+        return _HIDDEN
+    for shape in _SHAPES:
+        for match in list(filter(_is_genuine, shape.found_in(value))):
+            value = value.replace(match[match.re.groups], _HIDDEN)
+    return _ASSIGNMENT.sub(_hidden_assignment, value)
+
+
+def _flag(text: str) -> str:
+    """Return the name of a flag such as `--password`; "" for any other text."""
+    match = _FLAG.fullmatch(text)
+    return match[1] if match else ""
+
+
+def _hidden_assignment(match: re.Match[str]) -> str:
+    is_hidden = _is_secret_name(match[2] or match[3]) and not _is_placeholder(match[4])
+    return f"{match[1]}{_HIDDEN}" if is_hidden else match[0]
 
 
 def may_hold_secrets(data: bytes) -> bool:

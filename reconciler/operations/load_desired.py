@@ -13,13 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
-from reconciler.base.errors import InvalidError
+from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
 from reconciler.manifests.validate import validate
-from reconciler.model.manifest import Manifest, unpacked
+from reconciler.model.manifest import EVERYTHING, Manifest, Selection, unpacked
 from reconciler.model.naming import canonical_spec, identities, job_name, label_of
 from reconciler.model.plan import DesiredJob
 
@@ -121,7 +121,11 @@ def _job(manifest: Manifest, known: Identities, code: str, environment: Environm
 
 
 def load_desired(
-    config: Config, environment: Environment, paths: Sequence[Path], known: KnownFiles | None = None
+    config: Config,
+    environment: Environment,
+    paths: Sequence[Path],
+    known: KnownFiles | None = None,
+    selection: Selection = EVERYTHING,
 ) -> Desired:
     """Return the jobs of the manifests under `paths`.
 
@@ -131,10 +135,12 @@ def load_desired(
         paths: Files and folders, as `manifest_paths` takes them.
         known: The known manifests of a process that loads them repeatedly, updated by this call; by default
             the cache on disk.
+        selection: The jobs to return; the manifests of others must be valid too.
 
     Raises:
         InvalidError: Manifests are invalid, or packages can't be staged; it has every problem.
         UsageError: A path does not exist.
+        NotFoundError: No job has a selected name, or none has the selected labels.
     """
     root, filled = config.root, frozenset(environment.defaults)
     below = manifest_paths(root, paths)
@@ -144,4 +150,26 @@ def load_desired(
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
     desired = desired_jobs(root, found.manifests, environment, found.identities)
-    return replace(desired, warnings=(*config.warnings, *found.warnings))
+    jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
+    return replace(desired, jobs=jobs, warnings=(*config.warnings, *found.warnings))
+
+
+def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[DesiredJob, ...]:
+    """Return the jobs of a selection; raise NotFoundError if a name, or all of the labels, match none."""
+    for name in selection.names:
+        one = Selection((name,))
+        if not any(one.has_name(job.manifest.base_name, job.job_name) for job in jobs):
+            from reconciler.manifests.findings import similar_word  # slow to import
+
+            similar = similar_word(name, [job.manifest.name for job in jobs])
+            hint = f"did you mean {similar}?" if similar else "see `reconciler status`"
+            raise NotFoundError(f'no manifest is called "{name}"', hint=hint)
+    found = tuple(
+        job
+        for job in jobs
+        if selection.has_name(job.manifest.base_name, job.job_name)
+        and selection.has_labels(job.manifest.labels)
+    )
+    if not found:
+        raise NotFoundError("no manifest has these names and labels", hint="see `reconciler status`")
+    return found

@@ -53,7 +53,7 @@ def _dumper() -> type[SafeDumper]:
 def spec_lines(change: Change) -> list[str]:
     """Return the effective spec of a new job as lines of YAML; none for other changes."""
     spec = change.spec
-    return [] if spec is None else _limited([one_line(_cut(line)) for line in _yaml_lines(spec)])
+    return [] if spec is None else _limited([one_line(_cut(line)) for line in yaml_lines(spec)])
 
 
 def diff_lines(change: Change) -> list[str]:
@@ -62,7 +62,7 @@ def diff_lines(change: Change) -> list[str]:
     if not fields or change.desired is None:
         return []
     new = change.desired.spec
-    rows = [*_rows(_yaml_lines(earlier_spec(new, fields)), _yaml_lines(new))]
+    rows = [*_rows(yaml_lines(earlier_spec(new, fields)), yaml_lines(new))]
     return _limited([one_line(line) for line in _shortened(rows)])
 
 
@@ -112,7 +112,8 @@ def _value(value: Any) -> str:
     return _NOTHING if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _yaml_lines(spec: JsonObject) -> list[str]:
+def yaml_lines(spec: JsonObject) -> list[str]:
+    """Return a spec as lines of YAML, not sanitized."""
     from yaml import dump
 
     shown: str = dump(_shown(spec), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=_WIDTH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from itertools import pairwise
 
 from reconciler.model.job import State
@@ -86,6 +87,7 @@ def width_of(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
+@lru_cache(maxsize=1000)
 def _columns(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me"):
         return 0

@@ -19,7 +19,7 @@ from reconciler.output.terminal import Paint, painter
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
-    from reconciler.planning.outcome import JobStatus, Outcome
+    from reconciler.planning.outcome import Outcome
 
 MAX_FIELDS = 50
 MAX_DETAILED = 100
@@ -27,14 +27,6 @@ MAX_DETAILED = 100
 SHOWN_OF_SHA = 12
 _SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
-_WITHOUT_STATE = {
-    "none": "not submitted",
-    "pending": "outcome unknown",
-    "bound": "gone",
-    "rejected": "refused",
-    "held": "held",
-}
-_MAX_ERROR = 300
 _MAX_ANNOTATIONS = 10
 _ANNOTATIONS: dict[Level, tuple[str, str]] = {
     ERROR: ("problem", "Invalid manifest"),
@@ -206,42 +198,6 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
         ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
         counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
     return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
-
-
-def status_text(jobs: Sequence[JobStatus]) -> str:
-    """Return a table of jobs and states."""
-    if not jobs:
-        return "No jobs."
-    head = ("JOB", "KIND", "STATE", "CLAIM", "ATTEMPT", "CREATED", "ENDED", "CAUSE")
-    rows = [
-        (
-            one_line(job.job_name),
-            job.kind,
-            _state(job),
-            job.claim,
-            str(job.attempt),
-            one_line(job.create_time) or "-",
-            one_line(job.end_time) or "-",
-            (one_line(str(job.cause)) if job.cause else short_error(job.error))[:_MAX_ERROR] or "-",
-        )
-        for job in jobs
-    ]
-    return "\n".join(_table([head, *rows]))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _state(job: JobStatus) -> str:
-    if job.state is None:
-        return _WITHOUT_STATE[job.claim]
-    # The service's own state is shown only if it says more than ours.
-    own = job.service_state.removeprefix("JOB_STATE_")
-    detail = f" ({own})" if own and own not in (str(job.state), "PENDING") else ""
-    return one_line(f"{job.state}{detail}")
 
 
 def target_text(target: Target) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.model.cause import GIVEN_UP, Cause, cause_of, held
 from reconciler.model.claim import Claim, ClaimId, ClaimState, made
 from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
+from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 
@@ -39,11 +43,49 @@ class Outcome:
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
+class Condition(StrEnum):
+    """Conditions of a job for readers, in the order of the attention that they need."""
+
+    FAILED = "failed"
+    HELD = "held"
+    REFUSED = "refused"
+    UNKNOWN = "outcome unknown"
+    DELETED = "deleted outside"
+    GIVEN_UP = "given up"
+    CANCELLED = "cancelled"
+    RUNNING = "running"
+    PREPARING = "preparing"
+    QUEUED = "queued"
+    CANCELLING = "cancelling"
+    NOT_SUBMITTED = "not submitted"
+    SUCCEEDED = "succeeded"
+    SUSPENDED = "suspended"
+
+
+_OF_STATE = {state: Condition(state.lower()) for state in State}
+_OF_CLAIM: Mapping[str, Condition] = {
+    "none": Condition.NOT_SUBMITTED,
+    ClaimState.PENDING: Condition.UNKNOWN,
+    ClaimState.BOUND: Condition.DELETED,
+    ClaimState.REJECTED: Condition.REFUSED,
+    ClaimState.HELD: Condition.HELD,
+}
+_ATTENTION = {condition: place for place, condition in enumerate(Condition)}
+_LEFT = (Condition.FAILED, Condition.CANCELLED, Condition.DELETED, Condition.NOT_SUBMITTED)
+"""Conditions of a suspended job that need no attention."""
+
+
+class JobStatus(Struct, frozen=True, gc=False):
     """Row of `status`: a run, an attempt without a run, or a desired job without an attempt.
 
-    `claim` is the state of its claim, or "none"; `cause` is that of an end other than SUCCEEDED.
+    Attributes:
+        claim: The state of its claim, or "none".
+        cause: The cause of an end other than SUCCEEDED.
+        given_up: True if a person decided against further requests.
+        current: True for the newest attempt at the manifest's content, or the newest run without a manifest.
+        run_labels: The labels of the run.
+        manifest: The manifest of its base name; None for none.
+        result: The result of a succeeded run in a few words: its best metric, or its output directory.
     """
 
     job_name: str
@@ -61,6 +103,32 @@ class JobStatus:
     commit: str = ""
     attempt: int = 1
     cause: Cause | None = None
+    given_up: bool = False
+    current: bool = False
+    run_labels: Mapping[str, str] = {}
+    manifest: Manifest | None = None
+    result: str = ""
+
+    @property
+    def condition(self) -> Condition:
+        """The run's state, or the reason for a missing run."""
+        if self.state is None and self.given_up:
+            return Condition.GIVEN_UP
+        found = _OF_CLAIM[self.claim] if self.state is None else _OF_STATE[self.state]
+        is_left = self.current and self.manifest is not None and self.manifest.reconcile.suspend
+        return Condition.SUSPENDED if is_left and found in _LEFT else found
+
+    @property
+    def is_open(self) -> bool:
+        """True if the run goes on, or a run may still come of the submission."""
+        if self.state is not None:
+            return not self.state.ended
+        return self.claim in (ClaimState.PENDING, ClaimState.HELD) and not self.given_up
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of the run and of the manifest."""
+        return {**self.run_labels, **(self.manifest.labels if self.manifest else {})}
 
 
 def job_statuses(
@@ -73,23 +141,66 @@ def job_statuses(
     rows: list[JobStatus] = []
     by_base = attempts_by_base(desired, actual, claims)
     for job in desired:
-        of_base = by_base.pop(job.manifest.base_name, [])
-        if not any(attempt.id.key in keys_of(job) for attempt in of_base):
-            rows.append(JobStatus(job.job_name, job.manifest.name, job.manifest.kind, None, "none"))
-        rows += (row for attempt in of_base for row in _rows(attempt, job.manifest.name))
+        rows += _of_desired(job, by_base.pop(job.manifest.base_name, []))
     for base, attempts in by_base.items():
-        for attempt in attempts:
-            rows += _rows(attempt, attempt.claim.base_name if attempt.claim else base)
-    return sorted(rows, key=_order)
+        of_base = [row for attempt in attempts for row in _rows(attempt, base)]
+        newest = max(of_base, key=_order)
+        rows += (replace(row, current=True) if row is newest else row for row in of_base)
+    rows.sort(key=_order)
+    return rows
 
 
-def _rows(attempt: Attempt, base_name: str) -> list[JobStatus]:
-    runs = [*([attempt.run] if attempt.run else []), *attempt.others, *attempt.strangers]
-    rows = [_of_run(run, base_name, attempt.claim) for run in runs]
-    return rows if attempt.run or attempt.claim is None else [_of_claim(attempt.claim, base_name), *rows]
+def is_shown(row: JobStatus, *, whole: bool) -> bool:
+    """Return True for the newest run of a job of the repository, and for all that goes on.
+
+    Args:
+        whole: True if all manifests could be read: then an ended run without one is history.
+    """
+    return row.is_open or (row.current and (row.manifest is not None or not whole))
 
 
-def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
+def by_attention(rows: Iterable[JobStatus]) -> list[JobStatus]:
+    """Sort rows by the attention that they need, then the newest first, then by name."""
+    return sorted(newest_first(rows), key=lambda row: _ATTENTION[row.condition])
+
+
+def newest_first(rows: Iterable[JobStatus]) -> list[JobStatus]:
+    """Sort rows by the time of their creation, the newest first, then by name."""
+    by_name = sorted(rows, key=lambda row: (row.base_name, row.job_name, row.resource))
+    return sorted(by_name, key=lambda row: row.create_time, reverse=True)
+
+
+def _of_desired(job: DesiredJob, attempts: Sequence[Attempt]) -> Iterator[JobStatus]:
+    """Yield the rows of a desired job's base name."""
+    manifest, keys = job.manifest, keys_of(job)
+    own = [attempt for attempt in attempts if attempt.id.key in keys]
+    if not own:
+        yield JobStatus(
+            job.job_name, manifest.name, manifest.kind, None, "none", current=True, manifest=manifest
+        )
+    newest = max(own, key=lambda attempt: attempt.id.attempt, default=None)
+    for attempt in attempts:
+        yield from _rows(attempt, manifest.name, manifest, current=attempt is newest)
+
+
+def _rows(
+    attempt: Attempt, base_name: str, manifest: Manifest | None = None, *, current: bool = False
+) -> Iterator[JobStatus]:
+    """Yield the rows of an attempt; the first of them is `current`."""
+    claim, run = attempt.claim, attempt.run
+    name = claim.base_name if claim and not manifest else base_name
+    if run:
+        yield _of_run(run, name, claim, manifest, current=current)
+    elif claim:
+        yield _of_claim(claim, name, manifest, current=current)
+    for number, other in enumerate((*attempt.others, *attempt.strangers)):
+        is_first = not (number or run or claim)
+        yield _of_run(other, name, claim, manifest, current=current and is_first)
+
+
+def _of_run(
+    run: ActualJob, base_name: str, claim: Claim | None, manifest: Manifest | None, *, current: bool
+) -> JobStatus:
     # A stranger only has the attempt's labels: the claim is not about it.
     own = claim if claim and made(claim, run) else None
     return JobStatus(
@@ -108,10 +219,13 @@ def _of_run(run: ActualJob, base_name: str, claim: Claim | None) -> JobStatus:
         commit=run.labels.get(COMMIT, ""),
         attempt=attempt_of(run),
         cause=cause_of(run, base_name),
+        current=current,
+        run_labels=run.labels,
+        manifest=manifest,
     )
 
 
-def _of_claim(claim: Claim, base_name: str) -> JobStatus:
+def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, current: bool) -> JobStatus:
     return JobStatus(
         job_name=claim.job_name,
         base_name=base_name,
@@ -122,6 +236,9 @@ def _of_claim(claim: Claim, base_name: str) -> JobStatus:
         resource=claim.resource,
         commit=claim.commit,
         attempt=claim.id.attempt,
+        given_up=claim.given_up,
+        current=current,
+        manifest=manifest,
     )
 
 

@@ -16,14 +16,13 @@ from typing import TypeVar
 
 from reconciler import __version__
 from reconciler.training_service.apis.ai_platform import MlJobs
-from reconciler.training_service.apis.credentials import CredentialsApi
+from reconciler.training_service.apis.credentials import CredentialsApi, is_for_metadata, metadata
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, fields, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
-from reconciler.training_service.http.call import Call, Handler, Pages
+from reconciler.training_service.http.call import Call, Handler, ListCache, Listing, Pages
 from reconciler.training_service.http.discovery import Form, Match
-from reconciler.training_service.http.list_cache import ListCache, Listing
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
     ApiError,
@@ -35,7 +34,6 @@ from reconciler.training_service.http.message import (
     json_response,
     not_found,
 )
-from reconciler.training_service.jobs import metadata_server
 from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.state.store import CLAIMS, Store
@@ -340,8 +338,8 @@ class Gate:
         if same(secret, self._token):  # the user's own client of an emulator, which sends no token
             return self._answer_storage(inner, EVERYTHING)
         job = self._job(secret)  # again: the job may have ended while the body arrived
-        if metadata_server.is_asked(inner):
-            return metadata_server.answer(inner, job.project)
+        if is_for_metadata(inner):
+            return metadata(inner, job.project)
         access = job_access(job.body, self._store.setting(CLAIMS) or (), job.project, job.job_id)
         return self._answer_storage(inner, access)
 

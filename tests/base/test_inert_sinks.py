@@ -19,18 +19,29 @@ from rich.console import Console
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ServiceError
 from reconciler.base.logging import events
-from reconciler.cli import init, logs, print_error, print_json, print_message, print_problems, progress
+from reconciler.cli import (
+    init,
+    logs,
+    print_error,
+    print_json,
+    print_json_rows,
+    print_message,
+    print_problems,
+    progress,
+)
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
 from reconciler.operations.claims_bucket import Prepared
-from reconciler.output.json import plan_json, status_json, validation_json
-from reconciler.output.text import outcomes_text, plan_text, status_text, validation_github, validation_text
+from reconciler.output.json import job_json, plan_json, validation_json
+from reconciler.output.status_text import status_text
+from reconciler.output.text import outcomes_text, plan_text, validation_github, validation_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from tests.base.test_inert import ACTED_ON, runner_finds_command, texts
 from tests.repository import Repository
 
 pytestmark = pytest.mark.fault(45)
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 TARGET = Target("prod", "google", "acme", "europe-west4")
 
 
@@ -69,8 +80,8 @@ SINKS: dict[str, Callable[[str], object]] = {
     "plan": lambda text: print(plan_text(plan(text), verbose=True)),
     "plan as JSON": lambda text: print_json(plan_json(plan(text))),
     "outcomes": lambda text: print(outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, text)])),
-    "status": lambda text: print(status_text([status(text)])),
-    "status as JSON": lambda text: print_json(status_json([status(text)])),
+    "status": lambda text: print(status_text([status(text)], [status(text)], NOW, wide=True)),
+    "status as JSON": lambda text: print_json_rows("jobs", [job_json(status(text))]),
     "problems": lambda text: print(validation_text(1, [problem(text)])),
     "problems as JSON": lambda text: print_json(validation_json(1, [problem(text)])),
     "problems on stderr": lambda text: print_problems([problem(text)], "text"),

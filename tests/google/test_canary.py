@@ -17,10 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import urllib3
 from google_place import HURRIED, google_place
 from held_service import HeldService
-from raw_server import Arrived, Behaviour, RawServer, answer
+from raw_server import Arrived, Behaviour, RawServer, answer, passing_on
 from repository import Repository, Result
 from tls import Loopback, server_tls
 from waiting import PATIENCE
@@ -88,27 +87,6 @@ BEHAVIOURS = {
 BROKEN = {"nonsense": as_nonsense, "headers": as_headers}
 REFUSED = ("refusal",)
 REST = {"refusal": ("status --format json", "logs census", "cancel census --log-format json", "report")}
-
-
-def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool]) -> Behaviour:
-    """What is bad is answered so, and all the rest by the service."""
-
-    def pass_on(sock: socket.socket, request: Arrived) -> bool:
-        if is_bad(request):
-            return behave(sock, request)
-        kept = ("authorization", "content-type", "x-upload-content-type")
-        headers = {name: value for name, value in request.headers.items() if name in kept}
-        done = urllib3.request(
-            request.method, service + request.target, body=request.body, headers=headers, retries=False
-        )
-        named = {
-            name.lower().replace("-", "_"): value
-            for name, value in done.headers.items()
-            if name.lower() in ("content-type", "date", "location", "x-goog-generation", "x-goog-hash")
-        }
-        return answer(done.status, done.data, **named)(sock, request)
-
-    return pass_on
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def requires(repository: Repository, *requirements: str) -> None:
 
 
 def status(repository: Repository) -> list[Any]:
-    jobs: list[Any] = repository.run("status", "--format", "json").json["jobs"]
+    jobs: list[Any] = repository.run("status", "--all", "--format", "json").json["jobs"]
     return jobs
 
 
@@ -71,7 +71,7 @@ def test_an_index_that_can_be_reached_again_lets_the_job_train(repository: Repos
     assert "make it reachable, or correct its address" in done.err
     assert repository.run("serve", "--stop").code == 0
     assert repository.run("apply", "--wait").code == 0
-    first, second = status(repository)
+    second, first = status(repository)
     assert (first["cause"]["class"], second["state"], second["cause"]) == ("set-up", "SUCCEEDED", None)
     assert second["jobName"] == f"{first['jobName']}_2"
 

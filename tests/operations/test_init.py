@@ -97,6 +97,14 @@ class Empty(Repository):
         assert (done.code, done.err) == (0, "")
         return done
 
+    def steps(self, *arguments: str) -> str:
+        """The steps in Google Cloud, if an environment is there, and on GitHub; nothing is written."""
+        before = self.files()
+        parts = [self.here("init", "--steps", place, *arguments) for place in ("google", "github")]
+        assert self.files() == before
+        assert parts[1].code == 0
+        return "\n".join(part.out for part in parts)
+
     def files(self) -> dict[str, bytes | str]:
         """What is in the work tree, with where links lead."""
         found = {}
@@ -152,9 +160,8 @@ def test_a_new_user_gets_from_nothing_to_a_trained_model(empty: Empty) -> None:
 
 def test_the_printed_commands_commit_all_of_it_and_nothing_else(empty: Empty) -> None:
     empty.write("notes.txt", "mine")
-    (add,) = re.findall("^git (add .*)$", empty.init().out, re.MULTILINE)
-    empty.git(*add.split())
-    empty.git("commit", "--quiet", "--message=Set up")
+    (command,) = re.findall("^  commit the set-up: +(.*)$", empty.init().out, re.MULTILINE)
+    subprocess.run(["sh", "-euc", command], cwd=empty.root, check=True, capture_output=True)
     assert empty.git("ls-tree", "-r", "--name-only", "HEAD").splitlines() == WRITTEN
     assert empty.git("status", "--porcelain") == "?? notes.txt"
 
@@ -166,14 +173,13 @@ def test_a_second_time_all_is_kept_and_the_steps_are_told_again(empty: Empty, fl
     second = empty.init(*flags)
     assert verbs(second) == dict.fromkeys(verbs(first), "kept")
     assert empty.files() == before
-    heading = "What only you can do:"
-    assert second.out.partition(heading)[2] == first.out.partition(heading)[2] != ""
+    assert second.out.partition("Next:")[2] == first.out.partition("Next:")[2] != ""
     assert set(verbs(empty.init()).values()) == {"kept"}
 
 
 def added(done: Result) -> list[str]:
     """What the steps name to `git add`."""
-    lines = re.findall("^git add (.*)$", done.out, re.MULTILINE)
+    lines = re.findall("^  commit the set-up: .*git add (.*) && git commit", done.out, re.MULTILINE)
     return shlex.split(lines[0]) if lines else []
 
 
@@ -344,7 +350,7 @@ def test_flags_that_do_not_go_together_are_refused(empty: Empty, flags: list[str
 def test_an_environment_to_add_to_ones_own_settings_is_shown(empty: Empty) -> None:
     own = empty.write("reconciler.yaml", "source: risk-training-7f3a\nimages: {}\n")
     done = empty.init("-q", *GOOGLE)
-    shown = done.out.partition("Add to it:")[2].partition("\n# Try it")[0]
+    shown = done.out.partition("Add to it:")[2]
     assert own.read_text() == "source: risk-training-7f3a\nimages: {}\n"
     added = yaml.safe_load(shown)
     assert added["source"] == "risk-training-7f3a"
@@ -386,15 +392,17 @@ def test_an_environment_that_is_there_is_not_another_one(empty: Empty) -> None:
 
 
 def test_what_is_written_down_counts_where_no_flag_says_otherwise(empty: Empty) -> None:
-    assert "gcloud" not in empty.init().out
+    empty.init()
+    assert "gcloud" not in empty.steps()
     added = texts.environment(a_google("trial"))
     empty.write(
         "reconciler.yaml", empty.text("reconciler.yaml").replace("\n# What the local", f"{added}\n# The")
     )
     (empty.root / APPLY_WORKFLOW).unlink()
-    assert "gcloud services enable" in empty.init().out
+    assert "reconciler init --steps google --env trial" in empty.init().out
+    assert "gcloud services enable" in empty.steps()
     assert given_to_the_action(empty, APPLY_WORKFLOW)["environment"] == "trial"
-    assert "gcloud" not in empty.init("--engine", "local").out
+    assert "--steps google" not in empty.init("--engine", "local").out
 
 
 def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Empty) -> None:
@@ -435,14 +443,15 @@ def test_what_needs_the_name_on_github_waits_for_the_remote(empty: Empty, remote
     """A pool named after nothing would stay: its name is taken for 30 days after it is deleted."""
     if remote:
         empty.git("remote", "add", "origin", remote)
-    told = empty.init(*GOOGLE).out
+    empty.init(*GOOGLE)
+    told = empty.steps()
     assert "reconciler-name" not in told
     assert "workload-identity-pools" not in told
     assert PROVIDER_VARIABLE not in told
     (again,) = re.findall(r"^git remote add origin .*\n(.*)$", told, re.MULTILINE)
-    assert again == "reconciler init --env production"
+    assert again == "reconciler init --steps google --env production"
     empty.git("config", "remote.origin.url", "https://github.com/acme/models")
-    told = empty.init(*again.split()[2:]).out
+    told = empty.here(*again.split()[1:]).out + empty.steps()
     assert "workload-identity-pools create reconciler-models" in told
     assert f"gh variable set {PROVIDER_VARIABLE} --repo acme/models" in told
     assert "git remote add" not in told
@@ -485,12 +494,10 @@ def done_by_a_shell(told: str, folder: Path) -> list[tuple[list[str], str]]:
         stub = programs / name
         stub.write_text(STUB.format(python=sys.executable, answers=answers, log=str(log)))
         stub.chmod(0o755)
-    steps = told.partition("What only you can do:")[2]
-    script = re.sub(r"^\d+\. .*$", "", steps, flags=re.MULTILINE)
     (folder / ".github").mkdir(exist_ok=True)
     environ = {"PATH": f"{programs}:/usr/bin:/bin"}
     done = subprocess.run(
-        ["bash", "-eu", "-c", script], cwd=folder, env=environ, capture_output=True, text=True
+        ["bash", "-eu", "-c", told], cwd=folder, env=environ, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     return [(called, text) for called, text in map(json.loads, log.read_text().splitlines())]
@@ -503,10 +510,10 @@ def option(command: list[str], name: str) -> str:
 
 def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Path) -> None:
     empty.git("remote", "add", "origin", "git@github.com:ORG/MODELS.git")
-    done = empty.init(*GOOGLE, *ACTION)
+    empty.init(*GOOGLE, *ACTION)
     folder = tmp_path / "shell"
     folder.mkdir()
-    commands = done_by_a_shell(done.out, folder)
+    commands = done_by_a_shell(empty.steps(), folder)
     called = [" ".join(command[:4]) for command, _ in commands]
     assert [call for call in called if "services enable" in call] == [
         "gcloud services enable aiplatform.googleapis.com"
@@ -539,12 +546,14 @@ def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Pa
 
 
 def test_claims_get_a_bucket_that_trainers_cannot_write_to(empty: Empty) -> None:
-    grants = [line for line in empty.init(*GOOGLE).out.splitlines() if "add-iam-policy-binding" in line]
+    empty.init(*GOOGLE)
+    grants = [line for line in empty.steps().splitlines() if "add-iam-policy-binding" in line]
     of_trainer = [line for line in grants if f"--member=serviceAccount:{TRAINER}" in line]
     assert [line.split()[4] for line in of_trainer] == ["gs://acme-staging"]
-    same = Empty(empty.root.parent / "same").init(*GOOGLE, "--claims-bucket", "acme-staging")
-    assert f"--member=serviceAccount:{TRAINER}" not in same.out
-    assert "the claims need a bucket of their own" in same.out
+    other = Empty(empty.root.parent / "same")
+    other.init(*GOOGLE, "--claims-bucket", "acme-staging")
+    assert f"--member=serviceAccount:{TRAINER}" not in other.steps()
+    assert "the claims need a bucket of their own" in other.steps()
 
 
 def test_a_project_of_a_domain_has_its_accounts_there(empty: Empty) -> None:
@@ -585,30 +594,31 @@ def test_a_hostile_remote_and_branch_are_inert(empty: Empty) -> None:
     head = empty.root / ".git" / "refs" / "remotes" / "origin"
     head.mkdir(parents=True)
     (head / "HEAD").write_text("ref: refs/remotes/origin/a'$(touch$IFS'pwned')]\n")
-    done = empty.init(*GOOGLE)
-    assert "repos/OWNER/NAME" in done.out
-    assert "touch" not in done.out + "".join(map(str, empty.files().values()))
-    assert "\x1b" not in done.out
+    told = empty.init(*GOOGLE).out + empty.steps()
+    assert "repos/OWNER/NAME" in told
+    assert "touch" not in told + "".join(map(str, empty.files().values()))
+    assert "\x1b" not in told
 
 
 def test_the_branch_is_the_remotes_default_one(empty: Empty) -> None:
     empty.git("remote", "add", "origin", "https://github.com/acme/models")
     empty.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
-    done = empty.init(*GOOGLE)
+    empty.init(*GOOGLE)
     assert yaml.load(empty.text(APPLY_WORKFLOW), yaml.BaseLoader)["on"]["push"]["branches"] == ["trunk"]
-    assert "assertion.ref == 'refs/heads/trunk'" in done.out
+    assert "assertion.ref == 'refs/heads/trunk'" in empty.steps()
 
 
 def test_a_token_in_the_remote_is_not_told(empty: Empty) -> None:
     empty.git("remote", "add", "origin", "https://x:ghp_0123456789@github.com/acme/models")
-    assert "ghp_" not in empty.init().out
+    assert "ghp_" not in empty.init().out + empty.steps()
 
 
 # The action
 
 
 def test_the_action_is_filled_in_later_and_nothing_else_changes(empty: Empty) -> None:
-    assert "reconciler init --action OWNER/REPO@SHA" in empty.init().out
+    empty.init()
+    assert "reconciler init --action OWNER/REPO@SHA" in empty.steps()
     for path in (APPLY_WORKFLOW, PLAN_WORKFLOW):
         assert f"@{NO_SHA}" in empty.text(path)
         empty.write(path, empty.text(path).replace("ubuntu-latest", "ubuntu-24.04"))
@@ -617,14 +627,14 @@ def test_the_action_is_filled_in_later_and_nothing_else_changes(empty: Empty) ->
         APPLY_WORKFLOW,
         PLAN_WORKFLOW,
     }
-    assert "OWNER/REPO" not in done.out
+    assert "OWNER/REPO" not in done.out + empty.steps()
     for path in (APPLY_WORKFLOW, PLAN_WORKFLOW):
         text = empty.text(path)
         assert "uses: acme/reconciler/.github/actions/" in text
         assert f"@{SHA}" in text
         assert "ubuntu-24.04" in text
         assert not re.search("FILL IN|OWNER|0000", text)
-    assert "init --action" not in empty.init().out
+    assert "init --action" not in empty.init().out + empty.steps()
 
 
 @pytest.mark.parametrize("flags", [(), GOOGLE], ids=["local", "google"])
@@ -892,15 +902,38 @@ def test_no_service_is_started(empty: Empty) -> None:
     assert not empty.home.exists()
 
 
-def test_quiet_it_says_what_would_be_lost_and_the_steps_only(empty: Empty) -> None:
-    quiet = empty.init("-q").out
-    assert not re.search("^(In|What only|  wrote)", quiet, re.MULTILINE)
-    told = empty.init().out
-    lines = [line for line in quiet.splitlines() if line]
-    assert "reconciler apply --wait" in lines
-    assert all(line in told or line.startswith("# ") for line in lines)
+def test_new_set_up_takes_at_most_20_lines(empty: Empty) -> None:
+    lines = empty.init().out.splitlines()
+    assert len(lines) <= 20
+    assert [line.split(":")[0].strip() for line in lines[-3:]] == [
+        "train the jobs",
+        "commit the set-up",
+        "prepare GitHub",
+    ]
+    assert "--steps google" in empty.init(*GOOGLE).out
+
+
+def test_quiet_it_prints_what_a_person_has_to_add_only(empty: Empty) -> None:
+    assert empty.init("-q").out == ""
     empty.write(".gitattributes", "# no eol=lf\n")
     assert empty.init("-q").out.startswith("\n.gitattributes was there")
+
+
+@pytest.mark.parametrize("place", ["google", "github"])
+def test_quiet_steps_are_the_commands_alone(empty: Empty, place: str) -> None:
+    empty.init(*GOOGLE)
+    quiet = empty.here("init", "-q", "--steps", place).out.splitlines()
+    whole = empty.here("init", "--steps", place).out.splitlines()
+    assert [line for line in whole if line and not line.startswith("# ")] == quiet[1:]
+
+
+def test_steps_of_google_cloud_need_an_environment_there(empty: Empty) -> None:
+    empty.init()
+    done = empty.here("init", "--steps", "google")
+    assert done.code == 64
+    assert "no environment of reconciler.yaml is in Google Cloud" in done.err
+    refused = empty.here("init", "--steps", "google", "--project", "acme-ml")
+    assert (refused.code, "--steps goes without --project" in refused.err) == (64, True)
 
 
 # Texts

@@ -466,7 +466,7 @@ def test_switching_branches_during_apply_labels_no_job_with_another_commit(
     applied = repository.run("apply", PATH=path)
     assert applied.code == 0, applied.err
     assert repository.git("branch", "--show-current") == "other", "the branch was switched meanwhile"
-    jobs = [j for j in repository.run("status", "--format", "json").json["jobs"] if j["state"]]
+    jobs = [j for j in repository.run("status", "--all", "--format", "json").json["jobs"] if j["state"]]
     assert len(jobs) == 2
     for job in jobs:
         assert not job["commit"] or job["jobName"] in wanted_by[job["commit"]], job
@@ -485,7 +485,7 @@ def test_apply_and_render_give_each_job_its_own_commit_and_name_the_file(reposit
     applied = repository.run("apply", "--wait")
     assert applied.code == 0, applied.err
     assert f"second/notes.txt is not in commit {head[:7]}: second carries no commit\n" in applied.err
-    jobs = repository.run("status", "--format", "json").json["jobs"]
+    jobs = repository.run("status", "--all", "--format", "json").json["jobs"]
     assert {job["baseName"]: job["commit"] for job in jobs} == {"census": head, "second": None}
     labels = {name: repository.run("render", name).json["labels"] for name in ("census", "second")}
     assert labels["census"]["reconciler-commit"] == head
@@ -514,5 +514,5 @@ def test_watch_gives_each_job_its_own_commit(repository: Repository, monkeypatch
         "census": head,
         "trees": "",
     }
-    jobs = repository.run("status", "--format", "json").json["jobs"]
+    jobs = repository.run("status", "--all", "--format", "json").json["jobs"]
     assert {job["baseName"]: job["commit"] for job in jobs} == {"census": head, "trees": None}

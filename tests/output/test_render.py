@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace as replaced
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,17 +19,18 @@ from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, 
 from reconciler.output.json import validation_json
 from reconciler.output.markdown import plan_markdown
 from reconciler.output.review import earlier_spec
+from reconciler.output.status_text import status_text
 from reconciler.output.text import (
     outcomes_text,
     plan_text,
     problems_text,
-    status_text,
     validation_github,
     validation_text,
 )
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from tests.planning import wanted
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LOCAL = Target("local", "local", "local", "local")
 CHANGE = Change(Action.SUBMIT, "new", "census", "census_0123456789abcdef", "CustomJob", "jobs/census.yaml", 3)
 
@@ -123,7 +125,7 @@ def test_a_change_without_a_manifest_has_no_line() -> None:
     [
         ("none", None, "not submitted"),
         ("pending", None, "outcome unknown"),
-        ("bound", None, "gone"),
+        ("bound", None, "deleted outside"),
         ("rejected", None, "refused"),
         ("held", None, "held"),
         ("bound", State.SUCCEEDED, "SUCCEEDED"),
@@ -131,8 +133,9 @@ def test_a_change_without_a_manifest_has_no_line() -> None:
     ],
 )
 def test_a_job_without_a_run_is_shown_by_its_claim(claim: str, state: State | None, shown: str) -> None:
-    line = status_text([JobStatus("census_1", "census", "CustomJob", state, claim)]).splitlines()[1]
-    assert line.split("  ")[2].strip() == shown
+    row = JobStatus("census_1", "census", "CustomJob", state, claim)
+    line = status_text([row], [row], NOW).splitlines()[1]
+    assert line.split("  ")[1].strip()[2:] == shown
 
 
 def test_problems_are_lines_that_editors_understand() -> None:
@@ -203,7 +206,7 @@ def test_untrusted_text_is_inert_in_every_form(path: str, said: str, value: str)
         plan_text(whole),
         plan_markdown(whole),
         outcomes_text([outcome]),
-        status_text([status]),
+        status_text([status], [status], NOW, wide=True),
         problems_text([problem]),
         validation_github(1, [problem]),
     ):

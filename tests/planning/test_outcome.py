@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import COMMIT, KEY, State
+from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import DesiredJob
-from reconciler.planning.outcome import JobStatus, job_statuses
+from reconciler.planning.outcome import JobStatus, by_attention, is_shown, job_statuses, newest_first
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
@@ -21,7 +22,8 @@ def statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobSta
 
 
 def test_a_wanted_job_of_which_nothing_is_known_is_told() -> None:
-    assert statuses([JOB], [], []) == [JobStatus(JOB.job_name, "census", "CustomJob", None, "none")]
+    row = JobStatus(JOB.job_name, "census", "CustomJob", None, "none", current=True, manifest=JOB.manifest)
+    assert statuses([JOB], [], []) == [row]
 
 
 def test_a_run_is_told_as_the_service_has_it() -> None:
@@ -54,6 +56,9 @@ def test_a_run_is_told_as_the_service_has_it() -> None:
             cause=Cause(
                 CauseClass.RESOURCES, "out of memory", "out of memory", "give it a larger machineType"
             ),
+            current=True,
+            run_labels=run.labels,
+            manifest=JOB.manifest,
         )
     ]
 
@@ -154,3 +159,73 @@ def test_trials_are_not_told_as_runs() -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, kind="HyperparameterTuningJob"))
     trial = run_of(job, State.RUNNING, kind="CustomJob")
     assert [row.claim for row in statuses([job], [trial], [])] == ["none"]
+
+
+def shown(desired: list[DesiredJob], runs: list, claims: list, *, whole: bool = True) -> list[str]:  # type: ignore[type-arg]
+    return [
+        row.resource or row.job_name for row in statuses(desired, runs, claims) if is_shown(row, whole=whole)
+    ]
+
+
+def test_by_default_only_the_newest_run_of_a_job_is_shown() -> None:
+    runs = [run_of(JOB, State.FAILED, attempt, number=attempt) for attempt in (1, 2)]
+    claims = [bound_to(JOB, run, attempt=number) for number, run in enumerate(runs, 1)]
+    assert shown([JOB], runs, claims) == [f"{PARENT}/2"]
+
+
+def test_changed_content_is_shown_as_not_submitted_beside_a_live_run_only() -> None:
+    older = wanted(content="older")
+    ended, live = run_of(older, State.SUCCEEDED), run_of(older, State.RUNNING)
+    assert shown([JOB], [ended], [bound_to(older, ended)]) == [JOB.job_name]
+    assert shown([JOB], [live], [bound_to(older, live)]) == [live.resource, JOB.job_name]
+
+
+@pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.HELD])
+def test_an_open_submission_of_older_content_is_shown(state: ClaimState) -> None:
+    older = wanted(content="older")
+    assert older.job_name in shown([JOB], [], [claim_on(older, state)])
+    assert older.job_name not in shown([JOB], [], [claim_on(older, ClaimState.HELD, given_up=True)])
+
+
+def test_an_ended_run_without_a_manifest_is_shown_only_if_manifests_could_not_be_read() -> None:
+    runs = [run_of(JOB, State.SUCCEEDED, attempt, number=attempt) for attempt in (1, 2)]
+    assert shown([], runs, []) == []
+    assert shown([], runs, [], whole=False) == [f"{PARENT}/2"]
+    live = run_of(JOB, State.RUNNING)
+    assert shown([], [live], [bound_to(JOB, live)]) == [live.resource]
+
+
+def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first() -> None:
+    jobs = [wanted(name) for name in "abcdef"]
+    states = [State.SUCCEEDED, State.RUNNING, State.FAILED, State.FAILED]
+    runs = [
+        run_of(job, state, number=number, create_time=f"2026-01-0{number}T00:00:00Z")
+        for number, (job, state) in enumerate(zip(jobs, states, strict=False), 1)
+    ]
+    suspended = replace(jobs[5], manifest=replace(jobs[5].manifest, reconcile=Reconcile(suspend=True)))
+    rows = statuses([*jobs[:5], suspended], runs, [claim_on(jobs[4], ClaimState.HELD)])
+    assert [row.base_name for row in by_attention(rows)] == ["d", "c", "e", "b", "a", "f"]
+    assert [row.base_name for row in newest_first(rows)] == ["d", "c", "b", "a", "e", "f"]
+
+
+@pytest.mark.parametrize(
+    ("state", "condition"),
+    [
+        (State.FAILED, "suspended"),
+        (State.CANCELLED, "suspended"),
+        (State.SUCCEEDED, "succeeded"),
+        (State.RUNNING, "running"),
+    ],
+)
+def test_a_suspended_job_needs_no_attention_once_it_ended(state: State, condition: str) -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, reconcile=Reconcile(suspend=True)))
+    (row,) = statuses([job], [run_of(job, state)], [])
+    assert row.condition == condition
+
+
+def test_labels_are_those_of_the_run_and_of_the_manifest_which_wins() -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, labels={"team": "risk"}))
+    run = run_of(job, State.RUNNING)
+    run = replace(run, labels={**run.labels, "team": "fraud", "stage": "dev"})
+    (row,) = statuses([job], [run], [])
+    assert (row.labels["team"], row.labels["stage"]) == ("risk", "dev")

@@ -55,6 +55,11 @@ def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
     assert change.actual == unstarted()
 
 
+def test_failed_set_up_counts_only_once_the_claim_names_its_job() -> None:
+    change = only(plan([wanted()], [unstarted()], [claim_on(JOB, ClaimState.PENDING)]))
+    assert (change.action, change.attempt, change.free) == (Action.SUBMIT, 1, 0)
+
+
 def test_a_try_whose_end_has_no_known_time_is_followed_by_the_next_one_without_a_wait() -> None:
     change = change_of(replace(unstarted(), end_time=""))
     assert (change.action, change.not_before) == (Action.RETRY, None)

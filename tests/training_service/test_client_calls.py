@@ -21,7 +21,7 @@ from google.oauth2.credentials import Credentials
 from served import TOKEN, Service
 from unpacked import unpack
 
-from reconciler.training_service.jobs.metadata_server import variables
+from reconciler.training_service.jobs.environment_variables import for_google_clients
 
 
 class Tried(list[str]):
@@ -183,7 +183,12 @@ def script(service: Service, tmp_path: Path, wheelhouse: Path) -> Script:
 
     def run(text: str) -> list[str]:
         (tmp_path / "script.py").write_text(f"tried = []\n{text}\nimport json\nprint(json.dumps(tried))\n")
-        env = {**os.environ, **variables(url), "PYTHONPATH": str(packages), "GOOGLE_CLOUD_PROJECT": "demo"}
+        env = {
+            **os.environ,
+            **for_google_clients(url),
+            "PYTHONPATH": str(packages),
+            "GOOGLE_CLOUD_PROJECT": "demo",
+        }
         env |= {"URL": service.url, "TOKEN": TOKEN}
         done = subprocess.run(
             [sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True

@@ -72,7 +72,7 @@ def test_all_of_a_job_in_the_order_of_time(connection: Connection, tuned: Actual
     log = JobLog(connection, tuned)
     assert texts(log) == ["begins", "begins", "one", "two", "helps"]
     assert texts(log, "2026-01-02T03:04:00Z") == ["two", "helps"]
-    assert log.last() == LogEntry(
+    last = LogEntry(
         timestamp="2026-01-02T03:05:00.000000Z",
         severity="INFO",
         text="helps",
@@ -80,6 +80,11 @@ def test_all_of_a_job_in_the_order_of_time(connection: Connection, tuned: Actual
         replica="workerpool1-0",
         trial="1",
     )
+    assert log.last() == [last]
+    assert [entry.text for entry in log.last(2)] == ["two", "helps"]
+    first = log.first()
+    assert first is not None
+    assert first.text == "begins"
 
 
 def _line(replica: str, text: str) -> str:
@@ -94,8 +99,7 @@ def test_one_trial_or_replica(connection: Connection, tuned: ActualJob) -> None:
     assert texts(JobLog(connection, tuned, "workerpool0-0")) == ["one", "two"]
     assert texts(JobLog(connection, tuned, "service")) == ["begins", "begins"]
     assert texts(JobLog(connection, tuned, "workerpool0-0", "2"), "2026-01-02T03:04:00Z") == ["two"]
-    last = JobLog(connection, tuned, "workerpool0-0", "1").last()
-    assert last is not None
+    (last,) = JobLog(connection, tuned, "workerpool0-0", "1").last()
     assert (last.text, last.trial, last.replica) == ("one", "1", "workerpool0-0")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.training_service.apis.training import unsupported
-from reconciler.training_service.jobs import metadata_server
+from reconciler.training_service.jobs.environment_variables import for_google_clients
 from reconciler.training_service.jobs.launch import (
     MOST_REPLICAS,
     Host,
@@ -110,7 +110,7 @@ def test_a_vertex_ai_trainer_gets_the_cloud_s_variables_and_arguments() -> None:
         "WORLD_SIZE": "1",
         "OMP_NUM_THREADS": "4",
         "CUDA_VISIBLE_DEVICES": "",
-        **metadata_server.variables("http://127.0.0.1:8080/jobs/s3cret"),
+        **for_google_clients("http://127.0.0.1:8080/jobs/s3cret"),
         "RECONCILER_GCS_DIR": "/home/me/.reconciler/gcs",
     }
 
@@ -152,7 +152,7 @@ def test_an_ml_trainer_gets_the_cloud_s_variables_and_its_job_dir_last() -> None
         "WORLD_SIZE": "1",
         "OMP_NUM_THREADS": "4",
         "CUDA_VISIBLE_DEVICES": "",
-        **metadata_server.variables("http://127.0.0.1:8080/jobs/s3cret"),
+        **for_google_clients("http://127.0.0.1:8080/jobs/s3cret"),
         "RECONCILER_GCS_DIR": "/home/me/.reconciler/gcs",
     }
 

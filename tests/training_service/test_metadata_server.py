@@ -11,7 +11,7 @@ import trainers
 from served import Service
 from waiting import PATIENCE
 
-from reconciler.training_service.jobs.metadata_server import variables
+from reconciler.training_service.jobs.environment_variables import for_google_clients
 
 PROGRAM = """
 import google.auth, google.auth.transport.requests
@@ -31,7 +31,11 @@ def test_clients_find_credentials_and_the_job_s_storage(service: Service) -> Non
         trainers.custom_job(spec={"baseOutputDirectory": {"outputUriPrefix": "gs://out"}})
     )
     (service.home / "gcs" / "out").mkdir(parents=True)
-    env = {"PATH": os.defpath, "HOME": "/nowhere", **variables(f"{service.url}/jobs/{job.gcs_secret}")}
+    env = {
+        "PATH": os.defpath,
+        "HOME": "/nowhere",
+        **for_google_clients(f"{service.url}/jobs/{job.gcs_secret}"),
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=PATIENCE
     )

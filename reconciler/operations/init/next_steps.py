@@ -1,4 +1,4 @@
-"""Next steps after a set-up, as commands with all known values filled in."""
+"""Steps for a person after a set-up, as commands with all known values filled in."""
 
 from __future__ import annotations
 
@@ -173,25 +173,15 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     )
 
 
-def try_it(*, with_example: bool) -> Part:
-    """Return the first commands to run on the embedded service."""
-    steps = [
-        Step("what would be submitted", "reconciler plan"),
-        Step("submit it, and wait for its end", "reconciler apply --wait"),
-    ]
-    if with_example:
-        steps.append(Step("what the trainer printed", "reconciler logs iris"))
-    return Part("Try it on this machine; no cloud is needed", steps)
-
-
-def commit(uncommitted: Sequence[str], *, is_git: bool) -> Part:
-    """Return the steps that commit the paths `uncommitted`, in a new repository unless `is_git`."""
-    steps = [] if is_git else [Step("a repository", "git init --initial-branch=main")]
-    if uncommitted:
-        add = f"git add {shlex.join(uncommitted)}\ngit commit --message='Set up reconciler'"
-        steps.append(Step("the files of the set-up", add))
-    steps.append(Step("check manifests before each commit, where pre-commit is used", "pre-commit install"))
-    return Part("Commit it", steps)
+def commit(uncommitted: Sequence[str], *, is_git: bool) -> Step | None:
+    """Return the command that commits the paths, in a new repository unless `is_git`; None without paths."""
+    if not uncommitted:
+        return None
+    new = "" if is_git else "git init --initial-branch=main && "
+    return Step(
+        "commit the set-up",
+        f"{new}git add {shlex.join(uncommitted)} && git commit --message='Set up reconciler'",
+    )
 
 
 def google_cloud(setup: Setup, environment: Environment) -> Part:
@@ -206,7 +196,7 @@ def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
         yield Step(
             "first: the steps that need the repository's name on GitHub are left out until `origin` says it",
             f"git remote add origin https://github.com/{NO_REPOSITORY}.git\n"
-            f"reconciler init --env {environment.name}",
+            f"reconciler init --steps google --env {environment.name}",
         )
     yield from _resources(environment, account)
     needed = grants(environment, setup.source, f"serviceAccount:{account}")

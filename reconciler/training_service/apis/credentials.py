@@ -1,21 +1,34 @@
-"""IAM Service Account Credentials: projects.serviceAccounts.generateAccessToken.
+"""Credentials for clients and trainers, as IAM's API and Compute Engine's metadata server give them.
 
-The service has no service accounts, so it accepts any name and only limits the token's lifetime.
+The service has no service accounts: projects.serviceAccounts.generateAccessToken accepts any name and only
+limits the token's lifetime.
+
+In the cloud a trainer gets its credentials from the metadata server. Here the token is a dummy: the job's
+storage requires none. Without a token `google.auth.default()` fails, and so do pyarrow and pandas for `gs://`
+paths.
+
+Source: the page "Predefined metadata keys" (Compute Engine).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 
 from reconciler.training_service.http.auth import Tokens, whole_seconds
 from reconciler.training_service.http.call import Call, Handler
-from reconciler.training_service.http.message import invalid
+from reconciler.training_service.http.message import Request, Response, invalid, not_found
 from reconciler.training_service.state.records import JsonObject
 
 _SHORTEST = timedelta(seconds=1)
 _LONGEST = timedelta(hours=1)
-_ACCOUNT = re.compile(r"projects/-/serviceAccounts/(?:[^@/\s]+@[^@/\s]+|[0-9]+)")
+_SERVICE_ACCOUNT = re.compile(r"projects/-/serviceAccounts/(?:[^@/\s]+@[^@/\s]+|[0-9]+)")
+
+_METADATA = "/computeMetadata/"
+_EMAIL = "trainer@local.iam.gserviceaccount.com"
+_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+_ACCOUNT = "instance/service-accounts/"
 
 
 class CredentialsApi:
@@ -40,7 +53,7 @@ class CredentialsApi:
 
 
 def _check_account(name: str) -> None:
-    if not _ACCOUNT.fullmatch(name):
+    if not _SERVICE_ACCOUNT.fullmatch(name):
         raise invalid(f"Invalid name {name}: it must be projects/-/serviceAccounts/EMAIL_OR_UNIQUE_ID.")
 
 
@@ -56,3 +69,38 @@ def _lifetime(text: str, account: str) -> timedelta:
             f" Google's organization policy constraint {limit}, which would allow it, isn't known here."
         )
     return lifetime
+
+
+def is_for_metadata(request: Request) -> bool:
+    """Return True if the request is for the metadata server."""
+    # Google's clients request the root to detect a metadata server.
+    flavor = request.headers.get("metadata-flavor", "").lower() == "google"
+    return flavor and (request.path == "/" or request.path.startswith(_METADATA))
+
+
+def metadata(request: Request, project: str) -> Response:
+    """Answer a trainer of this project.
+
+    Raises:
+        ApiError: NOT_FOUND.
+    """
+    value = _value(request.path.removeprefix(f"{_METADATA}v1/"), project)
+    if value is None:
+        raise not_found("Not found.")
+    kind = "application/text" if isinstance(value, str) else "application/json"
+    content = value if isinstance(value, str) else json.dumps(value)
+    headers = (("Metadata-Flavor", "Google"), ("Content-Type", kind), ("Content-Length", str(len(content))))
+    return Response(200, headers, content.encode())
+
+
+def _value(path: str, project: str) -> str | dict[str, object] | None:
+    account, _, key = path.removeprefix(_ACCOUNT).partition("/")
+    if path.startswith(_ACCOUNT) and account in ("default", _EMAIL):
+        account_values: dict[str, str | dict[str, object]] = {
+            "": {"aliases": ["default"], "email": _EMAIL, "scopes": _SCOPES},
+            "email": _EMAIL,
+            "scopes": "\n".join(_SCOPES),
+            "token": {"access_token": "worth-nothing", "expires_in": 3600, "token_type": "Bearer"},
+        }
+        return account_values.get(key)
+    return {"/": "computeMetadata/", "project/project-id": project, "universe/universe-domain": ""}.get(path)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.call import Call, Pages, page_size
+from reconciler.training_service.http.call import Call, Listing, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
-from reconciler.training_service.http.list_cache import Listing
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
 from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes

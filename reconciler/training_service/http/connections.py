@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import WSGITask
 
-from reconciler.training_service.http.message import Request, Responder, Response, reason_phrase
+from reconciler.training_service.http.message import Request, Responder, Response
 
 MAX_HEAD = 64 * 1024
 """The largest head, in bytes: https://cloud.google.com/load-balancing/docs/quotas#https-lb-header-limits."""
@@ -117,7 +118,7 @@ class _Refusal:
     def to_response(self, ident: str) -> tuple[str, list[tuple[str, str]], bytes]:
         """Return the status line, the headers and the body; `ident` is the server's name."""
         response = self._response
-        return f"{response.status} {reason_phrase(response.status)}", list(response.headers), response.content
+        return status_line(response.status), list(response.headers), response.content
 
 
 class _Task(WSGITask):  # type: ignore[misc]
@@ -221,3 +222,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         """Return the open connections that are (not) admitted, oldest first."""
         channels = list(self.server.active_channels.values())  # a copy: other threads close some
         return [each for each in channels if each.admitted is admitted and not each.will_close]
+
+
+def status_line(status: int) -> str:
+    """Return the status and the reason phrase of a response's first line."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        # Python doesn't know 499, Cloud Storage's answer to the cancellation of a resumable upload.
+        phrase = "Client Closed Request" if status == 499 else "Unknown"
+    return f"{status} {phrase}"

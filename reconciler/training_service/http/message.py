@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
@@ -187,15 +186,6 @@ def violations(found: Sequence[tuple[str, str]], message: str = "") -> ApiError:
     return ApiError(
         "INVALID_ARGUMENT", message or "\n".join(description for _, description in found), details=details
     )
-
-
-def reason_phrase(status: int) -> str:
-    """Return the reason phrase of a response's status line."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        # Python doesn't know 499, Cloud Storage's answer to the cancellation of a resumable upload.
-        return "Client Closed Request" if status == 499 else "Unknown"
 
 
 def error_response(request: Request, error: ApiError) -> Response:

@@ -15,8 +15,16 @@ import waitress
 from waitress import wasyncore
 from waitress.server import BaseWSGIServer
 
-from reconciler.training_service.http.connections import MAX_HEAD, PARSER, Admit, Channel, Limits, Parser
-from reconciler.training_service.http.message import ApiError, Response, error_response, reason_phrase
+from reconciler.training_service.http.connections import (
+    MAX_HEAD,
+    PARSER,
+    Admit,
+    Channel,
+    Limits,
+    Parser,
+    status_line,
+)
+from reconciler.training_service.http.message import ApiError, Response, error_response
 
 
 class Activity:
@@ -141,7 +149,7 @@ class Server:
                 if taken
                 else error_response(request, ApiError("UNAVAILABLE", _STOPPING))
             )
-        start_response(f"{response.status} {reason_phrase(response.status)}", _headers(response))
+        start_response(status_line(response.status), _headers(response))
         if response.file is not None:
             wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](response.file)
             return wrapped

@@ -66,6 +66,19 @@ def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
     }
 
 
+def for_google_clients(job_url: str) -> dict[str, str]:
+    """Return the variables that point Google's clients to a job's storage at http://HOST:PORT/jobs/SECRET."""
+    place = job_url.partition("://")[2].rstrip("/")
+    return {
+        "STORAGE_EMULATOR_HOST": job_url,
+        # Google's C++ client, which pyarrow uses, reads this variable only.
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": job_url,
+        "GCE_METADATA_HOST": place,
+        "GCE_METADATA_ROOT": place,
+        "GCE_METADATA_IP": f"{place}/",
+    }
+
+
 def cluster_spec(replicas: Sequence[Replica], own: Replica, job: JsonObject, trial: int = 0) -> str:
     """Return the CLUSTER_SPEC of a replica, which lists all replicas, evaluators as well.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.training_service.http import auth
-from reconciler.training_service.jobs import environment_variables, metadata_server
+from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.jobs.cluster import Pool, Replica, job_spec_of, pools_of, replicas_of
 from reconciler.training_service.jobs.images import find_image, find_override
 from reconciler.training_service.jobs.machines import Machine
@@ -331,7 +331,7 @@ def _replica(
         "OMP_NUM_THREADS": str(max(1, min(machine.cpus, share))),
         # Set also for a replica without GPUs, or it would see those of other jobs.
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        **metadata_server.variables(host.storage_url),
+        **environment_variables.for_google_clients(host.storage_url),
         "RECONCILER_GCS_DIR": str(host.buckets),
         **_api_variables(job, replicas, own, trial),
     }

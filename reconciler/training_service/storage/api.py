@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from reconciler.training_service.http.call import Call, Handler, Pages
+from reconciler.training_service.http.call import Call, Handler, Listing, Pages
 from reconciler.training_service.http.discovery import Form
-from reconciler.training_service.http.list_cache import Listing
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted

@@ -1,0 +1,146 @@
+"""Table of `status` for people: a row for each job, in columns that fit the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from textwrap import wrap
+
+from reconciler.base.diagnostics import counted
+from reconciler.base.sanitize import one_line
+from reconciler.model.claim import time_of
+from reconciler.model.job import State
+from reconciler.output.terminal import (
+    GAP,
+    SIGNS,
+    Paint,
+    age,
+    column_widths,
+    duration,
+    fitted,
+    painter,
+    width_of,
+)
+from reconciler.output.text import short_error
+from reconciler.planning.outcome import Condition, JobStatus
+
+_NONE = "-"
+_SIGNS: Mapping[Condition, str] = {
+    **{Condition(state.lower()): sign for state, sign in SIGNS.items()},
+    Condition.HELD: "!",
+    Condition.REFUSED: "!",
+    Condition.UNKNOWN: "?",
+    Condition.DELETED: "!",
+    Condition.GIVEN_UP: "-",
+    Condition.NOT_SUBMITTED: "+",
+    Condition.SUSPENDED: "-",
+}
+_STYLES: Mapping[Condition, str] = {
+    **{Condition(state.lower()): state for state in State},
+    **{condition: "!" for condition, sign in _SIGNS.items() if sign == "!"},
+    Condition.UNKNOWN: "~",
+    Condition.GIVEN_UP: "…",
+    Condition.SUSPENDED: "…",
+}
+_STATE = "STATE"
+_LEAST = {"JOB": 20, "RESULT": 10, "CAUSE": 16}
+"""The smallest width of each column that may be cut off."""
+_MAX_CAUSE = 300
+_SHOWN_OF_SHA = 12
+
+_Cells = dict[str, str]
+
+
+def status_text(
+    rows: Sequence[JobStatus],
+    selected: Sequence[JobStatus],
+    now: datetime,
+    *,
+    width: int | None = None,
+    colour: bool = False,
+    wide: bool = False,
+) -> str:
+    """Return a table of jobs, and a last line with the numbers of jobs by condition.
+
+    Args:
+        rows: The jobs to show, in this order.
+        selected: The jobs to count.
+        now: The present time.
+        width: The terminal's width; None for no limit.
+        colour: True for colours.
+        wide: True for all columns in full.
+    """
+    if not selected:
+        return "No jobs."
+    paint, width = painter(colour=colour), None if wide else width
+    times = Counter(row.base_name for row in rows)
+    cells = [_cells(row, now, is_only=times[row.base_name] == 1, wide=wide) for row in rows]
+    columns = _columns(cells, width)
+    head = _line({name: name for name, _ in columns}, columns, lambda style, text: text, "") if cells else ""
+    lines = [paint("head", head)] if cells else []
+    lines += (
+        _line(row, columns, paint, _STYLES.get(status.condition, ""))
+        for status, row in zip(rows, cells, strict=True)
+    )
+    return "\n".join([*lines, *[""] * bool(lines), *_counts(selected, len(rows), width)])
+
+
+def _columns(rows: Sequence[_Cells], width: int | None) -> list[tuple[str, int]]:
+    """Return the names and widths of the columns that have content and room."""
+    names = [name for name in rows[0] if any(row[name] != _NONE for row in rows)] if rows else []
+    natural = [max(len(name), *(width_of(row[name]) for row in rows)) for name in names]
+    least = [_LEAST.get(name, own) for name, own in zip(names, natural, strict=True)]
+    return [pair for pair in zip(names, column_widths(natural, least, width), strict=True) if pair[1]]
+
+
+def _line(cells: _Cells, columns: Sequence[tuple[str, int]], paint: Paint, style: str) -> str:
+    """Return a line of the table, the state in the colour of `style`."""
+    shown = [fitted(cells[name], width) for name, width in columns]
+    shown[-1] = shown[-1].rstrip()
+    for number, (name, _) in enumerate(columns):
+        if name == _STATE:
+            shown[number] = paint(style, shown[number])
+    return (" " * GAP).join(shown)
+
+
+def _cells(row: JobStatus, now: datetime, *, is_only: bool, wide: bool) -> _Cells:
+    """Return the cells of a row; the job name tells several rows of one base name apart."""
+    created, started = time_of(row.create_time), time_of(row.start_time)
+    ended = time_of(row.end_time) or now
+    condition = row.condition
+    cells = {
+        "JOB": one_line(row.base_name if is_only else row.job_name) or _NONE,
+        _STATE: f"{_SIGNS[condition]} {_state(row, condition)}",
+        "AGE": age(now - created) if created else _NONE,
+        "DURATION": duration(ended - started) if started else _NONE,
+        "RESULT": one_line(row.result) or _NONE,
+    }
+    if wide:
+        cells |= {
+            "KIND": one_line(row.kind),
+            "ATTEMPT": str(row.attempt),
+            "CLAIM": row.claim,
+            "COMMIT": one_line(row.commit[:_SHOWN_OF_SHA]) or _NONE,
+            "RUN": one_line(row.job_name) or _NONE,
+        }
+    cause = one_line(str(row.cause)) if row.cause else short_error(row.error)
+    return {**cells, "CAUSE": cause[:_MAX_CAUSE] or _NONE}
+
+
+def _state(row: JobStatus, condition: Condition) -> str:
+    if row.state is None or condition is Condition.SUSPENDED:
+        return condition
+    # The service's own state is shown only if it says more than ours.
+    own = row.service_state.removeprefix("JOB_STATE_")
+    detail = f" ({own})" if own and own not in (str(row.state), "PENDING") else ""
+    return one_line(f"{row.state}{detail}")
+
+
+def _counts(selected: Sequence[JobStatus], shown: int, width: int | None) -> list[str]:
+    """Return the numbers of jobs by condition, in lines that fit the width."""
+    numbers = Counter(row.condition for row in selected)
+    counts = ", ".join(f"{numbers[condition]} {condition}" for condition in Condition if numbers[condition])
+    more = f" ({shown} shown)" if shown < len(selected) else ""
+    line = f"{counted(len(selected), 'job')}: {counts}{more}."
+    return [line] if width is None else wrap(line, max(1, width))

@@ -1,0 +1,199 @@
+"""`status` and the selection of jobs, with the real service; and the pager on a real terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from reconciler.manifests import schemas
+from tests.repository import Repository
+
+RISK = "labels: {team: risk, stage: dev}"
+
+
+def write_jobs(repository: Repository) -> None:
+    """Write a job that fails, a labelled one that succeeds, and a suspended one."""
+    repository.job("bad", args=["--fail"])
+    good = repository.job("good-one")
+    good.write_text(good.read_text().replace("name: good-one", f"name: good-one\n  {RISK}"))
+    repository.job("later", reconcile="{suspend: true}")
+
+
+def shown(repository: Repository, *arguments: str) -> list[str]:
+    """Return the base names in the order of the table, which JSON must have too."""
+    text = repository.run("status", *arguments)
+    assert text.code == 0, text.err
+    rows = [] if text.out == "No jobs.\n" else text.out.splitlines()[1:-2]
+    found = [row.split()[0] for row in rows]
+    answer = repository.run("status", *arguments, "--format", "json").json
+    Draft202012Validator(schemas.document("status-output.schema.json")).validate(answer)
+    jobs: list[Any] = answer["jobs"]
+    assert len(found) == len(jobs)
+    # The table shows the job name only where it has several runs of a base name.
+    assert all(name in (job["baseName"], job["jobName"]) for name, job in zip(found, jobs, strict=True))
+    return [job["baseName"] for job in jobs]
+
+
+def test_text_and_json_select_and_sort_the_same_jobs(repository: Repository) -> None:
+    write_jobs(repository)
+    assert repository.run("apply", "--wait").code == 1
+    assert shown(repository) == ["bad", "good-one", "later"]
+    assert shown(repository, "--state", "failed,suspended") == ["bad", "later"]
+    assert shown(repository, "--state", "FAILED", "--state", "running") == ["bad"]
+    assert shown(repository, "-l", "team=risk") == ["good-one"]
+    assert shown(repository, "-l", "team,stage!=prod") == ["good-one"]
+    assert shown(repository, "-l", "!team", "--limit", "1") == ["bad"]
+    assert shown(repository, "good_one", "later", "-l", "team=other") == []
+    assert shown(repository, "later", "good_one", "later") == ["good-one", "later"]
+
+    # Changed content hides the earlier run from the newest ones, not from the history.
+    repository.job("bad", args=["--fail", "again"])
+    assert shown(repository) == ["bad", "good-one", "later"]
+    assert [job["state"] for job in repository.run("status", "--format", "json").json["jobs"]] == [
+        *(None, "SUCCEEDED", None)
+    ]
+    assert sorted(shown(repository, "--all")) == ["bad", "bad", "good-one", "later"]
+    assert shown(repository, "--all", "--state", "failed") == ["bad"]
+    assert shown(repository, "bad") == ["bad", "bad"]
+
+    # So does a removed manifest; without readable manifests, each newest run counts.
+    (repository.root / "jobs/good-one.yaml").unlink()
+    assert shown(repository) == ["bad", "later"]
+    assert shown(repository, "good_one") == ["good_one"] or shown(repository, "good_one") == ["good-one"]
+    repository.write("jobs/broken.yaml", "kind: CustomJob\n")
+    partial = repository.run("status")
+    assert "only runs are known" in partial.err
+    assert [line.split()[0] for line in partial.out.splitlines()[1:-2]] == ["bad", "good-one"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--state", "broken"], 64, 'there is no state "broken"'),
+        (["-l", "a=b=c"], 64, "not labels, such as team=risk"),
+        (["--limit", "0"], 64, "not a number, at least 1"),
+        (["nobody"], 1, 'there is no job "nobody"'),
+    ],
+)
+def test_wrong_filter_is_refused(
+    repository: Repository, arguments: list[str], code: int, message: str
+) -> None:
+    repository.job("census")
+    refused = repository.run("status", *arguments)
+    assert (refused.code, message in refused.err) == (code, True)
+
+
+def test_plan_and_apply_of_a_selection_are_partial(repository: Repository) -> None:
+    write_jobs(repository)
+
+    def planned(*arguments: str) -> list[str]:
+        plan = repository.run("plan", *arguments, "--format", "json").json
+        return [change["baseName"] for change in plan["changes"]]
+
+    assert planned("-l", "team=risk") == planned("--job", "good_one") == ["good-one"]
+    assert planned("--job", "bad", "--job", "good-one") == ["bad", "good-one"]
+    digest = repository.run("plan", "-l", "team=risk", "--format", "json").json["digest"]
+    applied = repository.run("apply", "--wait", "-l", "team=risk", "--plan-digest", digest)
+    assert applied.code == 0, applied.err
+    assert sorted(map(str, repository.states().values())) == ["None", "None", "SUCCEEDED"]
+    for command in ("plan", "apply"):
+        misspelt = repository.run(command, "--job", "good-on")
+        assert misspelt.code == 1
+        assert "did you mean good-one?" in misspelt.err
+        nothing = repository.run(command, "-l", "team=nobody")
+        assert (nothing.code, "no manifest has these names and labels" in nothing.err) == (1, True)
+    assert repository.run("plan", "--base", "HEAD", "--job", "bad").code == 64
+
+
+def test_plan_of_a_selection_judges_nothing_orphaned(repository: Repository) -> None:
+    repository.hold.touch()
+    repository.job("gone", reconcile="{onDelete: cancel}")
+    repository.job("stays")
+    assert repository.run("apply").code == 0
+    (repository.root / "jobs/gone.yaml").unlink()
+    assert repository.run("plan", "--format", "json").json["summary"]["cancel"] == 1
+    partial = repository.run("plan", "--job", "stays", "--format", "json").json
+    assert (partial["summary"]["cancel"], partial["drift"]) == (0, [])
+    assert shown(repository) == ["gone", "stays"] or shown(repository) == ["stays", "gone"]
+
+
+def test_cancel_takes_several_names_or_labels_and_reports_each_end(repository: Repository) -> None:
+    repository.hold.touch()
+    for name in ("a", "b", "c"):
+        manifest = repository.job(name)
+        labels = RISK if name == "c" else "labels: {team: fraud}"
+        manifest.write_text(manifest.read_text().replace(f"name: {name}", f"name: {name}\n  {labels}"))
+    assert repository.run("apply").code == 0
+    misspelt = repository.run("cancel", "a", "nobody")
+    assert (misspelt.code, "nobody" in misspelt.err) == (1, True)
+    assert "CANCEL" not in "".join(map(str, repository.states().values()))
+    labelled = repository.run("cancel", "-l", "team=risk")
+    assert (labelled.code, labelled.out.count("ended CANCELLED")) == (0, 1), labelled.err
+    named = repository.run("cancel", "a", "b", "c")
+    assert named.code == 0, named.err
+    assert (named.out.count(" ended CANCELLED"), named.out.count("had ended before: CANCELLED")) == (2, 1)
+    assert repository.run("cancel", "-l", "team=risk").out == "No job with these labels runs.\n"
+    assert repository.run("cancel").code == 64
+    assert repository.run("cancel", "-l", "team=nobody").code == 1
+
+
+PAGER = f"{sys.executable} -c \"import sys; print('PAGED', sys.stdin.read().count('STATE'))\""
+
+
+def on_terminal(
+    repository: Repository, *arguments: str, rows: int = 24, columns: int = 80, **environ: str
+) -> str:
+    """Return the output of the command on a terminal of this size."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reconciler", *arguments],
+        cwd=repository.root,
+        env={**variables, "TERM": "xterm", **environ},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    found = bytearray()
+    # Linux reports the end of a terminal as an error.
+    with suppress(OSError):
+        while data := os.read(master, 65536):
+            found += data
+    os.close(master)
+    process.wait()
+    return found.decode()
+
+
+def test_pager_is_used_only_for_long_output_on_a_terminal_outside_of_ci(repository: Repository) -> None:
+    for number in range(12):
+        repository.job(f"job-{number}")
+    paged: Any = {"PAGER": PAGER, "rows": 10}
+    assert "PAGED 1" in on_terminal(repository, "status", **paged)
+    assert "PAGED" not in on_terminal(repository, "status", **{**paged, "rows": 40})
+    assert "PAGED" not in on_terminal(repository, "status", CI="true", **paged)
+    assert "PAGED" not in on_terminal(repository, "status", RECONCILER_PAGER="cat", **paged)
+    assert "PAGED" not in on_terminal(repository, "status", "--format", "json", **paged)
+    assert "12 jobs" in on_terminal(repository, "status", **{**paged, "PAGER": "no-such-pager"})
+    assert "PAGED" not in repository.run("status", PAGER=PAGER, LINES="5").out
+
+
+def test_table_fits_a_real_terminal_and_has_colours(repository: Repository) -> None:
+    repository.job("a-job-with-a-name-that-is-longer-than-many-others-" + "x" * 40)
+    output = on_terminal(repository, "status", columns=60)
+    assert "\x1b[" in output
+    plain = on_terminal(repository, "status", columns=60, NO_COLOR="1")
+    assert "\x1b[" not in plain
+    assert max(map(len, plain.splitlines())) == 60
+    assert "…" in plain
