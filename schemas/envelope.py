@@ -222,5 +222,16 @@ _RECONCILE: Schema = {
             "description": "What to do about a live run whose manifest is gone.",
             **_ON_LIVE_RUN,
         },
+        "notSecret": {
+            "description": "JSON pointers to values of this manifest that look like secrets and are none, "
+            "such as /spec/workerPoolSpecs/0/containerSpec/args/3.",
+            "type": "array",
+            "maxItems": 100,
+            "items": {
+                "type": "string",
+                "allOf": [shaped("/.*", "not a JSON pointer", "begin it with a slash")],
+            },
+            "default": [],
+        },
     },
 }

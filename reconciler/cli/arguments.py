@@ -33,12 +33,19 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Spec(NamedTuple):
-    """A command: its name, help text, example, and flags in addition to the common ones."""
+    """A command: its name, help text, example, and flags in addition to the common ones.
+
+    Attributes:
+        module: The module of `cli` that runs it; by default that of its name.
+        function: The module's function.
+    """
 
     name: str
     summary: str
     example: str
     flags: _Flags
+    module: str = ""
+    function: str = "run"
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -120,15 +127,15 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         )
         spec.flags(sub)
         _common(sub)
-        sub.set_defaults(command=partial(_run, spec.name))
+        sub.set_defaults(command=partial(_run, spec))
     return parser
 
 
-def _run(name: str, arguments: argparse.Namespace) -> ExitCode:
-    if name not in _WITHOUT_HOME:
+def _run(spec: _Spec, arguments: argparse.Namespace) -> ExitCode:
+    if spec.name not in _WITHOUT_HOME:
         _refuse_foreign_home()
-    module: Any = import_module(f"reconciler.cli.{name}")
-    code: ExitCode = module.run(arguments)
+    module: Any = import_module(f"reconciler.cli.{spec.module or spec.name}")
+    code: ExitCode = getattr(module, spec.function)(arguments)
     return code
 
 
@@ -461,7 +468,9 @@ _COMMANDS = (
         "reconciler init\n  reconciler init --steps github\n  reconciler init --claims --env production",
         _init,
     ),
-    _Spec("schema", "print a JSON Schema", "reconciler schema CustomJob", _schema),
+    _Spec(
+        "schema", "print a JSON Schema", "reconciler schema CustomJob", _schema, "validate", "print_schema"
+    ),
     _Spec(
         "env",
         "print what other clients need to use the embedded training service",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from reconciler.base.errors import ExitCode, NotFoundError, UsageError
+from reconciler.base.errors import ExitCode, NotFoundError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_lines
 from reconciler.cli.context import Context, context_of, newest_runs, readable_jobs, selection_of
@@ -15,7 +15,7 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Selection
 from reconciler.operations.follow_up import awaited, wait
 from reconciler.planning.outcome import job_statuses
-from reconciler.submission.claims_upkeep import cancel
+from reconciler.submission.claims_upkeep import cancel, record_cancel
 from reconciler.submission.observe import observe
 
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         live = [job for job in jobs.values() if not job.state.ended]
         for job in live:
             if job.state is not State.CANCELLING:
-                cancel(session.ports, job)
+                _cancel(session, job, arguments.log_format)
         if not live:
             return ExitCode.DONE
         with progress(session, arguments, sys.stderr) as listener:
@@ -50,6 +50,17 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return (
         ExitCode.FAILED if gone or any(job.state is not State.CANCELLED for job in ended) else ExitCode.DONE
     )
+
+
+def _cancel(session: Session, job: ActualJob, log_format: str) -> None:
+    """Record the cancel on the job's claim, and request it."""
+    try:
+        record_cancel(session.ports, job, "cancelled by `reconciler cancel`")
+    except ServiceError as error:
+        # Stopping the job counts more: whoever may cancel jobs needn't be able to write claims.
+        said = f"the cancel isn't recorded, so the run will count as cancelled outside: {error.message}"
+        print_lines([said], log_format)
+    cancel(session.ports, job)
 
 
 def _selected(

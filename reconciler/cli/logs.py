@@ -21,6 +21,7 @@ from reconciler.manifests.findings import same_word, similar_word
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, LogEntry, State, Trials
 from reconciler.planning.attempts import base_of
+from reconciler.submission.observe import with_reason
 
 _MOST_REMEMBERED = 100_000
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -132,7 +133,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             part = _part(arguments, session, session.read(job))
         if not printed:
             _refuse_not_started(part)
-        _print_cause(part.job, printed, arguments.log_format)
+        _print_cause(with_reason(session.ports, part.job), printed, arguments.log_format)
     return ExitCode.DONE
 
 

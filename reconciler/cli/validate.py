@@ -1,4 +1,4 @@
-"""The command `validate`."""
+"""The commands `validate` and `schema`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import Problem, capped
-from reconciler.base.errors import ExitCode, InvalidError
+from reconciler.base.errors import ExitCode, InvalidError, NotFoundError
 from reconciler.cli import print_json
+from reconciler.manifests import schemas
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config, manifest_paths
 from reconciler.manifests.validate import validate
@@ -43,6 +44,16 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     else:
         print(validation_text(found.files, problems))
     return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
+
+
+def print_schema(arguments: argparse.Namespace) -> ExitCode:
+    """Print the JSON Schema of a kind, or of any manifest."""
+    names = {kind: name for (_, kind), name in schemas.KINDS.items()}
+    if arguments.kind not in (None, *names):
+        known = ", ".join(sorted(names))
+        raise NotFoundError(f'there is no kind "{arguments.kind}"', hint=f"the kinds are {known}")
+    print_json(schemas.document(names.get(arguments.kind, schemas.ANY_KIND)))
+    return ExitCode.DONE
 
 
 def _in_checkout(problem: Problem, root: Path) -> Problem:

@@ -12,7 +12,7 @@ from typing import Any
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Problem, pointer_of, quote
 from reconciler.manifests.cache import KnownDocument, KnownFile, digest_of
-from reconciler.manifests.explain import findings
+from reconciler.manifests.explain import boolean_hints, findings
 from reconciler.manifests.fast_validate import known_document
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.findings import Finding, Keys, Rules
@@ -20,7 +20,7 @@ from reconciler.manifests.packages import PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_shipped, schema_of
 from reconciler.manifests.secrets import secrets
-from reconciler.manifests.yaml_document import Document
+from reconciler.manifests.yaml_document import Document, Position
 from reconciler.manifests.yaml_load import load_documents
 
 FolderOf = Callable[[ManifestFile, str], PackageFolder]
@@ -122,6 +122,7 @@ class ExaminedFile:
                 # Reading the document has reported the unreadable values already.
                 found = [job.schema] if job.schema.keys not in job.document.unreadable else []
             else:
+                self.problems = _hinted(self.problems, job.document, job.schema)
                 found = findings(job.document, job.schema, domain_findings)
                 found += _package_findings(job, root, {finding.keys for finding in found})
             self.problems += (_problem(self.path, job.document, finding) for finding in found)
@@ -173,6 +174,7 @@ def document_problems(
         message = "the file holds a second document"
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
     for document in documents[:1]:
+        problems = _hinted(problems, document, schema)
         problems += (_problem(path, document, finding) for finding in findings(document, schema, rules))
     is_valid = all(problem.level == WARNING for problem in problems)
     return (documents[0].value if documents and is_valid else None), problems
@@ -198,6 +200,13 @@ def _package_findings(job: ExaminedJob, root: Path, reported: set[Keys]) -> Iter
             similar = job.package.similar_module(module)
             hint = f"did you mean {quote(similar)}?" if similar else "name a module that is in it"
             yield Finding(keys, message, hint)
+
+
+def _hinted(problems: list[Problem], document: Document, schema: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems of a document; where the schema takes true or false, no hint offers quotes."""
+    hints = boolean_hints(document, schema)
+    places = [(problem, Position(problem.line, problem.column)) for problem in problems] if hints else []
+    return [replace(problem, hint=hints.get(at, problem.hint)) for problem, at in places] or problems
 
 
 def _problem(path: str, document: Document, finding: Finding) -> Problem:

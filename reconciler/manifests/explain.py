@@ -17,8 +17,15 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
 from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
-from reconciler.manifests.messages import brief, choices, keyword_message, list_message, missing_message
-from reconciler.manifests.yaml_document import Document
+from reconciler.manifests.messages import (
+    boolean_of,
+    brief,
+    choices,
+    keyword_message,
+    list_message,
+    missing_message,
+)
+from reconciler.manifests.yaml_document import Document, Position
 
 _MAX_ROUNDS = 10
 _MAX_LISTED = 12
@@ -39,6 +46,18 @@ def findings(document: Document, schema: Mapping[str, Any], rules: Rules = lambd
     if not errors and not document.unreadable:
         return list(islice(rules(document.value), MAX_COUNTED_PER_FILE))
     return list(_Explanation(document, schema, rules).of(errors))
+
+
+def boolean_hints(document: Document, schema: Mapping[str, Any]) -> dict[Position, str]:
+    """Return the correction of each unclear scalar that stands where the schema takes true or false."""
+    errors = _errors(document.value, schema) if document.unreadable else []
+    wrong = (error for error in errors if error.validator == "type" and "boolean" in error.validator_value)
+    fields = (tuple(error.absolute_path) for error in wrong)
+    return {
+        document.position(keys): f"write {boolean_of(document.source_text(keys)) or 'true or false'}"
+        for keys in fields
+        if keys in document.unreadable
+    }
 
 
 def _errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:

@@ -172,10 +172,15 @@ def _type_names(types: list[str]) -> str:
     return " or ".join(_TYPES[name] for name in types if name != "null")
 
 
+def boolean_of(text: str) -> str:
+    """Return the boolean that a text stands for, as YAML: "true" or "false", or "" if it is neither."""
+    word = text.casefold()
+    return "true" if word in ("true", "yes", "on", "y") else "false" * (word in ("false", "no", "off", "n"))
+
+
 def _unquoting_hint(value: str, types: list[str]) -> str:
     if "boolean" in types:
-        meant = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
-        word = meant.get(value.casefold(), "")
+        word = boolean_of(value)
         return f"write {word} without quotes" if word else "write true or false"
     pattern = r"-?[0-9]{1,15}" if "integer" in types else r"-?[0-9]{1,15}(\.[0-9]+)?([eE][-+]?[0-9]+)?"
     is_number = {"integer", "number"} & set(types) and re.fullmatch(pattern, value)

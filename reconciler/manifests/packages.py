@@ -6,12 +6,14 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
 from reconciler.manifests.files import ManifestFile, file_mode, real_path
 from reconciler.manifests.findings import similar_word
 
+_MOST = 1000  # entries of a folder that a missing folder's name is compared with
 _BUILDS_ITSELF = ("setup.py", "setup.cfg", "pyproject.toml")
 
 
@@ -44,13 +46,29 @@ class PackageFolder:
         mode = file_mode(self.real)
         if not mode:
             counted = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else str(folder)
-            return f"there is no folder {quote(self.written)}", f"the path counts from {quote(counted)}"
+            similar = self._similar_folder(root)
+            guess = f"did you mean {quote(similar)}? " if similar else ""
+            hint = f"{guess}the path counts from {quote(counted)}"
+            return f"there is no folder {quote(self.written)}", hint
         if not stat.S_ISDIR(mode):
             return f"{quote(self.written)} is a file, not a folder", "name the folder that the code is in"
         if self.holds_its_manifest:
             message = "the package would hold this manifest itself, so every edit of it would make a new job"
             return message, "move the code into a folder of its own, and name that"
         return None
+
+    def _similar_folder(self, root: Path) -> str:
+        """Return the path of the folder that is probably meant, or ""."""
+        folder, names = self.manifest.parent, Path(os.path.normpath(self.written)).parts
+        below = [name for name in names if name != ".."]
+        # Written from another folder, such as the repository's root; else the first missing name is misspelt.
+        places = [above.joinpath(*below) for above in folder.parents if above.is_relative_to(root)]
+        there = next(above for above in self.real.parents if stat.S_ISDIR(file_mode(above)))
+        first, *rest = self.real.relative_to(there).parts
+        if similar := similar_word(first, _folders(there)):
+            places += [there.joinpath(similar, *rest), there / similar]
+        fits = (place for place in places if stat.S_ISDIR(file_mode(place)) and real_path(place) == place)
+        return next((_relative(place, folder) for place in fits if not folder.is_relative_to(place)), "")
 
     def lacks(self, module: str) -> bool:
         """Return True if the package can't have `module`; a folder with a build file may have any."""
@@ -126,6 +144,18 @@ class Packages:
             is_sound = package.mistake(self._root) is None
             self._fitting[key] = is_sound and not any(map(package.lacks, modules))
         return self._fitting[key]
+
+
+def _folders(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in islice(entries, _MOST) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _relative(place: Path, folder: Path) -> str:
+    return Path(os.path.relpath(place, folder)).as_posix()
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import quote
 from reconciler.manifests import known_values
 from reconciler.manifests.findings import Finding, Keys
+from reconciler.manifests.secrets import exemption_findings
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 _ROLES = [
@@ -39,6 +40,7 @@ def domain_findings(manifest: Any) -> Iterator[Finding]:
         yield from _study(("spec", "studySpec"), _mapping(spec["studySpec"]))
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
+    yield from exemption_findings(manifest)
     if "package" in _mapping(manifest) and _runs_no_package(spec, training_input):
         message = "the job runs no Python package, so it has no use for the code"
         hint = 'remove "package", or run it: "pythonPackageSpec" in place of "containerSpec"'

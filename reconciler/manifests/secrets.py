@@ -2,7 +2,9 @@
 
 It finds secrets committed by mistake, not hidden ones. Known shapes are searched for in the whole text of a
 file, comments included, because readers of the repository see those too. A value whose name alone suggests
-a secret (`DB_PASSWORD`, `--api-key`) must also look random.
+a secret (`HF_TOKEN`, `--signing-key`) must also look random; behind `--password`, `--token`, `--api-key` or a
+variable's `…_PASSWORD` every value counts that isn't a reference or a placeholder. `reconcile.notSecret` has
+the pointers of values that are none.
 
 The library detect-secrets isn't used: its entropy checks take digests for secrets, so that it depends on a
 list of exceptions beside the files, and it gives no columns.
@@ -13,14 +15,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
-from reconciler.manifests.findings import MAX_SECRETIVE, Keys
+from reconciler.manifests.findings import MAX_SECRETIVE, Finding, Keys
 
 if TYPE_CHECKING:
     from reconciler.manifests.yaml_document import Document
@@ -29,7 +31,8 @@ _HINT = (
     "take it out, and revoke it if it was committed, as the history keeps it; put the new one into Secret "
     "Manager, and let the trainer read it there by its name"
 )
-_HINT_BY_NAME = f"{_HINT}; if it is none, give it another name"
+_HINT_BY_NAME = f"{_HINT}; if it is none, "
+_OTHER_NAME = "give it another name"
 _MIN_LENGTH = 12
 _MIN_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short text, "xxxxxxxx" has 0
 _MIN_DISTINCT = 8
@@ -103,6 +106,10 @@ _SECRET_NAME = re.compile(
     r"(?:^| )(?:token|secret|secrets|password|passwd|passphrase|pwd|credential|credentials"
     r"|(?:api|access|account|auth|private|secret|signing|encryption) ?key)(?: value| [0-9]+)?$"
 )
+# Names of arguments and variables whose values count as secrets, whatever they look like.
+_PASSWORD = re.compile(r"(?:^| )(?:password|passwd|passphrase|pwd)$")
+_FLAG_NAME = re.compile(rf"{_PASSWORD.pattern}|^(?:(?:access|api|auth) )?token$|(?:^| )api ?key$")
+_NO_SECRETS = frozenset({"", "true", "false", "yes", "no", "none", "null", "prompt", "ask"})
 # Ends of such names in a file's text. Most files have none and need no further search.
 _LAST_WORDS = "token|secrets?|passw(?:or)?d|passphrase|pwd|credentials?|key"
 _SUFFIX = "(?:[ _.-]?value|[ _.-]?[0-9]+)?"
@@ -128,7 +135,9 @@ _ASSIGNMENT = re.compile(
     r"""((?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)["']?)([^\s"';|-][^\s"';|]*)""", re.VERBOSE
 )
 _HIDDEN = "***"
+"""Stands for a secret where a value is shown."""
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
+_FLAG_WITH_VALUE = re.compile(rf"{_FLAG.pattern}=(.*)", re.DOTALL)
 _REFERENCE = re.compile(
     r"""[$%<{\[*].*                      # $(VAR), ${VAR}, %VAR%, <your token>, {{ token }}, ***
     | [A-Za-z][\w+.-]*://.*              # an address; a password in it is a shape of its own
@@ -160,11 +169,14 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
     """
     if not may_hold_secrets(data):
         return []
-    found = list(islice(_find_shapes(data, path), MAX_COUNTED_PER_FILE))
-    named = _NamedSecrets().find(document.value for document in documents)
-    for number, keys, name in islice(named, MAX_COUNTED_PER_FILE):
+    values = [document.value for document in documents]
+    found = list(islice(_find_shapes(data, path, _exempt_texts(values)), MAX_COUNTED_PER_FILE))
+    for number, keys, name in islice(_find_named(values), MAX_COUNTED_PER_FILE):
         place = documents[number].position(keys)
-        message, hint = f"the value of {quote(name)} looks like a secret", _HINT_BY_NAME
+        is_manifest = isinstance(values[number], dict) and "apiVersion" in values[number]
+        exempted = f'add "{pointer_of(keys)}" to the list "notSecret" under "reconcile"'
+        hint = _HINT_BY_NAME + (exempted if is_manifest else _OTHER_NAME)
+        message = f"the value of {quote(name)} looks like a secret"
         if not name:
             message, hint = "the file has too many values with names of secrets", "split it"
         found.append(Problem(path, place.line, place.column, pointer_of(keys), message, hint))
@@ -173,7 +185,57 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
 
 def has_secrets(data: bytes, values: Iterable[Any]) -> bool:
     """Return True if `secrets` would find one in a file with these documents' values."""
-    return may_hold_secrets(data) and (any(_find_shapes(data, "")) or any(_NamedSecrets().find(values)))
+    if not may_hold_secrets(data):
+        return False
+    values = [*values]
+    return any(_find_shapes(data, "", _exempt_texts(values))) or any(_find_named(values))
+
+
+def exemption_findings(manifest: Any) -> Iterator[Finding]:
+    """Yield each pointer of `reconcile.notSecret` that names no value that looks like a secret."""
+    pointers = _exemptions(manifest)
+    named = {pointer_of(keys) for _, keys, _ in _NamedSecrets().find([manifest])} if pointers else set()
+    for index, pointer in enumerate(pointers):
+        value = value_at(manifest, pointer)
+        if pointer in named or (isinstance(value, str) and _has_shape(value)):
+            continue
+        is_there = value is not None
+        message = f"the value at {quote(pointer)} doesn't look like a secret"
+        message = message if is_there else f"there is no value at {quote(pointer)}"
+        hint = "remove it" if is_there else "correct the pointer, or remove it"
+        yield Finding(("reconcile", "notSecret", index), message, hint)
+
+
+def _exemptions(value: Any) -> list[str]:
+    """Return the pointers in a document's `reconcile.notSecret`."""
+    policy = value.get("reconcile") if isinstance(value, dict) else None
+    pointers = policy.get("notSecret") if isinstance(policy, dict) else None
+    return [one for one in pointers if isinstance(one, str)] if isinstance(pointers, list) else []
+
+
+def _exempt_texts(values: Iterable[Any]) -> list[str]:
+    found = (value_at(value, pointer) for value in values for pointer in _exemptions(value))
+    return [text for text in found if isinstance(text, str)]
+
+
+def _find_named(values: Sequence[Any]) -> Iterator[tuple[int, Keys, str]]:
+    exempt = [set(_exemptions(value)) for value in values]
+    for number, keys, name in _NamedSecrets().find(values):
+        if not exempt[number] or pointer_of(keys) not in exempt[number]:
+            yield number, keys, name
+
+
+def value_at(value: Any, pointer: str) -> Any:
+    """Return the value at a JSON pointer; None if there is none."""
+    for name in pointer.split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isascii() and name.isdecimal() and int(name[:9]) < len(value):
+            value = value[int(name[:9])]
+        else:
+            return None
+    return value if pointer.startswith("/") else None
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
@@ -245,11 +307,13 @@ def _loose(pattern: str) -> str:
     return _TIMES.sub(lambda times: f"{{{min(int(times[1]), _MAX_TIMES)},}}", pattern)
 
 
-def _find_shapes(data: bytes, path: str) -> Iterator[Problem]:
+def _find_shapes(data: bytes, path: str, exempt: Iterable[str] = ()) -> Iterator[Problem]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     for shape in _SHAPES:
         line, counted = 1, 0
         for match in filter(_is_genuine, shape.found_in(text)):
+            if any(match[0] in one for one in exempt):
+                continue
             start = match.start()
             line += text.count("\n", counted, start)
             counted = start
@@ -323,13 +387,15 @@ class _NamedSecrets:
 
     def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
         """Yield the key of each text that is a secret or contains one, and its name."""
-        if isinstance(around, dict):
-            yield from self._in_mapping(around)
-        else:
-            yield from self._in_list(around)
+        by_key = self._in_mapping(around) if isinstance(around, dict) else self._in_list(around)
+        found: set[str | int] = set()
+        for key, name in by_key:
+            if key not in found:
+                found.add(key)
+                yield key, name
         for key, part in around.items() if isinstance(around, dict) else enumerate(around):
             is_text = part.__class__ is str and len(part) > _MIN_LENGTH and ("=" in part or "-" in part)
-            if is_text and (name := self._assigned(part)):
+            if is_text and key not in found and (name := self._assigned(part)):
                 yield key, name
 
     def _assigned(self, text: str) -> str:
@@ -346,27 +412,47 @@ class _NamedSecrets:
 
     def _in_mapping(self, mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         name = mapping.get("name")
-        if isinstance(name, str) and self._is_secret(name, mapping.get("value")):
+        value = mapping.get("value")
+        if isinstance(name, str) and (self._is_secret(name, value) or self._is_plain(_PASSWORD, name, value)):
             yield "value", name
         for key, part in mapping.items():
             if self._is_secret(key, part):
                 yield key, key
 
     def _in_list(self, items: list[Any]) -> Iterator[tuple[int, str]]:
-        """Yield the index of each argument whose predecessor, such as `--password`, names it a secret."""
+        """Yield the index of each argument that is a secret by its own flag or by the flag before it."""
+        for index, item in enumerate(items):
+            if item.__class__ is not str or item[:1] != "-":
+                continue
+            with_value = _FLAG_WITH_VALUE.fullmatch(item)
+            if with_value and self._is_plain(_FLAG_NAME, with_value[1], with_value[2]):
+                yield index, with_value[1]
         for index, (first, second) in enumerate(pairwise(items), start=1):
             if second.__class__ is not str or first.__class__ is not str or first[:1] != "-":
                 continue
             flag = _FLAG.fullmatch(first)
-            if flag and self._is_secret(flag[1], second):
+            is_plain = flag and second[:1] != "-" and self._is_plain(_FLAG_NAME, flag[1], second)
+            if flag and (is_plain or self._is_secret(flag[1], second)):
                 yield index, flag[1]
+
+    def _pay(self, value: str) -> None:
+        self._left -= max(len(value), _MAX_ASSIGNED)
+        if self._left < 0:
+            raise _TooMuchError
+
+    def _is_plain(self, pattern: re.Pattern[str], name: str, value: Any) -> bool:
+        """Return True if a text under such a name is neither a placeholder nor a reference."""
+        if value.__class__ is not str or value.lower() in _NO_SECRETS or not _STEM_PATTERN.search(name):
+            return False
+        if not pattern.search(" ".join(_WORD.findall(name)).lower()):
+            return False
+        self._pay(value)
+        return not _is_placeholder(value) and not _has_shape(value)
 
     def _is_secret(self, name: str, value: Any) -> bool:
         if value.__class__ is not str or len(value) < _MIN_LENGTH or not _STEM_PATTERN.search(name):
             return False
-        self._left -= max(len(value), _MAX_ASSIGNED)
-        if self._left < 0:
-            raise _TooMuchError
+        self._pay(value)
         return _is_secret_name(name) and _is_random(value) and not _has_shape(value)
 
 

@@ -30,7 +30,7 @@ class Blocked(StrEnum):
     plan decides anew, so that a job goes on as soon as its reason is gone.
     """
 
-    STRANGER = "{resource} has this job's labels, and no recorded request made it; cancel it, or " + RERUN
+    STRANGER = "{resource} has this job's labels, and no recorded request made it; {end} it, or " + RERUN
     """A run may do the same work, and no claim proves its origin: a submission beside it could pay twice."""
 
     OTHER_INSTANCE = (
@@ -300,12 +300,19 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         if known and (job.info or known[0] is _USER):
             class_, remedy = known[0], known[2]
     else:
+        if reason == "REQUESTED" and job.cancelled is not None:
+            brief = job.cancelled or "cancelled outside the reconciler"
         message = brief if class_ is _CANCELLED else head or brief
         last = job.error.strip().rpartition("\n")[2].strip()
         # The installer names the package in its last line.
         if reason.startswith("PACKAGES") and job.info and last != head:
             message = f"{head} … {last}"
     return Cause(class_, brief, one_line(message)[:_MOST], remedy.format(name=name or job.job_name))
+
+
+def is_cancelled_outside(job: ActualJob) -> bool:
+    """Return True if a run was cancelled, and neither by this tool nor by a limit of its own."""
+    return job.state is State.CANCELLED and not job.cancelled and _reason(job, job.error) == "REQUESTED"
 
 
 def _class_of(metadata: Mapping[str, str]) -> CauseClass:

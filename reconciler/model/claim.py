@@ -84,7 +84,7 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         rerun: A digest of the manifest's `rerun`, to detect a change; "" if unknown.
         labels: BOUND: a digest of the job's labels at submission; "" if unknown.
         odd: HELD: resource name of the job that was found but can't be bound; "" for none.
-        error: REJECTED, HELD: the reason, in one line.
+        error: REJECTED, HELD: the reason, in one line. BOUND: the reason of this tool's cancel of the job.
         not_before: REJECTED: when it may be sent again, by the service's clock; None for at once.
         refusals: Number of consecutive refusals by the service.
         unanswered: Number of consecutive requests without a known outcome.

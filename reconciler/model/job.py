@@ -53,6 +53,8 @@ class ActualJob(Struct, frozen=True, gc=False):
         error_code: The google.rpc.Code of the error; 0 for none.
         info: The embedded service's cause of the end; None from other services.
         url: The job's web page, "" for none.
+        cancelled: CANCELLED: the reason that its claim records for this tool's cancel, "" for none; None if
+            no claim was read.
     """
 
     resource: str
@@ -71,6 +73,7 @@ class ActualJob(Struct, frozen=True, gc=False):
     url: str = ""
     error_code: int = 0
     info: ErrorInfo | None = None
+    cancelled: str | None = None
 
 
 class Trials(Struct, frozen=True):

@@ -32,7 +32,14 @@ from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.submission.claims_upkeep import cancel, end_of, is_left, refreshed, runs_by_claim
+from reconciler.submission.claims_upkeep import (
+    cancel,
+    end_of,
+    is_left,
+    record_cancel,
+    refreshed,
+    runs_by_claim,
+)
 from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 
@@ -176,6 +183,7 @@ class Applier:
             run = change.actual
             assert run is not None, "a cancel is always of an actual job"
             try:
+                record_cancel(self.ports, run, f"cancelled: {change.reason}")
                 cancel(self.ports, run)
                 cancelled.append((change, run))
             except ReconcilerError as error:

@@ -17,7 +17,7 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.report import post_reason, post_statuses, posts_statuses, unposted_sentences
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.submission.observe import Observed, observe
+from reconciler.submission.observe import Observed, observe, with_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def wait(
         # An ended job is not read again: its state is final.
         for key, job in _poll(ports, set(jobs) - ended.keys()):
             if job.state.ended:
-                ended[key] = job
+                ended[key] = with_reason(ports, job)
             else:
                 live.append(job)
         listener(_sorted([*ended.values(), *live]))

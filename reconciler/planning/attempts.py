@@ -61,6 +61,13 @@ class Attempt(Struct, frozen=True):
         return self.failed and self.run is not None and not self.others and is_set_up(self.run)
 
     @property
+    def cancelled(self) -> str:
+        """The recorded reason of this tool's cancel of a CANCELLED run; "" for none."""
+        if self.run:
+            return self.run.cancelled or ""
+        return self.claim.error if self.claim and self.claim.ended is State.CANCELLED else ""
+
+    @property
     def name(self) -> str:
         """Name of its run."""
         if self.claim:

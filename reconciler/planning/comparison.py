@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from msgspec import Struct
 
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
 from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
 from reconciler.model.job import CODE, COMMIT, ActualJob
+from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change, DesiredJob, FieldChange
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
@@ -87,9 +89,21 @@ def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
     old_name = _ATTEMPT.sub("", before.job_name)
     found = (field for field in diff(before.spec, job.spec) if not _is_no_change(field))
     fields = tuple(field for field in found if not is_only_named(field, old_name, job.job_name))
+    fields = tuple(_without_secrets(before.spec, fields))
     # The label is the only trace of the code: staged packages are left out of a read spec.
     old, new = before.labels.get(CODE, ""), label_of(job.code) if job.code else ""
     return fields if old == new else (FieldChange(CODE_POINTER, old or None, new or None), *fields)
+
+
+def _without_secrets(spec: JsonObject, fields: Sequence[FieldChange]) -> Iterator[FieldChange]:
+    """Yield the fields without secrets of the earlier spec: today's manifest is refused if it has any."""
+    if not fields:
+        return
+    from reconciler.manifests.secrets import value_at, without_secrets  # many patterns to compile
+
+    hidden = without_secrets(spec)
+    for field in fields:
+        yield field if field.before is None else replace(field, before=value_at(hidden, field.pointer))
 
 
 def _is_no_change(field: FieldChange) -> bool:

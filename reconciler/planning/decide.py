@@ -104,7 +104,7 @@ class _Decision:
         """Return the change of a content that this environment never submitted."""
         key = label_of(self._job.identity)
         if beside := self._beside():
-            return self._blocked(key, 1, Blocked.STRANGER.format(resource=beside.resource), beside)
+            return self._blocked(key, 1, _of_stranger(beside), beside)
         found = compared(self._job, self._rest)
         change = self._submission(key, 1, found.reason, fields=found.fields)
         return replace(change, is_new=found.is_new, earlier_commit=found.commit)
@@ -120,8 +120,7 @@ class _Decision:
             return self._none(last, f"{self._why_failed(last)}; tried {tried} times", Stuck.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
         if beside := self._beside():
-            reason = Blocked.STRANGER.format(resource=beside.resource)
-            return self._blocked(last.id.key, number + 1, reason, beside)
+            return self._blocked(last.id.key, number + 1, _of_stranger(beside), beside)
         if not tried:
             reason = f"attempt {number - len(self._unstarted)} failed, {left} left"
             return self._submission(last.id.key, number + 1, reason, actual=last.run)
@@ -223,7 +222,7 @@ class _Decision:
             said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
             return self._none(attempt, said, stuck or Stuck.REVERTED)
         gone = [] if attempt.run else [_GONE]
-        return self._none(attempt, "; ".join([state.lower(), *gone, *remedy]), stuck)
+        return self._none(attempt, "; ".join([attempt.cancelled or state.lower(), *gone, *remedy]), stuck)
 
     def _overtaken(self, attempt: Attempt) -> bool:
         """Return True if other content ran later."""
@@ -337,6 +336,11 @@ def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
 def _counting(attempts: Sequence[Attempt]) -> Attempt:
     """Return the attempt that decides: the latest with a known job, else the latest."""
     return max(reversed(attempts), key=lambda attempt: (attempt.state is not None, attempt.id.attempt))
+
+
+def _of_stranger(run: ActualJob) -> str:
+    end = "delete" if run.state.ended else "cancel"
+    return Blocked.STRANGER.format(resource=run.resource, end=end)
 
 
 def _of_other_instance(run: ActualJob) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from reconciler.model.cause import is_cancelled_outside
 from reconciler.model.claim import Claim, may_cancel
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
@@ -23,7 +24,7 @@ def of_wanted(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
     if wanted and attempt.state is None:
         detail = "the service has it no more, and its end was never seen"
         yield replace(about, kind=DriftKind.DELETED_OUTSIDE, detail=detail)
-    if wanted and attempt.state is State.CANCELLED:
+    if wanted and _is_cancelled_outside(attempt):
         detail = "cancelled, while the manifest still wants it"
         yield replace(about, kind=DriftKind.CANCELLED_OUTSIDE, detail=detail)
     if attempt.claim and attempt.run and _is_modified(attempt.claim, attempt.run):
@@ -96,6 +97,12 @@ def foreign(job: DesiredJob, runs: Iterable[ActualJob]) -> Iterator[Drift]:
             whose = run.labels.get(SOURCE, "nobody")
             detail = f"{run.resource} ({run.state.lower()}) has the same content and belongs to {whose}"
             yield Drift(DriftKind.DUPLICATE, run.job_name, job.manifest.name, detail)
+
+
+def _is_cancelled_outside(attempt: Attempt) -> bool:
+    if attempt.run:
+        return is_cancelled_outside(attempt.run)
+    return attempt.state is State.CANCELLED and not attempt.cancelled
 
 
 def _is_modified(claim: Claim, run: ActualJob) -> bool:

@@ -213,7 +213,7 @@ def _of_run(
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,
-        error=run.error or (own.error if own else ""),
+        error=run.error or (own.error if own and own.state is not ClaimState.BOUND else ""),
         resource=run.resource,
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
@@ -250,7 +250,7 @@ def missing_reason(claim: Claim) -> str:
         return held(claim)
     if claim.state is ClaimState.PENDING:
         return "the next apply looks for its job, and sends it again once no earlier request can make one"
-    return claim.error
+    return "" if claim.state is ClaimState.BOUND and claim.ended is not State.CANCELLED else claim.error
 
 
 def _order(row: JobStatus) -> tuple[str, int, str, str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import ReconcilerError
+from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.plan import DesiredJob
@@ -66,7 +66,12 @@ def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
     stays = kept(claim, runs)
     if stays is not None and stays.resource != claim.resource:
         claim = replace(
-            claim, resource=stays.resource, labels=labels_digest(stays.labels), ended=None, gone=False
+            claim,
+            resource=stays.resource,
+            labels=labels_digest(stays.labels),
+            ended=None,
+            gone=False,
+            error="",
         )
     run = next((run for run in runs if run.resource == claim.resource), None)
     if run is None:
@@ -75,6 +80,33 @@ def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
 
 
 _CANCELS = 3
+_WRITES = 5
+
+
+def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
+    """Record on the claim that names a run why this tool is about to cancel it.
+
+    Without the record, the run would count as cancelled outside. The record comes first: after a crash
+    between the two, the next apply still cancels what it replaces, and a person repeats the command.
+
+    Raises:
+        ServiceError: The claim can't be read or written.
+    """
+    if not run.labels.get(KEY):
+        return
+    id = ClaimId(run.labels[KEY], attempt_of(run))
+    for _ in range(_WRITES):
+        found = ports.claims.read(id).found
+        if found is None or not made(found.claim, run):
+            return
+        is_bound = found.claim.state is ClaimState.BOUND
+        claim = found.claim if is_bound else bound(found.claim, run)
+        # A claim has room for its own run: the second run of an attempt isn't the one that a manifest wants.
+        if claim.resource != run.resource or claim.error:
+            return
+        if ports.claims.write(replace(claim, error=reason), found.generation):
+            return
+    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another run is busy with it")
 
 
 def cancel(ports: Ports, run: ActualJob) -> None:

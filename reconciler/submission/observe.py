@@ -7,10 +7,11 @@ from functools import cached_property
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, has_recorded_request, time_of
-from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, attempt_of, is_of_other_instance
+from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, State, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
 
 _ASKED = 3
@@ -54,8 +55,28 @@ def observe(ports: Ports) -> Observed:
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
     # "not found" for "never made", and submit again.
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
-    runs = (*own, *_unlisted(ports, missing))
+    runs = _with_reasons(claims, (*own, *_unlisted(ports, missing)))
     return Observed(claims, runs, _doubtful(ports, claims, runs, others))
+
+
+def _with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:
+    """Return the runs; the cancelled ones with the reason that their claim records."""
+    if all(run.state is not State.CANCELLED for run in runs):
+        return runs
+    reasons = {found.claim.resource: found.claim.error for found in claims.values() if found.claim.resource}
+    return tuple(
+        replace(run, cancelled=reasons.get(run.resource)) if run.state is State.CANCELLED else run
+        for run in runs
+    )
+
+
+def with_reason(ports: Ports, run: ActualJob) -> ActualJob:
+    """Return a run; a cancelled one with the reason that its claim records."""
+    if run.state is not State.CANCELLED or not run.labels.get(KEY):
+        return run
+    id = ClaimId(run.labels[KEY], attempt_of(run))
+    found = ports.claims.read(id).found
+    return _with_reasons({id: found}, (run,))[0] if found else run
 
 
 def _by_instance(

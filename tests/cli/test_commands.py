@@ -290,6 +290,33 @@ def test_of_two_jobs_of_one_attempt_the_one_that_stays_is_meant_and_only_it_is_w
     assert jobs.cancelled == [elder.resource]
 
 
+def test_a_run_that_the_command_cancelled_does_not_count_as_cancelled_outside(submitted: Commands) -> None:
+    assert submitted.run("cancel", "census").code == 0
+    plan = submitted.run("plan", "--format", "json").json
+    assert plan["drift"] == []
+    assert plan["changes"][0]["reason"].startswith("cancelled by `reconciler cancel`; ")
+    (status,) = submitted.run("status", "--format", "json").json["jobs"]
+    assert status["cause"]["message"] == "cancelled by `reconciler cancel`"
+
+
+def test_a_run_that_somebody_else_cancelled_counts_as_cancelled_outside(submitted: Commands) -> None:
+    becomes(submitted, only(submitted), State.CANCELLED)
+    assert submitted.run("cancel", "census").code == 0
+    (finding,) = submitted.run("plan", "--format", "json").json["drift"]
+    assert finding["kind"] == "cancelled-outside"
+    (status,) = submitted.run("status", "--format", "json").json["jobs"]
+    assert status["cause"]["message"] == "cancelled outside the reconciler"
+
+
+def test_a_cancel_is_sent_although_it_cannot_be_recorded_and_says_so(submitted: Commands) -> None:
+    submitted.outside.claims.faults = ["failed"]
+    cancelled = submitted.run("cancel", "census")
+    assert (cancelled.code, cancelled.out) == (0, f"{only(submitted).job_name} ended CANCELLED\n")
+    assert (
+        "reconciler: the cancel isn't recorded, so the run will count as cancelled outside" in cancelled.err
+    )
+
+
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("end", [State.SUCCEEDED, State.FAILED, State.CANCELLED])
 def test_a_cancel_that_comes_too_late_tells_how_the_job_ended(submitted: Commands, end: State) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
@@ -28,6 +29,8 @@ from reconciler.manifests.secrets import may_hold_secrets
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.manifest import Reconcile
+from reconciler.model.naming import identity
 from tests.repository import Repository
 
 ALNUM = string.ascii_letters + string.digits
@@ -157,7 +160,6 @@ RANDOM_VALUES = [
 ]
 HARMLESS_VALUES = [
     "",
-    "x",
     "changeme",
     "xxxxxxxxxxxxxxxxxxxx",
     "$(HF_TOKEN_VALUE)",
@@ -166,17 +168,24 @@ HARMLESS_VALUES = [
     "{{ secrets.TOKEN_1a2b3c }}",
     "projects/p-123abc/secrets/s/versions/1",
     "gs://bucket-1a2b3c/token-9f8e7d",
-    "hf-token-of-the-trainer",
     "/var/secrets/4f5e6d/token",
     "~/.config/gcloud/credentials.json",
     "replace-me-1a2b3c4d5e",
     "sha256:" + noise(64, "0123456789abcdef"),
     "0f8fad5b-d9cb-469f-a165-70867728950e",
-    "hunter2",
-    "trainerSecretName2",
-    "correct horse battery staple",
     "not-set-1a2b3c4d",
 ]
+
+
+WRITTEN_OUT = [
+    "x",
+    "hunter2",
+    "trainerSecretName2",
+    "hf-token-of-the-trainer",
+    "correct horse battery staple",
+]
+LITERAL_FLAGS = ["password", "db-password", "db_passwd", "token", "api-key", "openai-api-key", "access-token"]
+CONTAINER = "/spec/workerPoolSpecs/0/containerSpec"
 
 
 def manifest(**spec: Any) -> dict[str, Any]:
@@ -276,6 +285,111 @@ def test_what_stands_for_a_secret_passes(tmp_path: Path, value: str) -> None:
         name = name.replace("-", "_")
         assert problems(tmp_path, env(name, value)) == ()
         assert problems(tmp_path, manifest(args=[f"--{name}={value}", f"--{name}", value or "-"])) == ()
+
+
+@pytest.mark.parametrize("value", WRITTEN_OUT)
+def test_words_pass_under_names_that_only_suggest_a_secret(tmp_path: Path, value: str) -> None:
+    for name in ("HF_TOKEN", "CLIENT_SECRET", "WANDB_API_KEY"):
+        assert problems(tmp_path, env(name, value)) == ()
+    for flag in ("eos-token", "signing-key"):
+        assert problems(tmp_path, manifest(args=[f"--{flag}={value}", f"--{flag}", value])) == ()
+
+
+@pytest.mark.parametrize("value", WRITTEN_OUT)
+@pytest.mark.parametrize("flag", LITERAL_FLAGS)
+def test_any_text_behind_a_flag_for_a_password_counts_as_a_secret(
+    tmp_path: Path, flag: str, value: str
+) -> None:
+    for args, at in (([f"--{flag}={value}"], 0), ([f"--{flag}", value], 1), ([f"-{flag}", value], 1)):
+        (problem,) = problems(tmp_path, manifest(args=args))
+        assert problem.pointer == f"{CONTAINER}/args/{at}"
+        assert problem.message == f'the value of "{flag}" looks like a secret'
+
+
+@pytest.mark.parametrize("name", ["DB_PASSWORD", "PASSWORD", "REDIS_PWD"])
+@pytest.mark.parametrize("value", WRITTEN_OUT)
+def test_any_text_of_a_variable_for_a_password_counts_as_a_secret(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    (problem,) = problems(tmp_path, env(name, value))
+    assert problem.pointer == f"{CONTAINER}/env/1/value"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--password=$DB_PASSWORD"],
+        ["--password", "$(DB_PASSWORD)"],
+        ["--password=projects/p/secrets/db/versions/latest"],
+        ["--password=/secrets/db/password"],
+        ["--password", "--verbose"],
+        ["--password="],
+        ["--token=<eos>"],
+        ["--token", "[PAD]"],
+        ["--password-file=hunter2"],
+        ["--max-tokens=512"],
+        ["--tokenizer", "bpe"],
+        ["token", "hunter2"],
+    ],
+)
+def test_a_reference_and_another_flag_are_no_secret(tmp_path: Path, args: list[str]) -> None:
+    assert problems(tmp_path, manifest(args=args)) == ()
+
+
+def exempting(document: dict[str, Any], *pointers: str) -> dict[str, Any]:
+    return {**document, "reconcile": {"notSecret": [*pointers]}}
+
+
+@pytest.mark.parametrize("secret", ["hunter2", RANDOM, "hf_" + noise(34)])
+def test_a_value_that_the_manifest_calls_no_secret_passes_and_others_do_not(
+    tmp_path: Path, secret: str
+) -> None:
+    document = manifest(args=["--password", secret])
+    assert len(problems(tmp_path, document)) == 1
+    assert problems(tmp_path, exempting(document, f"{CONTAINER}/args/1")) == ()
+    document = manifest(args=["--password", secret, "--token=another-one"])
+    (problem,) = problems(tmp_path, exempting(document, f"{CONTAINER}/args/1"))
+    assert problem.pointer == f"{CONTAINER}/args/2"
+
+
+def test_the_hint_gives_the_pointer_that_exempts_the_value(tmp_path: Path) -> None:
+    document = manifest(args=["--password=hunter2"])
+    (problem,) = problems(tmp_path, document)
+    assert f'add "{problem.pointer}" to the list "notSecret" under "reconcile"' in problem.hint
+    assert problems(tmp_path, exempting(document, problem.pointer)) == ()
+
+
+@pytest.mark.parametrize(
+    ("pointer", "message", "hint"),
+    [
+        (f"{CONTAINER}/args/7", "there is no value at", "correct the pointer, or remove it"),
+        (f"{CONTAINER}/args/1", "the value at", "remove it"),
+        (f"{CONTAINER}/args", "the value at", "remove it"),
+        ("/spec/nothing", "there is no value at", "correct the pointer, or remove it"),
+        ("args/0", '"args/0" is not a JSON pointer', "begin it with a slash"),
+    ],
+)
+def test_a_pointer_that_exempts_nothing_is_a_mistake_at_its_place(
+    tmp_path: Path, pointer: str, message: str, hint: str
+) -> None:
+    document = exempting(manifest(args=["--password=hunter2", "plain"]), f"{CONTAINER}/args/0", pointer)
+    (problem,) = problems(tmp_path, document)
+    assert (problem.pointer, problem.hint) == ("/reconcile/notSecret/1", hint)
+    assert problem.message.startswith(message)
+    line = (tmp_path / "jobs/job.yaml").read_text().splitlines()[problem.line - 1]
+    assert line[problem.column - 1 :].startswith(json.dumps(pointer))
+
+
+def test_a_name_does_not_depend_on_what_is_called_no_secret(tmp_path: Path) -> None:
+    document = manifest(args=["--password=hunter2", "--token=x"])
+    pointers = [f"{CONTAINER}/args/0", f"{CONTAINER}/args/1"]
+    names = set()
+    for order in (pointers, pointers[::-1]):
+        assert problems(tmp_path, exempting(document, *order)) == ()
+        (found,) = validate(tmp_path, [tmp_path / "jobs"]).manifests
+        names.add(identity(found, found.spec, ""))
+    plain = identity(replace(found, reconcile=Reconcile()), found.spec, "")
+    assert names == {plain}
 
 
 def test_a_file_with_a_secret_tells_nothing_else(tmp_path: Path) -> None:
@@ -499,7 +613,7 @@ def validate_within(seconds: int, root: Path) -> None:
 def test_file_with_more_secret_names_than_the_search_looks_at_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    value = manifest(args=["--token=the-words-of-a-token"] * 4)
+    value = manifest(args=["--hub-token=the-words-of-a-token"] * 4)
     monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300)
     assert problems(tmp_path, value) == ()
     monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300 - 1)

@@ -105,11 +105,12 @@ def test_a_job_cancelled_on_purpose_fails_the_wait_and_names_the_two_ways_out(re
     done = repository.run("apply", "--wait")
     assert done.code == 1
     assert (
-        'was cancelled on request; set "suspend: true" to leave it so, '
+        'was cancelled by `reconciler cancel`; set "suspend: true" to leave it so, '
         "or run it again with `reconciler rerun census`" in done.err
     )
     assert (
-        "cancelled on request" in repository.run("logs", "census").out + repository.run("logs", "census").err
+        "cancelled by `reconciler cancel`"
+        in repository.run("logs", "census").out + repository.run("logs", "census").err
     )
     repository.job("census", reconcile="{suspend: true}")
     assert repository.run("apply", "--wait").code == 0

@@ -38,6 +38,14 @@ def test_output_directories_that_carry_the_jobs_name_are_no_change() -> None:
     ]
 
 
+def test_a_secret_of_the_run_before_is_not_shown() -> None:
+    before = wanted(content="b")
+    old = _at(before, "x", "--password=hunter2", "--rate=1", "--token", "abc")
+    run = run_of(old, State.SUCCEEDED)
+    change = only(plan([_at(JOB, "x", "--password-file=p", "--rate=2")], [run], [bound_to(old, run)]))
+    assert [field.before for field in change.fields] == ["--password=***", "--rate=1", "--token", "***"]
+
+
 def test_a_job_without_an_earlier_run_is_new_and_has_its_spec() -> None:
     assert only(plan([JOB])).spec == JOB.spec
     run = run_of(JOB, State.RUNNING)

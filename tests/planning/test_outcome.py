@@ -76,6 +76,9 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
         2,
     )
     said = "no quota"
+    if state is ClaimState.BOUND:
+        # There it is the reason of a cancel, which says nothing about a run that wasn't cancelled.
+        said = ""
     if state is ClaimState.HELD and not there:
         said += f"; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`"
     if state is ClaimState.PENDING and not there:

@@ -41,9 +41,17 @@ def test_a_run_without_an_error_tells_none() -> None:
 
 def test_a_claim_tells_the_error_of_its_run_where_the_service_does_not() -> None:
     run = run_of(JOB, State.RUNNING)
-    claim = bound_to(JOB, run, error="once refused")
+    claim = claim_on(JOB, ClaimState.HELD, error="once refused")
     (row,) = job_statuses([JOB], [run], {claim.id: claim})
     assert row.error == "once refused"
+
+
+def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
+    run = run_of(JOB, State.RUNNING)
+    claim = bound_to(JOB, run, error="cancelled by `reconciler cancel`")
+    (live,) = job_statuses([JOB], [run], {claim.id: claim})
+    (gone,) = job_statuses([JOB], [], {claim.id: replace(claim, ended=State.CANCELLED)})
+    assert (live.error, gone.error) == ("", "cancelled by `reconciler cancel`")
 
 
 def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it() -> None:

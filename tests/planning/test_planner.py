@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimState, rerun_digest
-from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, labels_digest
+from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, State, labels_digest
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan, Stuck
@@ -528,7 +528,8 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
     if state in (State.FAILED, State.CANCELLED):
         assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
-    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+    end = "delete" if state is State.SUCCEEDED else "cancel"
+    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; {end} it, or {RERUN}"
     assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
 
@@ -794,6 +795,22 @@ def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
 # What happened outside.
 
 
+def test_a_recorded_cancel_is_no_drift_and_is_the_reason_of_the_change() -> None:
+    run = run_of(JOB, State.CANCELLED)
+    claim = bound_to(JOB, run, error="cancelled by X")
+    claim = replace(claim, ended=State.CANCELLED)
+    for runs in ([replace(run, cancelled="cancelled by X")], []):
+        found = plan([JOB], runs, [claim])
+        assert found.drift == ()
+        assert only(found).reason.startswith("cancelled by X; ")
+
+
+def test_a_run_that_its_own_time_limit_cancelled_is_no_drift() -> None:
+    info = ErrorInfo("TIME_LIMIT", {"class": "cancelled"})
+    run = run_of(JOB, State.CANCELLED)
+    assert plan([JOB], [replace(run, info=info)], [bound_to(JOB, run)]).drift == ()
+
+
 @pytest.mark.fault(23)
 @pytest.mark.parametrize(
     ("run", "ended", "gone", "finding"),
@@ -1001,6 +1018,7 @@ def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
         assert (change.action, change.attempt) == (Action.SUBMIT, 1)
         return
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
+    end = "delete" if state is State.SUCCEEDED else "cancel"
     assert change.reason == (
-        f"{run.resource} has this job's labels, and no recorded request made it; cancel it, or {RERUN}"
+        f"{run.resource} has this job's labels, and no recorded request made it; {end} it, or {RERUN}"
     )

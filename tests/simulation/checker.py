@@ -19,7 +19,7 @@ from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
 
 from .github import Statuses
-from .model import OURS, TIMEOUT, Job, Place, Request, ours, short_slot
+from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
 from .scenario import Commit, Repository
 from .store import Claims
 from .world import World
@@ -48,6 +48,7 @@ class _Pass:
         ended: The other jobs that claims named there.
         left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
             of those that ended where it was empty.
+        shown: The jobs that its last listing of all runs showed, where the services break their bounds.
         blind_looks: By key, the jobs of wanted content that its last search for that key would have left out.
     """
 
@@ -56,6 +57,7 @@ class _Pass:
     named: list[tuple[ClaimId, Job]] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
     left_out: list[Job] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)
     blind_looks: dict[str, list[Job]] = field(default_factory=dict)
 
 
@@ -92,7 +94,8 @@ class Checker:
         self._begun: dict[tuple[str, str], float] = {}
         self._beyond = beyond
         self._marks: set[str] = set()
-        self._cancelled: dict[str, Job] = {}
+        self._commanded: set[str] = set()
+        self._to_cancel: set[str] = set()
         self._adopted: set[str] = set()
         self._by_hand: set[tuple[str, str]] = set()
         self._passes: dict[str, _Pass] = {}
@@ -126,7 +129,7 @@ class Checker:
             alike = [job for id, job in named if id.key in wanted and job.kind == kind]
             one_pass.blind_looks[key] = [job for job in alike if world.is_blind_to(job)]
         else:
-            shown = {run.resource for run in found}
+            shown = one_pass.shown = {run.resource for run in found}
             one_pass.left_out = [job for _, job in named if job.name not in shown]
             # Names of ml are asked for by themselves, and one that is deleted says nothing.
             ended = [job for job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
@@ -156,8 +159,11 @@ class Checker:
         """No attempt begins beside a live run of its content from before the environment's first own run.
 
         Such a run may be the environment's own. A listing that began later shows it, unless it may lack it.
+        Where the services break their bounds, any listing may lack it: an environment without a claim knows
+        no job whose absence would tell.
         """
-        key, began = request.slot[0], self._passes[request.sender].began
+        one_pass = self._passes[request.sender]
+        key, began = request.slot[0], one_pass.began
         # What was claimed before this pass goes on: its request may have left.
         if self._begun.get(request.slot, began) < began:
             return
@@ -165,7 +171,8 @@ class Checker:
         own = [*self._ours(), *(job for job in self._world.jobs if job.name in self._adopted)]
         first = min((job.made for job in own), default=self._world.now)
         elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
-        for job in elsewhere:
+        seen = (job for job in elsewhere if not self._beyond or job.name in one_pass.shown)
+        for job in seen:
             if job.slot[0] == key and job.live and job.made <= first and job.made + job.hidden < began:
                 self._wrong("instance", f"{request.sender} sent a create beside {job.name}")
 
@@ -222,6 +229,18 @@ class Checker:
         if passed < _BETWEEN_TRIES:
             self._wrong("set-up", f"{request.sender} sent a create of {name} after {passed:.0f} s")
 
+    def planned(self, plan: Plan) -> None:
+        """A pass is about to carry out this plan."""
+        cancels = (change.actual for change in plan.changes if change.action is Action.CANCEL)
+        self._to_cancel |= {run.resource for run in cancels if run}
+        self._own_cancels(plan)
+
+    def commanded(self, name: str) -> None:
+        """A person cancels a run by the tool's own command."""
+        self.seen["cancels by command"] += 1
+        self._commanded.add(name)
+        self._to_cancel.add(name)
+
     def by_hand(self, plan: Plan) -> None:
         """A person has started a pass with this plan."""
         self._by_hand |= {(change.key, str(change.attempt)) for change in plan.changes}
@@ -274,11 +293,13 @@ class Checker:
     def cancelled(self, job: Job, who: str) -> None:
         """A reconciler's cancel arrived."""
         self.seen["cancels"] += 1
-        self._cancelled[job.name] = job
         if not self._is_ours(job):
             self._wrong("I1", f"{who} cancelled {job.name}, which is {job.origin}")
             return
         self._sees(f"cancelled {job.name}", who)
+        # A person may cancel any of the repository's runs.
+        if job.name in self._commanded:
+            return
         one_pass = self._passes[who]
         slot = [other for other in self._ours() if other.slot == job.slot]
         self.seen["repairs"] += len(slot) > 1
@@ -418,6 +439,8 @@ class Checker:
         for commit in self._repository.history:
             self._verdict(commit)
         self._findings(plan)
+        self._own_cancels(plan)
+        self._cancelled_outside(plan)
         if self._beyond:
             self._kept()
 
@@ -535,16 +558,32 @@ class Checker:
             if finding.kind is DriftKind.DELETED_OUTSIDE:
                 known = [job for job in self._ours() if job.told > _TOLD]
                 caused &= all(job.job_name != finding.job_name for job in known)
-            if finding.kind is DriftKind.CANCELLED_OUTSIDE:
-                caused |= any(
-                    job.job_name == finding.job_name
-                    for job in self._world.jobs
-                    if job.name in self._cancelled
-                )
             if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
                 self._wrong(
                     "I8", f"{finding.kind} {finding.job_name} is found without a cause: {finding.detail}"
                 )
+
+    def _own_cancels(self, plan: Plan) -> None:
+        """A run that only a reconciler cancelled is no finding."""
+        for finding in plan.drift:
+            if finding.kind is DriftKind.CANCELLED_OUTSIDE:
+                self.seen["cancels outside"] += 1
+                alike = [job for job in self._world.jobs if job.job_name == finding.job_name]
+                if all(job.asked_by not in ("", PERSON) for job in alike):
+                    self._wrong("I8", f"{finding.job_name} was cancelled by {alike[0].asked_by}, not outside")
+
+    def _cancelled_outside(self, plan: Plan) -> None:
+        """What a person cancelled outside, and no reconciler was about to cancel, is a finding."""
+        wanted = {
+            label_of(j.identity) for j in self._repository.head.jobs if not j.manifest.reconcile.suspend
+        }
+        found = {drift.job_name for drift in plan.drift if drift.kind is DriftKind.CANCELLED_OUTSIDE}
+        bound = {one.claim.resource for one in self._claims.all().values()}
+        for job in self._ours():
+            is_outside = job.asked_by == PERSON and job.name not in self._to_cancel
+            is_outside &= job.state is State.CANCELLED and not job.gone and job.name in bound
+            if is_outside and job.slot[0] in wanted and job.job_name not in found:
+                self._wrong("I8", f"{job.name} was cancelled outside, and is no finding")
 
     def _kept(self) -> None:
         """A claim names the job that stays, where there were two."""
@@ -641,6 +680,12 @@ class Checkers:
 
     def by_hand(self, plan: Plan, who: str) -> None:
         self._of[who].by_hand(plan)
+
+    def planned(self, plan: Plan, who: str) -> None:
+        self._of[who].planned(plan)
+
+    def commanded(self, name: str, who: str) -> None:
+        self._of[who].commanded(name)
 
     def fell(self, who: str, error: str) -> None:
         self._of[who].fell(who, error)

@@ -176,6 +176,16 @@ GUARDS: Mapping[str, Guard] = {
     "before-instance": Guard(
         "instance", (Patch(_DECISION, "if fresh and self._doubtful:", "if False:"),), slow=True
     ),
+    "cancel-record": Guard(
+        "I8",
+        (
+            Patch(
+                "submission.claims_upkeep",
+                "if ports.claims.write(replace(claim, error=reason), found.generation):",
+                "if True:",
+            ),
+        ),
+    ),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),

@@ -93,7 +93,7 @@ class JobsPort:
             world.checker.cancelled(found, self._process.name)
         ended = found is None or found.state.ended
         if found is not None:
-            world.ask_end(found)
+            world.ask_end(found, self._process.name)
         self._process.turn(f"asked for the end of {job.resource}")
         if ended:
             raise ServiceError("the job has ended")

@@ -12,6 +12,8 @@ from reconciler.reporting.github.settings import OVERALL, Contexts
 
 OURS = "acme-models"
 """The source of the repository under test."""
+PERSON = "person"
+"""Who cancels jobs outside the tool."""
 PARENT = "projects/acme-ml/locations/us-central1"
 TIMEOUT = 60.0
 """Seconds that a client gives one request, as the product's transport does."""
@@ -56,6 +58,7 @@ class Job:
         strange: Whether the service calls its state by a word that nobody knows.
         unstarted: Whether its set-up fails, so that its trainer is never started.
         sender: Which process's request made it.
+        asked_by: Who asked for its end first: a reconciler, or `PERSON`.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Job:
     strange: bool = False
     unstarted: bool = False
     asked_to_end: bool = False
+    asked_by: str = ""
 
     @property
     def labels(self) -> dict[str, str]:

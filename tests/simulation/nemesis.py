@@ -11,7 +11,7 @@ from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import DesiredJob
 
 from .github import Statuses
-from .model import OURS, ours
+from .model import OURS, PERSON, ours
 from .scenario import Repository, desired
 from .store import Claims
 from .world import World
@@ -103,7 +103,7 @@ class Nemesis:
         if live and faults.happens("cancelled by a person"):
             job = world.rng.choice(live)
             self._say("person", f"cancels {job.name}")
-            world.ask_end(job)
+            world.ask_end(job, PERSON)
         if named and faults.happens("deleted by a person"):
             job = world.rng.choice(named)
             self._say("person", f"deletes {job.name}")

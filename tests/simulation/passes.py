@@ -13,6 +13,7 @@ from reconciler.base.errors import ReconcilerError
 from reconciler.cli.apply import WAITING_PATIENCE
 from reconciler.google.engines import engine_class
 from reconciler.manifests.settings import Limits
+from reconciler.model.job import State
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import Bounds, Ports
@@ -24,6 +25,7 @@ from reconciler.planning.planner import check_limits, make_plan
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
+from reconciler.submission.claims_upkeep import cancel, record_cancel
 from reconciler.submission.observe import Observed, observe
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
@@ -40,6 +42,7 @@ _ENDS = (Action.NONE, Action.BLOCKED)
 _AT_ONCE = (1, 2, 8)
 """Submissions of one reconciler that are under way at once."""
 _BY_HAND = 0.1
+_COMMANDS = 0.1
 _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 
@@ -72,11 +75,14 @@ class Outside:
         self.world.checker.began(commit, process.name)
         try:
             by_hand = not self.draining and self.people.random() < _BY_HAND
-            plan = self._plan_of(commit, ports, observe(ports), by_hand=by_hand)
+            observed = observe(ports)
+            self._command(process, ports, observed)
+            plan = self._plan_of(commit, ports, observed, by_hand=by_hand)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
             check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
+            self.world.checker.planned(plan, process.name)
             ports.claims.prepare()
             applier = Applier(
                 ports,
@@ -101,6 +107,19 @@ class Outside:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
+
+    def _command(self, process: Process, ports: Ports, observed: Observed) -> None:
+        """Sometimes run `reconciler cancel` for a live run that a claim names, before the pass goes on."""
+        named = {claim.resource for claim in observed.claims.values()}
+        live = [run for run in observed.runs if run.resource in named and not run.state.ended]
+        live = [run for run in live if run.state is not State.CANCELLING]
+        if self.draining or not live or self.people.random() > _COMMANDS:
+            return
+        run = self.people.choice(live)
+        self.world.trace(process.name, f"reconciler cancel {run.job_name}")
+        self.world.checker.commanded(run.resource, process.name)
+        record_cancel(ports, run, "cancelled by `reconciler cancel`")
+        cancel(ports, run)
 
     def _plan_of(self, commit: Commit, ports: Ports, observed: Observed, *, by_hand: bool = False) -> Plan:
         before = predecessors(commit.jobs, observed.runs, observed.claims)

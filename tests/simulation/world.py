@@ -211,11 +211,12 @@ class World:
         job.state, job.ended, job.strange = state, self.now, False
         self.trace("service", f"{job.name} ended {state}")
 
-    def ask_end(self, job: Job) -> None:
+    def ask_end(self, job: Job, who: str) -> None:
         """A cancel that was accepted: the job ends soon, as asked or, too late, as it would have."""
         if job.state.ended or job.state is State.CANCELLING:
             return
         job.state, job.asked_to_end, job.strange = State.CANCELLING, True, False
+        job.asked_by = who
         end = State.CANCELLED
         if self.faults.happens("cancel came too late"):
             end = self.rng.choice((State.SUCCEEDED, State.FAILED))

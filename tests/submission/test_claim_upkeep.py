@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from memory_ports import Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
 from reconciler.model.job import KEY, ActualJob, State, labels_digest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Versioned
-from reconciler.submission.claims_upkeep import cancel, end_of, is_left, refreshed, runs_by_claim
+from reconciler.submission.claims_upkeep import (
+    cancel,
+    end_of,
+    is_left,
+    record_cancel,
+    refreshed,
+    runs_by_claim,
+)
 from reconciler.submission.observe import Observed
 from tests.planning import bound_to, claim_on, run_of, wanted
 
@@ -139,6 +148,65 @@ def test_a_failed_cancel_of_a_run_that_cannot_be_read_is_repeated() -> None:
     service.outside.jobs.jobs.clear()
     service.cancel()
     assert service.asked == 2
+
+
+def recorded(claim: Claim, run: ActualJob, *faults: str) -> Claim:
+    outside = Outside()
+    outside.claims.write(claim, 0)
+    outside.claims.faults = [*faults]
+    record_cancel(outside.ports, run, "because")
+    return outside.claims.held[claim.id].claim
+
+
+RUN = run_of(JOB, State.RUNNING)
+
+
+@pytest.mark.parametrize("faults", [(), ("denied",)])
+def test_a_cancel_is_recorded_once_even_if_the_write_was_taken_for_another_one(
+    faults: tuple[str, ...],
+) -> None:
+    assert recorded(bound_to(JOB, RUN), RUN, *faults) == bound_to(JOB, RUN, error="because")
+
+
+def test_a_recorded_cancel_adds_no_field_that_an_older_version_would_refuse() -> None:
+    stored = claim_json(bound_to(JOB, RUN, error="because"))
+    assert stored == {**claim_json(bound_to(JOB, RUN)), "error": "because"}
+
+
+def test_the_first_recorded_reason_stays() -> None:
+    assert recorded(bound_to(JOB, RUN, error="first"), RUN).error == "first"
+
+
+@pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED, ClaimState.HELD])
+def test_a_cancel_binds_the_claim_of_a_run_that_a_recorded_request_made(state: ClaimState) -> None:
+    claim = claim_on(JOB, state, error="old", credential_expiry=datetime(2026, 1, 1, tzinfo=UTC))
+    told = recorded(claim, RUN)
+    assert (told.state, told.resource, told.error) == (ClaimState.BOUND, RUN.resource, "because")
+
+
+def test_a_cancel_is_recorded_on_no_claim_of_another_run() -> None:
+    elder, stranger = (
+        run_of(JOB, State.RUNNING, number=2),
+        run_of(JOB, State.RUNNING, number=3, mark="unknown"),
+    )
+    claim = bound_to(JOB, RUN)
+    assert recorded(claim, elder) == recorded(claim, stranger) == claim
+    assert recorded(claim, replace(RUN, labels={})) == claim
+
+
+def test_a_claim_that_keeps_changing_fails_the_record_and_so_the_cancel() -> None:
+    outside = Outside()
+    outside.claims.write(bound_to(JOB, RUN), 0)
+    outside.claims.write = lambda claim, generation: None  # type: ignore[method-assign]
+    with pytest.raises(ServiceError, match="keeps changing"):
+        record_cancel(outside.ports, RUN, "because")
+
+
+def test_the_reason_of_a_cancel_goes_with_the_run_that_it_was_about() -> None:
+    elder, younger = run_of(JOB, State.RUNNING), run_of(JOB, State.CANCELLED, number=2)
+    claim = bound_to(JOB, younger, error="because")
+    assert refreshed(claim, JOB, [younger]).error == "because"
+    assert refreshed(claim, JOB, [elder, younger]).error == ""
 
 
 def test_a_cancelled_run_is_read_up_to_the_deadline_under_the_api_and_kind_that_made_it() -> None:
