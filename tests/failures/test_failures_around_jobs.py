@@ -16,9 +16,9 @@ from threading import Thread
 import container_image
 import pytest
 import urllib3
-from repository import Repository
+from repository import Repository, Result
 from stories import GOOD, PYTHON, Place, Story, follow, play
-from waiting import until
+from waiting import PATIENCE, until
 
 from reconciler.training_service.runner.containers import find_engine
 from reconciler.training_service.state.run_folder import RunError
@@ -36,11 +36,12 @@ def place(repository: Repository) -> Place:
     return Place(repository)
 
 
-def hold(place: Place, name: str) -> None:
+def hold(place: Place, name: str, machine: str = "n1-standard-1") -> None:
     """Submit a job that runs until it is let go."""
     started = place.root.parent / "started"
     place.repository.hold.touch()
     place.job(name, HELD.format(started=str(started), hold=str(place.repository.hold)))
+    place.edit(name, "n1-standard-1", machine)
     assert place.run("apply").code == 0
     until(started.exists)
 
@@ -246,6 +247,27 @@ def test_a_service_that_was_killed_goes_on_with_the_next_command(place: Place) -
     os.kill(place.repository.service()["pid"], signal.SIGKILL)
     let_go(place, story.job)
     follow(place, place.run("apply", "--wait"), story)
+
+
+def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
+    story = Story(
+        "staged code missing",
+        lambda place, job: place.job(job),
+        "JOB failed, set-up: The package … isn't there; run `reconciler apply`",
+        "ran the command",
+        cause="set-up",
+    )
+    hold(place, "first", machine="n1-standard-96")  # all of this computer: the next job waits
+    story.breaks(place, story.job)
+    process = place.repository.start("apply", "--wait")
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    for archive in (place.root / ".reconciler/gcs/reconciler-staging/reconciler/packages").rglob("*.tar.gz"):
+        archive.unlink()
+    let_go(place, story.job)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, out + err
+    follow(place, Result(1, out, told + err), story)
 
 
 @contextmanager
