@@ -197,9 +197,9 @@ def _brief(story: Story) -> str:
 
 
 def _commands(line: str) -> list[Sequence[str]]:
-    """The commands of a line, but for `apply`, which comes last in every story, and what asks a person."""
+    """The commands of a line. `apply` comes last anyway, `trust` asks a person, and `cancel` is a cause."""
     commands = [command.split() for command in re.findall("`reconciler ([^`]+)`", line)]
-    return [command for command in commands if command[0] not in ("apply", "trust")]
+    return [command for command in commands if command[0] not in ("apply", "trust", "cancel")]
 
 
 def _note(stories: Sequence[Story]) -> None:
