@@ -37,21 +37,12 @@ MAX_IGNORE_BYTES = 64 * 1024
 
 _IGNORE_FILE = ".gitignore"
 _MAX_LINKS = 40  # as many as Linux follows
-_KINDS = {
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-}
+_KINDS = dict.fromkeys((stat.S_IFBLK, stat.S_IFCHR), "a device")
+_KINDS |= {stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}
 
 
 class UnfitError(Exception):
-    """Error for an entry that can't be part of a package.
-
-    Attributes:
-        message: The reason, to follow a path ("is a fifo").
-        hint: The remedy.
-    """
+    """Error for an entry that can't be part of a package: the reason, to follow a path, and the remedy."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -204,7 +195,5 @@ def _ignore_rules(folder: Folder) -> Rules:
         return ()
     data, _ = folder.read(_IGNORE_FILE, MAX_IGNORE_BYTES + 1)
     if len(data) > MAX_IGNORE_BYTES:
-        raise UnfitError(
-            f"holds a .gitignore of more than {MAX_IGNORE_BYTES:,} bytes", "write fewer patterns"
-        )
+        raise UnfitError(f"holds a .gitignore of over {MAX_IGNORE_BYTES:,} bytes", "write fewer patterns")
     return gitignore.parse(data)

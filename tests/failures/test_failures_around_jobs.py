@@ -201,11 +201,15 @@ def test_what_people_do_is_remedied_by_what_is_printed(place: Place, story: Stor
         ),
         Story(
             "mistake in a requirement",
-            lambda place, job: (place.job(job, image="a:1"), place.image("a:1", "joblib=1")),
-            'reconciler.yaml:3:…: "joblib=1" is not a requirement (/images/a:1/requirements/0)\n'
-            '    write "joblib==1"',
-            "corrected it in reconciler.yaml, to a version that there is",
-            lambda place, job: place.image("a:1", "joblib>=1"),
+            lambda place, job: (
+                place.job(job, image="a:1"),
+                place.image("a:1", "cloudml-hypertune=0.1.0.dev6"),
+            ),
+            'reconciler.yaml:3:…: "cloudml-hypertune=0.1.0.dev6" is not a requirement '
+            "(/images/a:1/requirements/0)\n"
+            '    write "cloudml-hypertune==0.1.0.dev6"',
+            "wrote so in reconciler.yaml",
+            lambda place, job: place.image("a:1", "cloudml-hypertune==0.1.0.dev6"),
         ),
         Story(
             "mistake in a version",

@@ -211,8 +211,9 @@ ROLE = (
         Story(
             "staging bucket not writable",
             refused(Fault.DENIED, "/acme-staging/"),
-            f"failed   submit  JOB: The permission is denied ({ROLE})",
-            "ran the command, granted the role",
+            "failed   submit  JOB: can't write to gs://acme-staging: The permission is denied "
+            "(who runs this needs the role roles/storage.objectUser on the staging bucket)",
+            "granted the role",
             calm,
         ),
         Story(
