@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reconciler.model.cause import GIVEN_UP, cause_of, held
 from reconciler.model.claim import Claim, ClaimId, ClaimState, made
-from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
+from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
