@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _STDOUT = 1
 _COLUMNS = 80
 _WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
+_WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
+_YES = "don't ask before anything is done in Google Cloud"
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 
@@ -50,6 +52,7 @@ class _Spec(NamedTuple):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line into a namespace; its `command` runs the command. Raise UsageError."""
+    argv = _with_command_first(argv)
     if argv[:1] == ["version"]:
         argv = ["--version"]
     elif argv[:1] == ["help"]:
@@ -63,6 +66,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.env is None:
         arguments.env = os.environ.get("RECONCILER_ENV") or None
     return arguments
+
+
+def _with_command_first(argv: Sequence[str]) -> Sequence[str]:
+    """Move common flags behind the command: of a flag that is there too, the later one counts."""
+    place = 0
+    while place < len(argv) and argv[place].partition("=")[0] in (*_WITH_VALUE, *_SWITCHES):
+        place += 2 if argv[place] in _WITH_VALUE else 1
+    return [*argv[place : place + 1], *argv[:place], *argv[place + 1 :]]
 
 
 def _check_command(name: str) -> None:
@@ -205,6 +216,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _format(parser, "text", "json")
     add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
     add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
+    add("--yes", action="store_true", help=_YES)
 
 
 def _digest(text: str) -> str:
@@ -263,6 +275,7 @@ def _cancel(parser: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="NAME", help="base names (their newest runs) or job names"
     )
     _labels(parser)
+    parser.add_argument("--yes", action="store_true", help=_YES)
 
 
 def _selection(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import sys
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_error, print_lines
-from reconciler.cli.context import Context, context_of, newest_runs, readable_jobs, selection_of
+from reconciler.cli.context import Context, confirm, context_of, newest_runs, readable_jobs, selection_of
 from reconciler.cli.progress import progress
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         for job in (job for job in jobs.values() if job.state.ended):
             print(f"{one_line(job.job_name)} had ended before: {job.state}")
         running = [job for job in jobs.values() if not job.state.ended]
+        if named := [one_line(job.job_name) for job in running if job.state is not State.CANCELLING]:
+            confirm(context, arguments, f"Cancel {', '.join(named)}?")
         live = [job for job in running if _is_cancelled(session, job, arguments.log_format)]
         if not live:
             return ExitCode.FAILED if running else ExitCode.DONE
