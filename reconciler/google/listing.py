@@ -5,8 +5,8 @@ A listing reads all pages in a single pass, and never returns a part of the item
 A long-running process remembers the claims and runs of a target, and lists fewer runs in each pass.
 
 Without this memory, each pass of `watch` would list every run that the repository ever had: 20 s for 10,000
-runs, if the service gives 100 to a page and takes 0.2 s for each. Claims are listed in each pass all the same,
-because any claim may change at any moment.
+runs, if the service gives 100 to a page and takes 0.2 s for each. Claims are listed in each pass all the
+same, because any claim may change at any moment.
 
 Only runs that may be new or changed are listed again: all runs created since a time before which every listed
 run had ended. An ended run can only be deleted or, on AI Platform, get other labels. The process notices such
