@@ -58,6 +58,13 @@ def propose(
     return Plan(target, tuple(changes), (), None, whole, comparison)
 
 
+def only_of(plan: Plan, jobs: Sequence[DesiredJob]) -> Plan:
+    """Return the plan with the changes of these jobs' base names."""
+    names = {job.manifest.base_name for job in jobs}
+    changes = tuple(change for change in plan.changes if change.base_name.replace("-", "_") in names)
+    return replace(plan, changes=changes, whole=False)
+
+
 def _hours(job: DesiredJob | None, hours: HoursOf) -> float:
     return 0.0 if job is None or job.manifest.reconcile.suspend else hours(job)
 

@@ -59,14 +59,13 @@ def newest_first(rows: Iterable[JobStatus]) -> list[JobStatus]:
 def _of_desired(job: DesiredJob, attempts: Sequence[Attempt]) -> Iterator[JobStatus]:
     """Yield the rows of a desired job's base name."""
     manifest, keys = job.manifest, keys_of(job)
-    own = [attempt for attempt in attempts if attempt.id.key in keys]
+    own = sorted((one for one in attempts if one.id.key in keys), key=lambda attempt: attempt.id.attempt)
     if not own:
         yield JobStatus(
             job.job_name, manifest.name, manifest.kind, None, "none", current=True, manifest=manifest
         )
-    newest = max(own, key=lambda attempt: attempt.id.attempt, default=None)
     for attempt in attempts:
-        yield from _rows(attempt, manifest.name, manifest, current=attempt is newest)
+        yield from _rows(attempt, manifest.name, manifest, current=attempt in own[-1:])
 
 
 def _rows(
@@ -79,9 +78,8 @@ def _rows(
         yield _of_run(run, name, claim, manifest, current=current)
     elif claim:
         yield _of_claim(claim, name, manifest, current=current)
-    for number, other in enumerate((*attempt.others, *attempt.strangers)):
-        is_first = not (number or run or claim)
-        yield _of_run(other, name, claim, manifest, current=current and is_first)
+    for other in (*attempt.others, *attempt.strangers):
+        yield _of_run(other, name, claim, manifest, current=False)
 
 
 def _of_run(

@@ -212,6 +212,28 @@ def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first()
     assert [row.base_name for row in newest_first(rows)] == ["d", "c", "b", "a", "e", "f"]
 
 
+def test_rows_of_one_time_are_sorted_by_name_then_by_job_then_by_resource() -> None:
+    names = [("a", "a_1", "9"), ("b", "a_0", "9"), ("b", "b_0", "1"), ("b", "b_0", "2")]
+    rows = [
+        JobStatus(job, base, "CustomJob", None, "none", resource=resource) for base, job, resource in names
+    ]
+    assert newest_first(reversed(rows)) == by_attention(reversed(rows)) == rows
+
+
+def test_an_attempt_without_a_run_is_the_newest_one_of_its_manifest() -> None:
+    first = bound_to(JOB, run_of(JOB, State.FAILED))
+    second = claim_on(JOB, ClaimState.PENDING, attempt=2)
+    older, newest = statuses([JOB], [run_of(JOB, State.FAILED)], [first, second])
+    assert (older.current, newest.current, newest.manifest) == (False, True, JOB.manifest)
+
+
+def test_a_remedy_names_the_job_as_its_manifest_does() -> None:
+    job = wanted("a-b")
+    (row,) = statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
+    assert row.cause
+    assert "`reconciler logs a-b`" in row.cause.remedy
+
+
 @pytest.mark.parametrize(
     ("claim", "state", "condition"),
     [
