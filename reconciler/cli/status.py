@@ -21,14 +21,8 @@ from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.output.json import job_json
 from reconciler.output.terminal import number_text
-from reconciler.planning.outcome import (
-    Condition,
-    JobStatus,
-    by_attention,
-    is_shown,
-    job_statuses,
-    newest_first,
-)
+from reconciler.planning.outcome import Condition, JobStatus
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.submission.observe import observe
 
 _MOST_RESULTS = 30
