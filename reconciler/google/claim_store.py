@@ -115,6 +115,11 @@ class ObjectClaims:
                 "one",
                 hint=f'if "instance" and "claimsBucket" are right, run `{self._command}`',
             )
+        if not runs:
+            return ServiceError(
+                f"the bucket {self._bucket} isn't prepared for the claims of {self._source}, or was emptied",
+                hint=f'if "claimsBucket" is right, run `{self._command}`',
+            )
         return ServiceError(
             f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "
             f"they were kept in, or it was emptied; the service has {runs} run{'' if runs == 1 else 's'} "

@@ -273,6 +273,9 @@ class EngineJobs:
             return Created(self._of(api_version).create(kind, body, credential.headers))
         except ApiError as error:
             message = redacted(error.message, body)
+            # A refused submission's line is all that a person sees of it; a quota's says when it goes on.
+            if error.hint and error.status != 429:
+                message = f"{message.removesuffix('.')} ({error.hint})"
             return refusal(error.status, error.reason, message, error.retry_after)
         except NotSentError as error:
             return NotSent(error.message)

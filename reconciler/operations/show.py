@@ -282,7 +282,7 @@ def _recorded(job: FoundJob, environment: str) -> JobDetails:
         state=claim.ended if claim else None,
         is_gone=run is None and claim is not None and claim.state is ClaimState.BOUND,
         is_suspended=manifest is not None and manifest.reconcile.suspend,
-        error=claim.error if claim else "",
+        error=claim.reason if claim else "",
         resource=claim.resource if claim else "",
         attempt=attempt.id.attempt if attempt else 1,
         commit=claim.commit if claim else "",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reconciler.model.cause import GIVEN_UP, cause_of, held
 from reconciler.model.claim import Claim, ClaimId, ClaimState, made
-from reconciler.model.job import COMMIT, ActualJob, State, attempt_of
+from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
@@ -99,7 +99,7 @@ def _of_run(
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,
-        error=run.error or (own.error if own and own.state is not ClaimState.BOUND else ""),
+        error=run.error or (own.reason if own else ""),
         resource=run.resource,
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
@@ -136,7 +136,7 @@ def missing_reason(claim: Claim) -> str:
         return held(claim)
     if claim.state is ClaimState.PENDING:
         return "the next apply looks for its job, and sends it again once no earlier request can make one"
-    return "" if claim.state is ClaimState.BOUND and claim.ended is not State.CANCELLED else claim.error
+    return claim.reason
 
 
 def _order(row: JobStatus) -> tuple[str, int, str, str, str]:
