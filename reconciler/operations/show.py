@@ -116,10 +116,8 @@ def job_details(session: Session, job: FoundJob, environ: Mapping[str, str]) -> 
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
         return details
-    engine = session.engine(job.run.api_version)
-    uri = engine.output_directory(job.run.kind, job.run.spec)
-    details = replace(details, study=engine.study(job.run))
-    return _with_log(_with_outputs(details, session, uri, environ), session, job.run)
+    details = replace(details, study=session.engine(job.run.api_version).study(job.run))
+    return _with_log(_with_outputs(details, session, environ), session, job.run)
 
 
 class _Finder(Struct):
@@ -327,7 +325,7 @@ def _with_spec(details: JobDetails, session: Session, spec: Mapping[str, object]
         # A newer version may have written the claim.
         return details
     shown, kind = without_secrets(spec), details.kind
-    limits = engine.limits(kind, spec)
+    limits, uri = engine.limits(kind, spec), engine.output_directory(kind, spec)
     return replace(
         details,
         spec=shown,
@@ -335,6 +333,7 @@ def _with_spec(details: JobDetails, session: Session, spec: Mapping[str, object]
         service_account=limits.get("serviceAccount", ""),
         network=limits.get("network", ""),
         timeout=limits.get("timeout", ""),
+        output=Output(uri) if uri else None,
         links=Links(tensorboard=engine.log_directory(kind, spec)),
     )
 
@@ -362,17 +361,15 @@ def _with_log(details: JobDetails, session: Session, run: ActualJob) -> JobDetai
     return replace(details, log=entries, prepare_time=first.timestamp if first and is_set_up else "")
 
 
-def _with_outputs(details: JobDetails, session: Session, uri: str, environ: Mapping[str, str]) -> JobDetails:
+def _with_outputs(details: JobDetails, session: Session, environ: Mapping[str, str]) -> JobDetails:
     """Add the files of a run's output directory, and their metrics.
 
     Runs of one manifest share the directory. Files that are older than the run are marked, and give no
     metrics.
-
-    Args:
-        uri: The directory, gs://…; "" for none.
     """
-    if not uri:
+    if details.output is None:
         return details
+    uri = details.output.uri
     bucket, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{path}/" if path else ""
     output = Output(uri, _folder(session, uri, environ))

@@ -106,7 +106,9 @@ def _rows(details: JobDetails, now: datetime, width: int | None) -> Iterator[Row
     yield "", "", False
     yield from _task(details)
     if details.output is not None:
-        yield from _output(details.output, details.unread.get("output", ""))
+        yield "Output", details.output.uri, False
+        # Without a run, nothing is listed.
+        yield from _files(details.output, details.unread.get("output", "")) if details.create_time else ()
     yield from _metrics(details)
     if details.study is not None:
         yield from _study(details, details.study, width and width - _INDENT)
@@ -259,8 +261,7 @@ def _listed(name: str, texts: Sequence[tuple[str, bool]], noun: str = "line") ->
         yield "", f"… and {counted(left, f'more {noun}')}", False
 
 
-def _output(output: Output, unread: str) -> Iterator[Row]:
-    yield "Output", output.uri, False
+def _files(output: Output, unread: str) -> Iterator[Row]:
     if output.folder and output.files:
         yield "", output.folder, False
     if unread:

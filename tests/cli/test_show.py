@@ -253,6 +253,8 @@ def test_a_job_that_was_never_submitted_is_shown_as_its_manifest_describes_it(
     job = shown(repository, "census")
     assert (job["state"], job["claim"]["state"], job["log"]) == (None, "none", [])
     assert in_process("show", job["jobName"]).code == 0
+    repository.write("jobs/census.yaml", MANIFEST.format(image=IMAGE))
+    assert rows(in_process("show", "census").out)["Output"] == "gs://models/census"
     none = in_process("show", "census", "--format", "yaml")
     assert (none.code, none.out) == (1, "")
     assert "has no run" in none.err
