@@ -88,7 +88,7 @@ def newest_runs(names: Iterable[str], session: Session) -> list[ActualJob]:
 
 
 def _newest(name: str, by_base: Mapping[str, Sequence[Attempt]]) -> ActualJob:
-    from reconciler.planning.outcome import missing_reason  # slow to import, and needed by few commands
+    from reconciler.planning.status_rows import missing_reason  # slow to import, and needed by few commands
 
     found = [attempt for attempts in by_base.values() for attempt in attempts if attempt.name == name]
     found = found or [*by_base.get(name.replace("-", "_"), [])]

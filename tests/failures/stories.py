@@ -210,4 +210,5 @@ def _note(stories: Sequence[Story]) -> None:
     with Path(path).open("a") as table:
         for story in stories:
             cells = (story.name, story.printed, story.remedied, "SUCCEEDED, exit code 0")
-            table.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+            row = " | ".join(cell.replace("|", "\\|").replace("\n    ", "<br>") for cell in cells)
+            table.write(f"| {row} |\n")
