@@ -240,6 +240,10 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
     )
     assert freshness(found, running) is Freshness.NEW
     assert freshness(found, ended) is Freshness.KNOWN
+    refused = CommitStatus(
+        "error", found.context, "refused: it stood still for longer than its credential lasts"
+    )
+    assert freshness(found, refused) is Freshness.NEW, "that is no end of the run"
 
 
 class TestTwice:
