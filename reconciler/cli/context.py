@@ -88,7 +88,7 @@ def newest_runs(names: Iterable[str], session: Session) -> list[ActualJob]:
 
 
 def _newest(name: str, by_base: Mapping[str, Sequence[Attempt]]) -> ActualJob:
-    from reconciler.planning.outcome import missing_reason  # slow to import, and needed by few commands
+    from reconciler.planning.status_rows import missing_reason  # slow to import, and needed by few commands
 
     found = [attempt for attempts in by_base.values() for attempt in attempts if attempt.name == name]
     found = found or [*by_base.get(name.replace("-", "_"), [])]
@@ -98,8 +98,6 @@ def _newest(name: str, by_base: Mapping[str, Sequence[Attempt]]) -> ActualJob:
     claimed = [attempt.run for attempt in found if attempt.run and attempt.claim]
     runs = claimed or [run for attempt in found for run in (attempt.run, *attempt.strangers) if run]
     if not runs:
-        from reconciler.planning.outcome import missing_reason  # slow to import, and rarely needed
-
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
         last = found[-1].claim
         reason = (missing_reason(last) or "it was deleted from the service") if last else ""

@@ -28,7 +28,7 @@ from datetime import datetime
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
-from reconciler.google.incremental import KnownClaims
+from reconciler.google.listing import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.model.commit_record import CommitRecord, record_json, record_of

@@ -23,7 +23,7 @@ from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
-from reconciler.google.incremental import TargetMemory
+from reconciler.google.listing import TargetMemory
 from reconciler.manifests import schemas
 from reconciler.model.details import Study, Workers
 from reconciler.model.job import SOURCE, ActualJob, Trials

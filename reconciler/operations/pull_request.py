@@ -31,7 +31,8 @@ from reconciler.model.plan import Change, Comparison, Plan, Target
 from reconciler.operations.load_desired import Desired, stageable_jobs
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals
-from reconciler.planning.proposal import changed_settings, propose
+from reconciler.planning.comparison import changed_settings
+from reconciler.planning.proposal import propose
 
 _NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is mended."
 _BASE_INVALID = f"The base's {FILE_NAME} isn't valid: each setting counts as new, for its jobs too."

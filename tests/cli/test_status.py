@@ -10,12 +10,16 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from reconciler.base.errors import ServiceError
 from reconciler.manifests import schemas
+from reconciler.model.job import KEY, REQUEST_ID, ActualJob
+from tests.in_memory import Commands, commands_in
 from tests.repository import Repository
 
 RISK = "labels: {team: risk, stage: dev}"
@@ -145,6 +149,44 @@ def test_cancel_takes_several_names_or_labels_and_reports_each_end(repository: R
     assert repository.run("cancel", "-l", "team=risk").out == "No job with these labels runs.\n"
     assert repository.run("cancel").code == 64
     assert repository.run("cancel", "-l", "team=nobody").code == 1
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return commands_in(tmp_path, monkeypatch, capsys.readouterr)
+
+
+def test_a_refused_cancel_keeps_no_other_job_running(commands: Commands) -> None:
+    for name in ("a", "b"):
+        commands.job(name)
+    assert commands.run("apply").code == 0
+    jobs = commands.outside.jobs
+    first, second = jobs.jobs
+    send = jobs.cancel
+
+    def cancel(job: ActualJob) -> None:
+        if job.resource == first.resource:
+            raise ServiceError("you may not")
+        send(job)
+
+    jobs.cancel = cancel  # type: ignore[method-assign]
+    cancelled = commands.run("cancel", "a", "b")
+    assert (cancelled.code, cancelled.out) == (1, f"{second.job_name} ended CANCELLED\n")
+    assert cancelled.err == "reconciler: you may not\n"
+
+
+def test_labels_never_cancel_a_run_without_a_claim(commands: Commands) -> None:
+    commands.job("a")
+    assert commands.run("apply").code == 0
+    jobs = commands.outside.jobs
+    (own,) = jobs.jobs
+    body = dict(own.body)
+    body["labels"] = {**own.labels, REQUEST_ID: "0" * 26}
+    jobs.add(body)
+    assert len(jobs.jobs) == 2
+    cancelled = commands.run("cancel", "-l", KEY)
+    assert cancelled.out == f"{own.job_name} ended CANCELLED\n"
+    assert jobs.cancelled == [own.resource]
 
 
 PAGER = f"{sys.executable} -c \"import sys; print('PAGED', sys.stdin.read().count('STATE'))\""

@@ -434,7 +434,7 @@ def test_a_gitignore_that_is_too_large(root: Path) -> None:
     write(root, {"trainer/.gitignore": b"x" * MAX_IGNORE_BYTES})
     assert ".gitignore" in paths(root)
     write(root, {"trainer/.gitignore": b"x" * (MAX_IGNORE_BYTES + 1)})
-    assert refusals(root) == ['"trainer" holds a .gitignore of over 65,536 bytes']
+    assert refusals(root) == ['"trainer" holds a .gitignore of more than 65,536 bytes']
 
 
 # Whoever changes the tree meanwhile
