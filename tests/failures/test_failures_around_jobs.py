@@ -323,7 +323,7 @@ def test_an_index_that_is_reachable_again_lets_the_job_train(place: Place, wheel
             "no network",
             breaks,
             "JOB failed, set-up: cloudpickle could not be installed: cannot reach the package index at "
-            "http://127.0.0.1:…/simple: Connection refused (os error 111); make it reachable, or correct its "
+            "http://127.0.0.1:…/simple: Connection refused (os error …); make it reachable, or correct its "
             "address (`reconciler serve --stop` lets the service see changed variables), "
             "then run `reconciler apply`",
             "made it reachable",
