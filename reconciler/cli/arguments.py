@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from reconciler.model.manifest import LabelTerm
 
-_STDOUT = 1
 _COLUMNS = 80
 _WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
@@ -57,7 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv = ["--version"]
     elif argv[:1] == ["help"]:
         argv = [*argv[1:2], "--help"]
-    if argv and not argv[0].startswith("-"):
+    if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
     parser = _parser(argv)
     arguments, unknown = parser.parse_known_args(argv)
@@ -77,8 +76,9 @@ def _with_command_first(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _check_command(name: str) -> None:
-    names = [spec.name for spec in _COMMANDS]
-    if name not in names:
+    if name.startswith("-"):
+        raise UsageError(f"{name} needs a command before it", hint="see `reconciler --help`")
+    if name not in (names := [spec.name for spec in _COMMANDS]):
         raise UsageError(f"there is no command {name!r}", hint=_hint(name, names, "reconciler"))
 
 
@@ -110,7 +110,7 @@ def terminal_columns() -> int | None:
         if (columns := int(os.environ["COLUMNS"])) > 0:
             return columns
     with suppress(OSError):
-        return os.get_terminal_size(_STDOUT).columns or _COLUMNS
+        return os.get_terminal_size(1).columns or _COLUMNS
     return None
 
 

@@ -244,9 +244,14 @@ PAGER = f"{sys.executable} -c \"import sys; print('PAGED', sys.stdin.read().coun
 
 
 def on_terminal(
-    repository: Repository, *arguments: str, rows: int = 24, columns: int = 80, **environ: str
+    repository: Repository,
+    *arguments: str,
+    rows: int = 24,
+    columns: int = 80,
+    answer: str = "",
+    **environ: str,
 ) -> str:
-    """Return the output of the command on a terminal of this size."""
+    """Return the output of the command on a terminal of this size, where a person types the answer."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -259,6 +264,7 @@ def on_terminal(
         stderr=slave,
     )
     os.close(slave)
+    os.write(master, answer.encode())
     found = bytearray()
     # Linux reports the end of a terminal as an error.
     with suppress(OSError):
