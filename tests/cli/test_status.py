@@ -216,7 +216,11 @@ def test_result_is_the_best_metric_else_the_output_directory_and_is_read_for_30_
     with (commands.root / "reconciler.yaml").open("a") as settings:
         settings.write("limits: {submissions: 100}\n")
     assert commands.run("apply").code == 0
-    measured = {"id": "1", "finalMeasurement": {"metrics": [{"metricId": "accuracy", "value": 0.97273}]}}
+    measured = {
+        "id": "1",
+        "state": "SUCCEEDED",
+        "finalMeasurement": {"metrics": [{"metricId": "accuracy", "value": 0.97273}]},
+    }
     written = {"baseOutputDirectory": {"outputUriPrefix": "gs://models/z"}}
     jobs = commands.outside.jobs
     jobs.jobs = [
