@@ -54,6 +54,7 @@ COMMANDS = (
     "resolve census --resubmit",
     "serve",
     "serve --stop",
+    "show census",
     "status",
     "tensorboard census",
     "validate",
