@@ -240,6 +240,14 @@ def test_only_a_cancelled_run_gets_the_reason_of_the_claim_of_its_attempt() -> N
     assert with_stored_reason(second, claims[0]) is None
 
 
+def test_no_claim_is_read_for_a_run_that_was_not_cancelled() -> None:
+    outside, read = Outside(), []
+    outside.claims.read = read.append  # type: ignore[assignment]
+    run = run_of(JOB, State.FAILED)
+    assert with_reason(outside.ports, run) == run
+    assert read == []
+
+
 def test_the_reason_of_a_cancel_goes_with_the_run_that_it_was_about() -> None:
     elder, younger = run_of(JOB, State.RUNNING), run_of(JOB, State.CANCELLED, number=2)
     claim = bound_to(JOB, younger, error="because")
