@@ -160,9 +160,9 @@ def test_request_is_answered_while_thousands_of_silent_connections_are_held(
 
 
 def answers_in_the_end(found: Address) -> int:
-    """The status of a client that connects again where the service made room for others before its request came.
+    """The status that a client gets which connects again while its connections are closed without an answer.
 
-    The service closes the connection that has been silent for longest; on a busy machine that may be a new one.
+    The service closes the connection that has been silent for longest: on a busy machine, maybe a new one.
     """
     for _ in range(20):
         with suppress(ConnectionError):
