@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = 80
 _WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
-_YES = "don't ask before anything is done in Google Cloud"
+_YES = "don't ask for confirmation in a Google Cloud environment"
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 
@@ -77,7 +77,7 @@ def _with_command_first(argv: Sequence[str]) -> Sequence[str]:
 
 def _check_command(name: str) -> None:
     if name.startswith("-"):
-        raise UsageError(f"{name} needs a command before it", hint="see `reconciler --help`")
+        raise UsageError(f"{name} must come after a command", hint="see `reconciler --help`")
     if name not in (names := [spec.name for spec in _COMMANDS]):
         raise UsageError(f"there is no command {name!r}", hint=_hint(name, names, "reconciler"))
 
@@ -90,7 +90,7 @@ def _refuse_unknown(argument: str, command: str) -> NoReturn:
     spec.flags(parser)
     _common(parser)
     if not argument.startswith("-"):
-        raise UsageError(f"{command} takes no further argument: {argument!r}", hint=f"see `{program} --help`")
+        raise UsageError(f"{command} takes no such argument: {argument!r}", hint=f"see `{program} --help`")
     flag = argument.partition("=")[0]
     # argparse has no public way to ask for the flags.
     known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
@@ -120,7 +120,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="reconciler",
         formatter_class=partial(argparse.HelpFormatter, width=width),
-        description="Makes the cloud agree with a repository of training jobs kept as YAML.",
+        description="Keep the cloud in sync with a repository of training jobs written in YAML.",
         epilog="exit codes: 0 done, 1 something failed, 2 changes pending (plan --detailed-exitcode), "
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
     )
@@ -163,15 +163,22 @@ def _refuse_foreign_home() -> None:
 
 def _common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("common flags")
-    group.add_argument("--env", metavar="NAME", help="environment of reconciler.yaml (RECONCILER_ENV; local)")
-    group.add_argument("--log-format", choices=("text", "json"), default="text", help="what goes to stderr")
-    group.add_argument("-v", "--verbose", action="store_true", help="tell more")
-    group.add_argument("-q", "--quiet", action="store_true", help="tell errors only")
+    group.add_argument(
+        "--env", metavar="NAME", help="environment in reconciler.yaml (default: RECONCILER_ENV, or local)"
+    )
+    group.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of messages on stderr (default: text)",
+    )
+    group.add_argument("-v", "--verbose", action="store_true", help="print more detail")
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
 
 
 def _paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="*", type=_path, metavar="PATH", help="files or folders of manifests (default: jobs)"
+        "paths", nargs="*", type=_path, metavar="PATH", help="manifest files or folders (default: jobs)"
     )
 
 
@@ -182,14 +189,14 @@ def _path(text: str) -> Path:
 
 
 def _format(parser: argparse.ArgumentParser, *choices: str) -> None:
-    parser.add_argument("--format", choices=choices, default="text", help="what goes to stdout (text)")
+    parser.add_argument("--format", choices=choices, default="text", help="output format (default: text)")
 
 
 def _validate(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _format(parser, "text", "json", "github")
     parser.add_argument(
-        "--strict", action="store_true", help="exit 3 also for warnings, such as an unknown machine type"
+        "--strict", action="store_true", help="treat warnings, such as an unknown machine type, as errors"
     )
 
 
@@ -198,14 +205,14 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json", "markdown")
-    add("--base", metavar="REF", help="changes since HEAD left this commit or branch; asks no service")
+    add("--base", metavar="REF", help="show the changes since HEAD and REF diverged, offline")
     add(
         "--output-dir",
         type=_path,
         metavar="DIR",
-        help="with --base, also write comment.md, summary.md and plan.md there",
+        help="with --base, also write comment.md, summary.md and plan.md to DIR",
     )
-    add("--detailed-exitcode", action="store_true", help="exit 2 if there is something to do")
+    add("--detailed-exitcode", action="store_true", help="exit 2 if there are changes to apply")
     add("--drift", action="store_true", help="with --detailed-exitcode, exit 2 for drift too")
 
 
@@ -214,8 +221,10 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json")
-    add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
-    add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
+    add("--wait", action="store_true", help="wait until the jobs end; exit 1 if any has not succeeded")
+    add(
+        "--plan-digest", type=_digest, metavar="sha256:…", help="apply only if the plan still has this digest"
+    )
     add("--yes", action="store_true", help=_YES)
 
 
@@ -234,10 +243,16 @@ def _status(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="NAME", help="base names or job names (default: all)")
     _format(parser, "text", "json")
     _labels(parser)
-    add("--state", type=_words, action="extend", metavar="STATE", help="only these: failed, running, held, …")
-    add("--limit", type=_count, metavar="N", help="at most N jobs, the most urgent ones first")
-    add("--all", action="store_true", help="all runs that there ever were, the newest first")
-    add("--wide", action="store_true", help="more columns, and none cut off")
+    add(
+        "--state",
+        type=_words,
+        action="extend",
+        metavar="STATE",
+        help="only jobs in this state: failed, running, held, …",
+    )
+    add("--limit", type=_count, metavar="N", help="show at most N jobs, the most urgent first")
+    add("--all", action="store_true", help="include earlier runs, newest first")
+    add("--wide", action="store_true", help="show more columns, without truncation")
 
 
 def _labels(parser: argparse.ArgumentParser) -> None:
@@ -249,7 +264,7 @@ def _labels(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="only jobs with this label; also KEY!=VALUE, KEY, and several with commas",
+        help="only jobs with this label; also KEY!=VALUE or KEY; separate several with commas",
     )
 
 
@@ -272,7 +287,7 @@ def _count(text: str) -> int:
 
 def _cancel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="base names (their newest runs) or job names"
+        "names", nargs="*", metavar="NAME", help="base names (the newest run of each) or job names"
     )
     _labels(parser)
     parser.add_argument("--yes", action="store_true", help=_YES)
@@ -285,7 +300,7 @@ def _selection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only the manifest of this base name or job name; may be repeated",
+        help="only the job with this base name or job name; may be repeated",
     )
     _labels(parser)
 
@@ -297,12 +312,20 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 def _watch(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    remote = parser.add_argument_group("a branch of a remote in place of the files here")
-    remote.add_argument("--remote", metavar="URL", help="https, ssh or file; fetched, and checked out apart")
-    remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
-    remote.add_argument("--interval", type=_seconds, metavar="SECONDS", help="between two fetches (60)")
-    add("--resync", type=_seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)")
-    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone")
+    remote = parser.add_argument_group("watch a remote branch instead of the local files")
+    remote.add_argument("--remote", metavar="URL", help="https, ssh or file URL; cloned to a separate folder")
+    remote.add_argument("--branch", metavar="NAME", help="branch to watch (default: main)")
+    remote.add_argument(
+        "--interval", type=_seconds, metavar="SECONDS", help="time between fetches (default: 60)"
+    )
+    add(
+        "--resync",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="maximum time between passes (default: 300)",
+    )
+    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics to this machine only")
 
 
 def _seconds(text: str) -> float:
@@ -314,17 +337,17 @@ def _seconds(text: str) -> float:
 def _logs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _name(parser)
-    add("-f", "--follow", action="store_true", help="go on until the job has ended")
+    add("-f", "--follow", action="store_true", help="keep printing until the job has ended")
     add(
         "--replica",
         metavar="REPLICA",
-        help="one replica alone, such as workerpool1-0 or worker-replica-0; the service's own words: service",
+        help="only this replica, such as workerpool1-0 or worker-replica-0; service: the service's messages",
     )
-    add("--trial", type=_trial, metavar="N", help="one trial of a tuning job alone, from 1")
+    add("--trial", type=_trial, metavar="N", help="only this trial of a tuning job, counted from 1")
 
 
 def _trial(text: str) -> int:
-    return int(_matching("[1-9][0-9]{0,8}", "a number of a trial, counted from 1", text))
+    return int(_matching("[1-9][0-9]{0,8}", "a trial number, counted from 1", text))
 
 
 def _tensorboard(parser: argparse.ArgumentParser) -> None:
@@ -333,7 +356,7 @@ def _tensorboard(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=_port,
         metavar="N",
-        help="on this machine (TensorBoard's own choice: 6006, or a later one)",
+        help="local port (default: 6006, or the next free one)",
     )
 
 
@@ -348,9 +371,7 @@ def _name(parser: argparse.ArgumentParser) -> None:
 
 
 def _manifest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", help="a manifest's base name, or the job name that it gives now"
-    )
+    parser.add_argument("name", metavar="NAME", help="a base name, or the job name of a manifest")
 
 
 def _schema(parser: argparse.ArgumentParser) -> None:
@@ -359,60 +380,65 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 def _init(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--action", metavar="OWNER/REPO@SHA", help="the commit that workflows take the reconciler from")
-    add("--engine", choices=("local", "google"), help="where jobs run (local)")
+    add("--action", metavar="OWNER/REPO@SHA", help="the commit of reconciler that the workflows use")
+    add("--engine", choices=("local", "google"), help="where jobs run (default: local)")
     google = parser.add_argument_group("with --engine google; --env names the environment (production)")
-    google.add_argument("--project", metavar="ID", help="the project's id")
+    google.add_argument("--project", metavar="ID", help="project ID")
     google.add_argument("--location", metavar="REGION", help="the region, such as us-central1")
-    google.add_argument("--staging-bucket", metavar="BUCKET", help="where packages are uploaded")
+    google.add_argument("--staging-bucket", metavar="BUCKET", help="bucket for uploaded packages")
     google.add_argument(
-        "--claims-bucket", metavar="BUCKET", help="where claims are kept (STAGING-BUCKET-claims)"
+        "--claims-bucket", metavar="BUCKET", help="bucket for claims (default: STAGING-BUCKET-claims)"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--steps",
         choices=("github", "google"),
-        help="write nothing; print what a person has to do on GitHub, or in Google Cloud, as commands",
+        help="write nothing; print the commands that set up GitHub or Google Cloud",
     )
     instead.add_argument(
         "--claims",
         action="store_true",
-        help="instead of all this, make the claims bucket of the environment where it isn't there, and print "
-        "who needs which permission",
+        help="only create the environment's claims bucket if it is missing, and print who needs which "
+        "permission",
     )
 
 
 def _env(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format", choices=("shell", "json", "python"), default="shell", help="the form of the lines (shell)"
+        "--format",
+        choices=("shell", "json", "python"),
+        default="shell",
+        help="output format (default: shell)",
     )
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stop", action="store_true", help="end the service that runs")
-    parser.add_argument("--port", type=_port, metavar="PORT", help="the port to serve at (any free one)")
+    parser.add_argument("--stop", action="store_true", help="stop the running service")
+    parser.add_argument(
+        "--port", type=_port, metavar="PORT", help="port to listen on (default: any free port)"
+    )
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="accept the home without a question")
+    parser.add_argument("--yes", action="store_true", help="accept the home without asking")
 
 
 def _resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", metavar="NAME", help="a job name, or a base name with one submission that isn't settled"
+        "name", metavar="NAME", help="a job name, or a base name with one unresolved submission"
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument(
-        "--resubmit", action="store_true", help="send it again, as soon as no earlier request can act"
+        "--resubmit", action="store_true", help="submit it again once no earlier request can create a job"
     )
     how.add_argument(
-        "--give-up", action="store_true", help="never send it again; its job is bound if it appears"
+        "--give-up", action="store_true", help="don't submit it again; if its job appears after all, adopt it"
     )
 
 
 def _rerun(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a manifest's base name, or the name of one of its runs")
-    parser.add_argument("--commit", action="store_true", help="commit the manifest as well, and nothing else")
+    parser.add_argument("name", metavar="NAME", help="a base name, or the job name of one of its runs")
+    parser.add_argument("--commit", action="store_true", help="also commit the manifest, and nothing else")
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
@@ -420,7 +446,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
         "--comment",
         type=_path,
         metavar="FILE",
-        help="instead, keep one comment on this run's pull request up to date with the file's text",
+        help="only write FILE as this run's comment on its pull request",
     )
 
 
@@ -437,47 +463,47 @@ _LOGS_EXAMPLES = """reconciler logs census-income --follow
   reconciler logs census-tuned --trial 3 --replica workerpool0-0"""
 
 _COMMANDS = (
-    _Spec("validate", "check manifests, offline", "reconciler validate jobs/", _validate),
-    _Spec("plan", "show what apply would do, and the drift", _PLAN_EXAMPLES, _plan),
-    _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
+    _Spec("validate", "check manifests offline", "reconciler validate jobs/", _validate),
+    _Spec("plan", "show what apply would do, and any drift", _PLAN_EXAMPLES, _plan),
+    _Spec("apply", "submit, retry and cancel jobs as planned", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", _STATUS_EXAMPLES, _status),
     _Spec(
         "show",
-        "show one job: its cause, times, results and log",
+        "show one job: state, cause, times, results and log",
         "reconciler show census-income",
         _show,
     ),
     _Spec("logs", "show a job's log", _LOGS_EXAMPLES, _logs),
     _Spec(
         "tensorboard",
-        "open TensorBoard on what a job logs for it",
+        "open TensorBoard on a job's logs",
         "reconciler tensorboard census-income --port 6006",
         _tensorboard,
     ),
-    _Spec("cancel", "stop a run, and say how it really ended", _CANCEL_EXAMPLES, _cancel),
-    _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
+    _Spec("cancel", "stop a run and report how it ended", _CANCEL_EXAMPLES, _cancel),
+    _Spec("report", "post commit statuses for jobs that changed", "reconciler report", _report),
     _Spec(
         "watch",
-        "keep jobs as the manifests say, for ever",
+        "run continuously: apply on every change",
         "reconciler watch --listen 127.0.0.1:9464",
         _watch,
     ),
     _Spec(
         "rerun",
-        "change rerun in a job's manifest, so that the same content runs again",
+        'run a job again by changing "rerun" in its manifest',
         "reconciler rerun census-income --commit",
         _rerun,
     ),
     _Spec("render", "print the exact API request body", "reconciler render census-income", _manifest),
     _Spec(
         "resolve",
-        "settle a submission whose outcome stayed unknown",
+        "resolve a submission whose outcome is unknown",
         "reconciler resolve census-income --resubmit",
         _resolve,
     ),
     _Spec(
         "init",
-        "set up a repository, and print what is left to do",
+        "set up a repository and print the next steps",
         "reconciler init\n  reconciler init --steps github\n  reconciler init --claims --env production",
         _init,
     ),
@@ -486,14 +512,14 @@ _COMMANDS = (
     ),
     _Spec(
         "env",
-        "print what other clients need to use the embedded training service",
+        "print settings that connect other clients to the embedded training service",
         'eval "$(reconciler env)"',
         _env,
     ),
     _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
     _Spec(
         "trust",
-        "show the content of the home in this checkout, and accept it as yours",
+        "show the contents of this checkout's home and accept it as yours",
         "reconciler trust --yes",
         _trust,
     ),

@@ -30,6 +30,6 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
             return ExitCode.DONE
     raise NotFoundError(
-        f'no manifest is called "{arguments.name}"',
+        f'no manifest is named "{arguments.name}"',
         hint="render shows manifests as they are now, not earlier runs",
     )

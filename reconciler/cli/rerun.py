@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     file = root / manifest.path
     value = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     if manifest.reconcile.rerun == value:
-        raise ReconcilerError(f'{manifest.path} has this "rerun" already', hint="try again in a second")
+        raise ReconcilerError(f'{manifest.path} already has this "rerun"', hint="try again in a second")
     try:
         data = with_rerun(file.read_bytes(), manifest.line, value)
         committed = ""
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         line, _ = position_in(file, ("reconcile",), manifest.line)
-        hint = f'write there yourself: reconcile: {{rerun: "{value}"}}'
+        hint = f'write it there yourself: reconcile: {{rerun: "{value}"}}'
         raise ReconcilerError(f"can't edit {manifest.path}:{line}: {said}", hint=hint) from None
     line, _ = position_in(file, ("reconcile", "rerun"), manifest.line)
     done = f"committed as {committed[:12]}" if committed else "commit it"
@@ -49,4 +49,4 @@ def _named(name: str, jobs: tuple[DesiredJob, ...]) -> Manifest:
     for job in jobs:
         if job.manifest.base_name in bases:
             return job.manifest
-    raise NotFoundError(f'no manifest is called "{name}"', hint="see `reconciler status`")
+    raise NotFoundError(f'no manifest is named "{name}"', hint="see `reconciler status`")

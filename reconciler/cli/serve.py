@@ -23,5 +23,5 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
     with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
         ran = service.stop()
-    print("the embedded service has ended" if ran else "no embedded service runs here")
+    print("the embedded service has stopped" if ran else "no embedded service is running here")
     return ExitCode.DONE
