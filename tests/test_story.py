@@ -165,7 +165,7 @@ def test_attempts_are_used_up_one_by_one(repository: Repository) -> None:
     repository.job("census", args=["--fail"], reconcile="{attempts: 2}")
     first = repository.run("apply", "--wait")
     assert first.code == 1
-    assert first.err.strip().endswith("; the next apply makes attempt 2 of 2")
+    assert first.err.strip().endswith("; the next apply starts attempt 2 of 2")
     assert actions(repository) == {"census": "retry"}
     last = repository.run("apply", "--wait")
     assert last.code == 1
@@ -186,7 +186,7 @@ def test_cancel_says_how_the_run_ended(repository: Repository) -> None:
     plan = repository.run("plan", "--format", "json").json
     assert plan["drift"] == []  # the claim records who asked for it
     assert plan["summary"]["submit"] == 0
-    assert "had ended before: CANCELLED" in repository.run("cancel", "census").out
+    assert "had already ended: CANCELLED" in repository.run("cancel", "census").out
 
 
 def test_json_is_as_the_schemas_say_and_the_same_twice(repository: Repository) -> None:
@@ -284,7 +284,7 @@ def test_a_staged_object_with_other_content_is_not_used(repository: Repository) 
         (["status", "nobody"], 1, 'there is no job "nobody"'),
         (["logs", "nobody"], 1, 'there is no job "nobody"'),
         (["cancel", "nobody"], 1, 'there is no job "nobody"'),
-        (["render", "nobody"], 1, 'no manifest is called "nobody"'),
+        (["render", "nobody"], 1, 'no manifest is named "nobody"'),
         (["schema", "Pod"], 1, "the kinds are"),
         (["plan", "--env", "nowhere"], 64, 'there is no environment "nowhere"'),
         (["plan", "nowhere/"], 64, "nowhere"),
@@ -386,7 +386,7 @@ def test_what_was_submitted_is_told_even_if_commit_statuses_cannot_be(repository
     config.write_text(settings + "github: {}\n")
     refused = repository.run("apply")
     assert refused.code == 3
-    assert "said of which repository" in refused.err
+    assert "said no repository is configured" in refused.err
     assert set(repository.states().values()) == {None}
 
     config.write_text(settings + "github: {repository: acme/models, apiUrl: 'https://localhost:1'}\n")

@@ -96,7 +96,7 @@ class Git:
                 check=True,
             )
         except subprocess.CalledProcessError as error:
-            raise GitError(_reason(error.stderr) or f"git ended with {error.returncode}") from None
+            raise GitError(_reason(error.stderr) or f"git exited with {error.returncode}") from None
         except subprocess.TimeoutExpired:
             raise GitError(f"git took longer than {timeout:.0f} s") from None
         except OSError as error:

@@ -254,7 +254,7 @@ def _refuse_exchangeable(home: Home) -> None:
             continue
         if why := _exchange(status):
             raise HomeError(
-                f"{home.path} isn't used: another user can exchange it, as {folder} {why}",
+                f"{home.path} isn't used: another user can replace it, as {folder} {why}",
                 hint="set RECONCILER_HOME to a folder in a place where only you can write, such as your home "
                 f"directory; or, if {folder} is yours, run: chmod go-w {folder}",
             )

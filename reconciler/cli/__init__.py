@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from reconciler.base.diagnostics import Problem
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
-_INTERRUPTED = """interrupted; jobs that were submitted go on
-    what may have been submitted is looked for by the next `reconciler apply`, before it sends anything"""
+_INTERRUPTED = """interrupted; submitted jobs keep running
+    the next `reconciler apply` first looks for jobs that this run may have submitted"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -67,8 +67,8 @@ def _refuse_unsecure_commands() -> None:
     # own output is escaped, but other steps may print the same logs and manifests, which are from others.
     if os.environ.get("ACTIONS_ALLOW_UNSECURE_COMMANDS", "").lower() in ("1", "true", "$true"):
         raise UsageError(
-            "ACTIONS_ALLOW_UNSECURE_COMMANDS is set: lines of a log could then change the workflow",
-            hint="remove it; a step sets variables by writing to the files in GITHUB_ENV and GITHUB_PATH",
+            "ACTIONS_ALLOW_UNSECURE_COMMANDS is set, so lines of a log could change the workflow",
+            hint="remove it; steps set variables by writing to the files named in GITHUB_ENV and GITHUB_PATH",
         )
 
 

@@ -175,7 +175,7 @@ def _failure(job: ActualJob, manifest: Manifest | None) -> str:
     ended = "failed," if job.state is State.FAILED else "was"
     attempt, attempts = attempt_of(job), manifest.reconcile.attempts if manifest else 1
     again = job.state is State.FAILED and attempt < attempts and not is_set_up(job)
-    more = f"; the next apply makes attempt {attempt + 1} of {attempts}" if again else ""
+    more = f"; the next apply starts attempt {attempt + 1} of {attempts}" if again else ""
     return f"{job.job_name} {ended} {cause_of(job, manifest.name if manifest else '')}{more}"
 
 

@@ -17,7 +17,7 @@ from reconciler.cli.values import count, digest, path, port, seconds, terms, tri
 _COLUMNS = 80
 _WITHOUT_HOME = frozenset({"completion", "schema", "trust"})  # "trust" accepts or refuses the home itself
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
-_YES = "don't ask before anything is done in Google Cloud"
+_YES = "don't ask for confirmation in a Google Cloud environment"
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 
@@ -72,7 +72,7 @@ def _with_command_first(argv: Sequence[str]) -> Sequence[str]:
 
 def _check_command(name: str) -> None:
     if name.startswith("-"):
-        raise UsageError(f"{name} needs a command before it", hint="see `reconciler --help`")
+        raise UsageError(f"{name} must come after a command", hint="see `reconciler --help`")
     if name not in (names := [spec.name for spec in _COMMANDS]):
         raise UsageError(f"there is no command {name!r}", hint=_hint(name, names, "reconciler"))
 
@@ -85,7 +85,7 @@ def _refuse_unknown(argument: str, command: str) -> NoReturn:
     spec.flags(parser)
     _common(parser)
     if not argument.startswith("-"):
-        raise UsageError(f"{command} takes no further argument: {argument!r}", hint=f"see `{program} --help`")
+        raise UsageError(f"{command} takes no such argument: {argument!r}", hint=f"see `{program} --help`")
     flag = argument.partition("=")[0]
     # argparse has no public way to ask for the flags.
     known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
@@ -116,7 +116,7 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="reconciler",
         formatter_class=partial(argparse.HelpFormatter, width=width),
-        description="Makes the cloud agree with a repository of training jobs kept as YAML.",
+        description="Keep the cloud in sync with a repository of training jobs written in YAML.",
         epilog="exit codes: 0 done, 1 something failed, 2 changes pending (plan --detailed-exitcode), "
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
     )
@@ -159,31 +159,34 @@ def _refuse_foreign_home() -> None:
 
 def _common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("common flags")
-    group.add_argument("--env", metavar="NAME", help="environment of reconciler.yaml (RECONCILER_ENV; local)")
-    group.add_argument("--log-format", choices=("text", "json"), default="text", help="what goes to stderr")
-    group.add_argument("-v", "--verbose", action="store_true", help="tell more")
-    group.add_argument("-q", "--quiet", action="store_true", help="tell errors only")
+    group.add_argument(
+        "--env", metavar="NAME", help="environment in reconciler.yaml (default: RECONCILER_ENV, or local)"
+    )
+    group.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of messages on stderr (default: text)",
+    )
+    group.add_argument("-v", "--verbose", action="store_true", help="print more detail")
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
 
 
 def _paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths",
-        nargs="*",
-        type=path,
-        metavar="PATH",
-        help="files or folders of manifests (default: jobs)",
+        "paths", nargs="*", type=path, metavar="PATH", help="manifest files or folders (default: jobs)"
     )
 
 
 def _format(parser: argparse.ArgumentParser, *choices: str) -> None:
-    parser.add_argument("--format", choices=choices, default="text", help="what goes to stdout (text)")
+    parser.add_argument("--format", choices=choices, default="text", help="output format (default: text)")
 
 
 def _validate(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _format(parser, "text", "json", "github")
     parser.add_argument(
-        "--strict", action="store_true", help="exit 3 also for warnings, such as an unknown machine type"
+        "--strict", action="store_true", help="treat warnings, such as an unknown machine type, as errors"
     )
 
 
@@ -192,14 +195,14 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json", "markdown")
-    add("--base", metavar="REF", help="changes since HEAD left this commit or branch; asks no service")
+    add("--base", metavar="REF", help="show the changes since HEAD and REF diverged, offline")
     add(
         "--output-dir",
         type=path,
         metavar="DIR",
-        help="with --base, also write comment.md, summary.md and plan.md there",
+        help="with --base, also write comment.md, summary.md and plan.md to DIR",
     )
-    add("--detailed-exitcode", action="store_true", help="exit 2 if there is something to do")
+    add("--detailed-exitcode", action="store_true", help="exit 2 if there are changes to apply")
     add("--drift", action="store_true", help="with --detailed-exitcode, exit 2 for drift too")
 
 
@@ -208,13 +211,8 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json")
-    add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
-    add(
-        "--plan-digest",
-        type=digest,
-        metavar="sha256:…",
-        help="refuse if the plan is no longer this one",
-    )
+    add("--wait", action="store_true", help="wait until the jobs end; exit 1 if any has not succeeded")
+    add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
     add("--yes", action="store_true", help=_YES)
 
 
@@ -228,11 +226,11 @@ def _status(parser: argparse.ArgumentParser) -> None:
         type=words,
         action="extend",
         metavar="STATE",
-        help="only these: failed, running, held, …",
+        help="only jobs in this state: failed, running, held, …",
     )
-    add("--limit", type=count, metavar="N", help="at most N jobs, the most urgent ones first")
-    add("--all", action="store_true", help="all runs that there ever were, the newest first")
-    add("--wide", action="store_true", help="more columns, and none cut off")
+    add("--limit", type=count, metavar="N", help="show at most N jobs, the most urgent first")
+    add("--all", action="store_true", help="include earlier runs, newest first")
+    add("--wide", action="store_true", help="show more columns, without truncation")
 
 
 def _labels(parser: argparse.ArgumentParser) -> None:
@@ -244,13 +242,13 @@ def _labels(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="only jobs with this label; also KEY!=VALUE, KEY, and several with commas",
+        help="only jobs with this label; also KEY!=VALUE or KEY; separate several with commas",
     )
 
 
 def _cancel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="base names (their newest runs) or job names"
+        "names", nargs="*", metavar="NAME", help="base names (the newest run of each) or job names"
     )
     _labels(parser)
     parser.add_argument("--yes", action="store_true", help=_YES)
@@ -263,7 +261,7 @@ def _selection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only the manifest of this base name or job name; may be repeated",
+        help="only the job with this base name or job name; may be repeated",
     )
     _labels(parser)
 
@@ -275,39 +273,38 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 def _watch(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    remote = parser.add_argument_group("a branch of a remote in place of the files here")
-    remote.add_argument("--remote", metavar="URL", help="https, ssh or file; fetched, and checked out apart")
-    remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
-    remote.add_argument("--interval", type=seconds, metavar="SECONDS", help="between two fetches (60)")
+    remote = parser.add_argument_group("watch a remote branch instead of the local files")
+    remote.add_argument("--remote", metavar="URL", help="https, ssh or file URL; cloned to a separate folder")
+    remote.add_argument("--branch", metavar="NAME", help="branch to watch (default: main)")
+    remote.add_argument(
+        "--interval", type=seconds, metavar="SECONDS", help="time between fetches (default: 60)"
+    )
     add(
         "--resync",
         type=seconds,
         default=300.0,
         metavar="SECONDS",
-        help="between two passes, at most (300)",
+        help="maximum time between passes (default: 300)",
     )
-    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone")
+    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics to this machine only")
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _name(parser)
-    add("-f", "--follow", action="store_true", help="go on until the job has ended")
+    add("-f", "--follow", action="store_true", help="keep printing until the job has ended")
     add(
         "--replica",
         metavar="REPLICA",
-        help="one replica alone, such as workerpool1-0 or worker-replica-0; the service's own words: service",
+        help="only this replica, such as workerpool1-0 or worker-replica-0; service: the service's messages",
     )
-    add("--trial", type=trial, metavar="N", help="one trial of a tuning job alone, from 1")
+    add("--trial", type=trial, metavar="N", help="only this trial of a tuning job, counted from 1")
 
 
 def _tensorboard(parser: argparse.ArgumentParser) -> None:
     _name(parser)
     parser.add_argument(
-        "--port",
-        type=port,
-        metavar="N",
-        help="on this machine (TensorBoard's own choice: 6006, or a later one)",
+        "--port", type=port, metavar="N", help="local port (default: 6006, or the next free one)"
     )
 
 
@@ -316,9 +313,7 @@ def _name(parser: argparse.ArgumentParser) -> None:
 
 
 def _manifest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", help="a manifest's base name, or the job name that it gives now"
-    )
+    parser.add_argument("name", metavar="NAME", help="a base name, or the job name of a manifest")
 
 
 def _schema(parser: argparse.ArgumentParser) -> None:
@@ -327,60 +322,65 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 def _init(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--action", metavar="OWNER/REPO@SHA", help="the commit that workflows take the reconciler from")
-    add("--engine", choices=("local", "google"), help="where jobs run (local)")
+    add("--action", metavar="OWNER/REPO@SHA", help="the commit of reconciler that the workflows use")
+    add("--engine", choices=("local", "google"), help="where jobs run (default: local)")
     google = parser.add_argument_group("with --engine google; --env names the environment (production)")
-    google.add_argument("--project", metavar="ID", help="the project's id")
+    google.add_argument("--project", metavar="ID", help="project ID")
     google.add_argument("--location", metavar="REGION", help="the region, such as us-central1")
-    google.add_argument("--staging-bucket", metavar="BUCKET", help="where packages are uploaded")
+    google.add_argument("--staging-bucket", metavar="BUCKET", help="bucket for uploaded packages")
     google.add_argument(
-        "--claims-bucket", metavar="BUCKET", help="where claims are kept (STAGING-BUCKET-claims)"
+        "--claims-bucket", metavar="BUCKET", help="bucket for claims (default: STAGING-BUCKET-claims)"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--steps",
         choices=("github", "google"),
-        help="write nothing; print what a person has to do on GitHub, or in Google Cloud, as commands",
+        help="write nothing; print the commands that set up GitHub or Google Cloud",
     )
     instead.add_argument(
         "--claims",
         action="store_true",
-        help="instead of all this, make the claims bucket of the environment where it isn't there, and print "
-        "who needs which permission",
+        help="only create the environment's claims bucket if it is missing, and print who needs which "
+        "permission",
     )
 
 
 def _env(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format", choices=("shell", "json", "python"), default="shell", help="the form of the lines (shell)"
+        "--format",
+        choices=("shell", "json", "python"),
+        default="shell",
+        help="output format (default: shell)",
     )
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stop", action="store_true", help="end the service that runs")
-    parser.add_argument("--port", type=port, metavar="PORT", help="the port to serve at (any free one)")
+    parser.add_argument("--stop", action="store_true", help="stop the running service")
+    parser.add_argument(
+        "--port", type=port, metavar="PORT", help="port to listen on (default: any free port)"
+    )
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="accept the home without a question")
+    parser.add_argument("--yes", action="store_true", help="accept the home without asking")
 
 
 def _resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", metavar="NAME", help="a job name, or a base name with one submission that isn't settled"
+        "name", metavar="NAME", help="a job name, or a base name with one unresolved submission"
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument(
-        "--resubmit", action="store_true", help="send it again, as soon as no earlier request can act"
+        "--resubmit", action="store_true", help="submit it again once no earlier request can create a job"
     )
     how.add_argument(
-        "--give-up", action="store_true", help="never send it again; its job is bound if it appears"
+        "--give-up", action="store_true", help="don't submit it again; if its job appears after all, adopt it"
     )
 
 
 def _rerun(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a manifest's base name, or the name of one of its runs")
-    parser.add_argument("--commit", action="store_true", help="commit the manifest as well, and nothing else")
+    parser.add_argument("name", metavar="NAME", help="a base name, or the job name of one of its runs")
+    parser.add_argument("--commit", action="store_true", help="also commit the manifest, and nothing else")
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -392,7 +392,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
         "--comment",
         type=path,
         metavar="FILE",
-        help="instead, keep one comment on this run's pull request up to date with the file's text",
+        help="only write FILE as this run's comment on its pull request",
     )
 
 
@@ -413,34 +413,34 @@ _COMPLETION_EXAMPLES = """source <(reconciler completion bash)
   reconciler completion fish > ~/.config/fish/completions/reconciler.fish"""
 
 _COMMANDS = (
-    _Spec("validate", "check manifests, offline", "reconciler validate jobs/", _validate),
-    _Spec("plan", "show what apply would do, and the drift", _PLAN_EXAMPLES, _plan),
-    _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
+    _Spec("validate", "check manifests offline", "reconciler validate jobs/", _validate),
+    _Spec("plan", "show what apply would do, and any drift", _PLAN_EXAMPLES, _plan),
+    _Spec("apply", "submit, retry and cancel jobs as planned", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", _STATUS_EXAMPLES, _status),
     _Spec(
         "show",
-        "show one job: its cause, times, results and log",
+        "show one job: state, cause, times, results and log",
         "reconciler show census-income",
         _show,
     ),
     _Spec("logs", "show a job's log", _LOGS_EXAMPLES, _logs),
     _Spec(
         "tensorboard",
-        "open TensorBoard on what a job logs for it",
+        "open TensorBoard on a job's logs",
         "reconciler tensorboard census-income --port 6006",
         _tensorboard,
     ),
-    _Spec("cancel", "stop a run, and say how it really ended", _CANCEL_EXAMPLES, _cancel),
-    _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
+    _Spec("cancel", "stop a run and report how it ended", _CANCEL_EXAMPLES, _cancel),
+    _Spec("report", "post commit statuses for jobs that changed", "reconciler report", _report),
     _Spec(
         "watch",
-        "keep jobs as the manifests say, for ever",
+        "run continuously: apply on every change",
         "reconciler watch --listen 127.0.0.1:9464",
         _watch,
     ),
     _Spec(
         "rerun",
-        "change rerun in a job's manifest, so that the same content runs again",
+        'run a job again by changing "rerun" in its manifest',
         "reconciler rerun census-income --commit",
         _rerun,
         "manifest",
@@ -456,13 +456,13 @@ _COMMANDS = (
     ),
     _Spec(
         "resolve",
-        "settle a submission whose outcome stayed unknown",
+        "resolve a submission whose outcome is unknown",
         "reconciler resolve census-income --resubmit",
         _resolve,
     ),
     _Spec(
         "init",
-        "set up a repository, and print what is left to do",
+        "set up a repository and print the next steps",
         "reconciler init\n  reconciler init --steps github\n  reconciler init --claims --env production",
         _init,
     ),
@@ -471,7 +471,7 @@ _COMMANDS = (
     ),
     _Spec(
         "env",
-        "print what other clients need to use the embedded training service",
+        "print settings that connect other clients to the embedded training service",
         'eval "$(reconciler env)"',
         _env,
         "service",
@@ -493,7 +493,7 @@ _COMMANDS = (
     ),
     _Spec(
         "trust",
-        "show the content of the home in this checkout, and accept it as yours",
+        "show the contents of this checkout's home and accept it as yours",
         "reconciler trust --yes",
         _trust,
     ),

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Cancel runs, wait for their ends, and print the final state of each."""
     selection = selection_of(arguments)
     if not selection:
-        raise UsageError("no job is named", hint="name jobs, or select some with -l KEY=VALUE")
+        raise UsageError("no jobs given", hint="name jobs, or select them with -l KEY=VALUE")
     context = context_of(arguments)
     with context.session(start=True) as session:
         # All names are looked up before the first job is cancelled: one may be misspelt.
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         else:
             jobs = {job.resource: job for job in newest_runs(selection.names, session)}
         for job in (job for job in jobs.values() if job.state.ended):
-            print(f"{one_line(job.job_name)} had ended before: {job.state}")
+            print(f"{one_line(job.job_name)} had already ended: {job.state}")
         running = [job for job in jobs.values() if not job.state.ended]
         if named := [one_line(job.job_name) for job in running if job.state is not State.CANCELLING]:
             confirm(context, arguments, f"Cancel {', '.join(named)}?")
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         # The job may have succeeded or failed before the cancellation reached it.
         print(f"{one_line(job.job_name)} ended {job.state}")
     seen = {job.resource for job in ended}
-    gone = [f"{job.job_name} is gone, and its end was not seen" for job in live if job.resource not in seen]
+    gone = [f"{job.job_name} is gone; its final state is unknown" for job in live if job.resource not in seen]
     print_lines(gone, arguments.log_format)
     is_done = len(ended) == len(running) and all(job.state is State.CANCELLED for job in ended)
     return ExitCode.DONE if is_done else ExitCode.FAILED
@@ -69,7 +69,7 @@ def _cancel(session: Session, job: ActualJob, log_format: str) -> None:
         record_cancel(session.ports, job, "cancelled by `reconciler cancel`")
     except ServiceError as error:
         # Stopping the job counts more: whoever may cancel jobs needn't be able to write claims.
-        said = f"the cancel isn't recorded, so the run will count as cancelled outside: {error.message}"
+        said = f"the cancellation isn't recorded, so the run will count as cancelled outside: {error.message}"
         print_lines([said], log_format)
     cancel(session.ports, job)
 
@@ -92,5 +92,5 @@ def _selected(
     own = [row for row in found if row.claim != "none" and row.state and not row.state.ended]
     live = {row.resource: runs[row.resource] for row in own}
     if not live:
-        print("No job with these labels runs.")
+        print("No running job has these labels.")
     return live

@@ -57,7 +57,7 @@ def confirm(context: Context, arguments: argparse.Namespace, question: str) -> N
     if context.environment.engine == "local" or arguments.yes or not has_person():
         return
     if not agreed(f"{question} ({context.environment.name}, project {context.environment.project})"):
-        raise RefusedError("cancelled: nothing was done", hint="answer y to go on, or pass --yes")
+        raise RefusedError("cancelled: nothing was done", hint="answer y to continue, or pass --yes")
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:

@@ -99,7 +99,7 @@ def _print_changes(root: Path, changes: Sequence[files.Change]) -> None:
 def _print_missing(changes: Sequence[files.Change]) -> None:
     for change in changes:
         if change.missing:
-            print(f"\n{change.path} was there, and is kept as it is. Add to it:\n")
+            print(f"\n{change.path} already exists and was left unchanged. Add to it:\n")
             _indented(change.missing)
 
 
@@ -110,10 +110,10 @@ def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
         return
     print()
     for other in others:
-        print(f"{other.path} is for the environment {quote(other.environment)}, and is kept as it is.")
+        print(f"{other.path} is for the environment {quote(other.environment)}, and was left unchanged.")
     action = "" if setup.action.is_known else next((other.action for other in others if other.action), "")
     also = f", with --action {action}" if action else ""
-    print(f"For {quote(name)}, remove what is kept, and run this command again{also}:\n")
+    print(f"For {quote(name)}, remove it and run this command again{also}:\n")
     _indented(f"rm {' '.join(other.path for other in others)}")
 
 
@@ -153,7 +153,7 @@ def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _print_claims(prepared: Prepared, source: str) -> None:
-    made = "was made" if prepared.made else "was there already"
+    made = "was created" if prepared.made else "already exists"
     where = f", in {one_line(prepared.location)}" if prepared.location else ""
     print(f"The bucket {prepared.bucket} {made}{where}.")
     print(f"The claims of {source} are kept in gs://{prepared.bucket}/{prepared.folder}")
@@ -165,7 +165,7 @@ def _print_claims(prepared: Prepared, source: str) -> None:
     for warning in prepared.warnings:
         _step(f"warning: {warning.why}", warning)
     if prepared.steps:
-        print("\nPermissions; MEMBER is such as serviceAccount:E-MAIL, user:E-MAIL or principal://…")
+        print("\nPermissions; MEMBER is, for example, serviceAccount:E-MAIL, user:E-MAIL or principal://…")
     for step in prepared.steps:
         _step(step.why, step)
 

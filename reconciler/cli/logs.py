@@ -221,7 +221,7 @@ def _check_trial(number: int, trials: Trials | None, job: ActualJob) -> None:
     if trials is None:
         raise NotFoundError(f"{job.job_name} has no trials", hint="only tuning jobs have")
     if str(number) not in trials.begun and not trials.goes_on and 0 < trials.planned < number:
-        hint = f"its trials are counted from 1 to {trials.planned}"
+        hint = f"its trials are numbered from 1 to {trials.planned}"
         raise NotFoundError(f"{job.job_name} has no trial {number}", hint=hint)
 
 
@@ -235,10 +235,10 @@ def _refuse_not_started(part: _Part) -> None:
     unbegun_trial = part.trial and part.trials and part.trial not in part.trials.begun
     unbegun_replica = part.replica not in ("", _SERVICE) and job.state in (State.QUEUED, State.PREPARING)
     if unbegun_trial and job.state.ended:
-        raise NotFoundError(f"{part.name} never began: the job ended {job.state}")
+        raise NotFoundError(f"{part.name} never started: the job ended {job.state}")
     if unbegun_trial or unbegun_replica:
         raise NotFoundError(
-            f"{part.name} hasn't begun yet: the job is {job.state}", hint="--follow waits for it"
+            f"{part.name} hasn't started yet: the job is {job.state}", hint="--follow waits for it"
         )
 
 

@@ -37,7 +37,7 @@ def render(arguments: argparse.Namespace) -> ExitCode:
             print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
             return ExitCode.DONE
     raise NotFoundError(
-        f'no manifest is called "{arguments.name}"',
+        f'no manifest is named "{arguments.name}"',
         hint="render shows manifests as they are now, not earlier runs",
     )
 
@@ -50,7 +50,7 @@ def rerun(arguments: argparse.Namespace) -> ExitCode:
     file = root / manifest.path
     value = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     if manifest.reconcile.rerun == value:
-        raise ReconcilerError(f'{manifest.path} has this "rerun" already', hint="try again in a second")
+        raise ReconcilerError(f'{manifest.path} already has this "rerun"', hint="try again in a second")
     try:
         data = with_rerun(file.read_bytes(), manifest.line, value)
         committed = ""
@@ -61,7 +61,7 @@ def rerun(arguments: argparse.Namespace) -> ExitCode:
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         line, _ = position_in(file, ("reconcile",), manifest.line)
-        hint = f'write there yourself: reconcile: {{rerun: "{value}"}}'
+        hint = f'write it there yourself: reconcile: {{rerun: "{value}"}}'
         raise ReconcilerError(f"can't edit {manifest.path}:{line}: {said}", hint=hint) from None
     line, _ = position_in(file, ("reconcile", "rerun"), manifest.line)
     done = f"committed as {committed[:12]}" if committed else "commit it"
@@ -75,4 +75,4 @@ def _named(name: str, jobs: tuple[DesiredJob, ...]) -> Manifest:
     for job in jobs:
         if job.manifest.base_name in bases:
             return job.manifest
-    raise NotFoundError(f'no manifest is called "{name}"', hint="see `reconciler status`")
+    raise NotFoundError(f'no manifest is named "{name}"', hint="see `reconciler status`")

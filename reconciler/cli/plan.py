@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
     """Return the plan and the warnings about its manifests."""
     if arguments.output_dir is not None:
-        raise UsageError("--output-dir goes with --base", hint="see `reconciler plan --help`")
+        raise UsageError("--output-dir needs --base", hint="see `reconciler plan --help`")
     target = Target(arguments.env or LOCAL, "", "", "")
     try:
         context = context_of(arguments)
@@ -94,7 +94,9 @@ def _write(plan: Plan, folder: Path) -> None:
             (folder / name).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         message = f"can't write to {folder}: {error.strerror}"
-        raise ReconcilerError(message, hint="--output-dir names a folder that is made if need be") from None
+        raise ReconcilerError(
+            message, hint="--output-dir names a folder, which is created if it is missing"
+        ) from None
 
 
 def _text(plan: Plan, warnings: Sequence[Problem], arguments: argparse.Namespace) -> str:

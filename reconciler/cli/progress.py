@@ -114,9 +114,9 @@ class _CountedLines:
 def _details(standing: Standing) -> str:
     parts = [f"{standing.failed} failed"] if standing.failed else []
     if standing.open:
-        parts.append(f"{standing.open} not known yet")
+        parts.append(f"{standing.open} unknown so far")
     if standing.held:
-        parts.append(f"quota used up, going on in {standing.held:.0f} s")
+        parts.append(f"quota used up, continuing in {standing.held:.0f} s")
     if standing.left:
         parts.append(f"at least {timedelta(seconds=round(standing.left))} left")
     return ", ".join(parts)

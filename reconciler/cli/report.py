@@ -33,10 +33,10 @@ from reconciler.submission.observe import observe
 
 _MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
-_UNAUTHORIZED = "there is no token in GITHUB_TOKEN: no comment is written"
+_UNAUTHORIZED = "GITHUB_TOKEN is not set: no comment was written"
 _READ_ONLY = (
-    "this run's token may not write comments, as on a pull request from a fork, so none is written; "
-    "elsewhere it needs `permissions: {pull-requests: write}`"
+    "this run's token may not write comments, as on a pull request from a fork, so none was written; "
+    "otherwise the workflow needs `permissions: {pull-requests: write}`"
 )
 
 
@@ -103,7 +103,7 @@ def pull_request(environ: Mapping[str, str]) -> int:
     """Return the number of a GitHub Actions run's pull request; raise UsageError for other runs."""
     if environ.get("GITHUB_EVENT_NAME") != "pull_request":
         hint = "use it in a workflow on `pull_request`"
-        raise UsageError("this is no run for a pull request: there is nothing to comment on", hint=hint)
+        raise UsageError("this run is not for a pull request: there is nothing to comment on", hint=hint)
     match _event(environ.get("GITHUB_EVENT_PATH", "")):
         case {"pull_request": {"number": int(number)}} if number > 0 and number is not True:
             return number
@@ -131,7 +131,7 @@ def _text(path: Path, environment: str) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{path} isn't UTF-8 text", hint=_HINT) from None
     if "\0" in text or not text.strip():
-        raise UsageError(f"{path} is empty or no text", hint=_HINT)
+        raise UsageError(f"{path} is empty or not text", hint=_HINT)
     if not fits(comment_body(environment, text)):
         raise UsageError(f"{path} is longer than the {MAX_COMMENT:,} characters of a comment", hint=_HINT)
     return text

@@ -45,10 +45,10 @@ def _open_claim(name: str, claims: list[Claim]) -> Claim:
         raise NotFoundError(f'nothing was ever submitted as "{name}"', hint="see `reconciler status`")
     found = [claim for claim in by_job or by_base if claim.state is not ClaimState.BOUND]
     if not found:
-        raise NotFoundError(f'"{name}" has nothing to resolve: it is known which job it became')
+        raise NotFoundError(f'"{name}" has nothing to resolve: its job is known')
     if len(found) > 1:
         raise UsageError(
-            f'"{name}" means several submissions',
+            f'"{name}" matches several submissions',
             hint="name one of " + ", ".join(sorted(claim.job_name for claim in found)),
         )
     return found[0]
@@ -62,7 +62,7 @@ def _give_up(session: Session, claim: Claim) -> ExitCode:
         print(one_line(f"{claim.job_name} is {resource}: there is nothing to give up"))
         return ExitCode.FAILED
     name = one_line(claim.job_name)
-    print(f'{name} is given up: it is submitted only when its content or "rerun" changes')
+    print(f'{name} is given up: it is submitted again only when its content or "rerun" changes')
     # A request that was already sent can't be recalled.
     if claim.state is ClaimState.PENDING:
         print("a request for it was sent: if its job still appears, the claim is bound to it")
@@ -95,7 +95,7 @@ def _desired_job(desired: Desired, claim: Claim) -> DesiredJob:
             return job
     raise NotFoundError(
         f"no manifest holds the content of {claim.job_name} any more",
-        hint=f"bring it back, or run `reconciler resolve {claim.job_name} --give-up`",
+        hint=f"restore it, or run `reconciler resolve {claim.job_name} --give-up`",
     )
 
 
@@ -115,7 +115,7 @@ def _check_limits(session: Session, job: DesiredJob) -> None:
     if job.manifest.reconcile.suspend:
         raise RefusedError(
             f"{job.manifest.path} says that {job.manifest.name} is suspended",
-            hint='take "suspend" from it, or give the submission up',
+            hint='remove "suspend" from it, or give up the submission',
         )
     limits = session.environment.limits
     check_limit("submissions", 1, limits.submissions)

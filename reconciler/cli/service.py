@@ -95,7 +95,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
     with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
         ran = service.stop()
-    print("the embedded service has ended" if ran else "no embedded service runs here")
+    print("the embedded service has stopped" if ran else "no embedded service is running here")
     return ExitCode.DONE
 
 
@@ -105,12 +105,12 @@ def print_settings(arguments: argparse.Namespace) -> ExitCode:
     environment = context.environment
     if environment.engine != "local":
         text = f'the environment "{environment.name}" is Google\'s, which clients find by themselves'
-        raise UsageError(text, hint="choose an environment with `engine: local` by --env")
+        raise UsageError(text, hint="choose an environment that has `engine: local` with --env")
     home = home_of(context.config.root, os.environ).path
     with context.session(start=True):
         address = address_of(home)
     if address is None:
-        raise ServiceError("the embedded service has just ended", hint="try again")
+        raise ServiceError("the embedded service has just stopped", hint="try again")
     client = _Client(*address, environment.project, environment.location)
     _write_credentials(home, client.token)
     found = _variables(client, home)
@@ -173,7 +173,7 @@ def _flat(groups: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 def _shell(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
     lines = [
-        '# Read by: eval "$(reconciler env)". Valid until the service ends: `reconciler serve` keeps it.'
+        '# Use: eval "$(reconciler env)". Valid until the service stops; `reconciler serve` keeps it running.'
     ]
     for clients, variables in groups.items():
         lines.append(f"# {clients}")

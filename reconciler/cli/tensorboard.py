@@ -36,14 +36,16 @@ def _folder(session: Session, job: ActualJob) -> str:
     field = engine.log_directory_field(job.kind)
     if not uri:
         hint = f"set {field}, or baseOutputDirectory in the defaults of an environment"
-        raise NotFoundError(f"{job.job_name} has no folder that it logs to", hint=hint)
+        raise NotFoundError(f"{job.job_name} has no folder for its logs", hint=hint)
     if not session.is_local:
         if not uri.startswith("gs://"):
             raise NotFoundError(f"{job.job_name} logs to {uri}, which is not in Cloud Storage")
         return uri
     folder = session.folder_of(uri, os.environ)
     if folder is None:
-        raise NotFoundError(f"{job.job_name} logs to {uri}, which can be no folder here", hint=f"see {field}")
+        raise NotFoundError(
+            f"{job.job_name} logs to {uri}, which can't be a folder here", hint=f"see {field}"
+        )
     return str(folder)
 
 
@@ -59,7 +61,7 @@ def _program() -> list[str]:
     places = [place for place in sys.path if place and Path(place).absolute() != here]
     module = PathFinder.find_spec("tensorboard", places)
     if module is None or module.origin is None:
-        hint = "install it: pip install tensorboard; any one on PATH will do"
+        hint = "install it with `pip install tensorboard`; any tensorboard on PATH works"
         raise NotFoundError("TensorBoard isn't installed", hint=hint)
     return [sys.executable, "-P", "-m", "tensorboard.main"]
 

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     name = one_line(str(home.path))
     if home.checkout is None:
         check(home, os.environ)
-        print(f"{name} lies outside the checkout: RECONCILER_HOME names it, and it needs no mark")
+        print(f"{name} is outside the checkout (RECONCILER_HOME names it), so it needs no mark")
         return ExitCode.DONE
     refuse_tracked(home, os.environ)
     if is_empty(home):
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(f"{name} is empty or missing: nothing to accept")
         return ExitCode.DONE
     if is_trusted(home, os.environ):
-        print(f"{name} is trusted already")
+        print(f"{name} is already trusted")
         return ExitCode.DONE
     print(f"{name} contains:")
     for line in _lines(contents_of(home.path)):

@@ -60,7 +60,7 @@ def seconds(text: str) -> float:
 
 def trial(text: str) -> int:
     """Return the number of a trial, from 1."""
-    return int(_matching("[1-9][0-9]{0,8}", "a number of a trial, counted from 1", text))
+    return int(_matching("[1-9][0-9]{0,8}", "a trial number, counted from 1", text))
 
 
 def port(text: str) -> int:

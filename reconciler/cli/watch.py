@@ -79,7 +79,7 @@ def _source(arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter)
 def _check_local(arguments: argparse.Namespace, root: Path) -> None:
     """Raise an error for mistakes that no edit of the manifests can fix."""
     if arguments.branch or arguments.interval:
-        raise UsageError("--branch and --interval are of a remote", hint="name it with --remote URL")
+        raise UsageError("--branch and --interval need --remote", hint="add --remote URL")
     try:
         config = load_config(root)
     except InvalidError:

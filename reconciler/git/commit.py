@@ -51,9 +51,9 @@ def why_no_head(root: Path, environ: Mapping[str, str]) -> str:
     """Return why `head_of` gave None, as a clause; "" if there is no repository, or no commit in it."""
     git = Git(root, environ)
     if (git.ask("rev-parse", "--show-object-format") or "").strip() == "sha256":
-        return "the repository names its objects by SHA-256, and only those of SHA-1 are compared"
+        return "the repository uses SHA-256 object names, and only SHA-1 is supported"
     if git.commit("HEAD"):
-        return "GITHUB_EVENT_PATH names no file that says which commit the pull request's head is"
+        return "GITHUB_EVENT_PATH names no file with the pull request's head commit"
     return ""
 
 
@@ -101,10 +101,12 @@ def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
     git = Git(root)
     off = git.filters_off()
     if off is None or git.ask("rev-parse", "--show-prefix") is None:
-        raise GitError(f"{root} is in no git repository", hint="leave out --commit")
+        raise GitError(f"{root} is not in a git repository", hint="leave out --commit")
     file = root / path
     if git.run(*off, "status", "--porcelain", "-z", "--ignored", "--", path):
-        raise GitError(f"{path} has other changes", hint="commit them first, or leave out --commit")
+        raise GitError(
+            f"{path} has other uncommitted changes", hint="commit them first, or leave out --commit"
+        )
     before = file.read_bytes()
     write_file(file, data)
     try:
@@ -238,7 +240,7 @@ class Objects:
         if len(fields) != 3:
             _ended()
         if fields[1].decode() != kind:
-            raise GitError(f"git's object {id} is no {kind}", hint="see `git fsck`")
+            raise GitError(f"git's object {id} is not a {kind}", hint="see `git fsck`")
         return int(fields[2])
 
     def _receive(self, size: int) -> bytes:

@@ -27,9 +27,9 @@ FETCH_TIMEOUT = 900.0
 _REF = "refs/watched"
 _CANT_FETCH = (
     "check the address and the branch, and that git's credential helper or ssh key lets this user read it: "
-    "nobody is asked"
+    "git can't ask here"
 )
-_NO_CREDENTIALS = "every process can see the address: let a credential helper of git keep what is secret"
+_NO_CREDENTIALS = "other processes can see the address: keep the secret in a git credential helper"
 # user@host:path of ssh, but no path with a colon, no option and no mistyped URL.
 _SCP = re.compile(
     r"(?!(?:https?|ssh|file|git):)(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9][\w.-]*:(?!:)[^\0\n]+", re.ASCII
@@ -55,7 +55,7 @@ def checked_url(url: str) -> str:
     address = _address(url)
     if address is None:
         raise UsageError(
-            f"{quote(url)} is no address of a repository that can be watched",
+            f"{quote(url)} is not the address of a repository that can be watched",
             hint="write https://…, ssh://…, user@host:path or file:///…",
         )
     scheme, user, password = address
@@ -85,7 +85,7 @@ def _address(url: str) -> tuple[str, str, str] | None:
 def checked_branch(name: str) -> str:
     """Return the name of a branch; raises UsageError if it is invalid."""
     if Git(Path.cwd()).ask("check-ref-format", f"refs/heads/{name}") is None or name.startswith("-"):
-        raise UsageError(f"{quote(name)} is no name of a branch")
+        raise UsageError(f"{quote(name)} is not a branch name")
     return name
 
 
@@ -119,8 +119,8 @@ class Clone:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ServiceError(
-                "this branch is watched already: another process has its clone",
-                hint="end that one, or name another folder in RECONCILER_HOME",
+                "this branch is already being watched: another process uses its clone",
+                hint="stop that process, or name another folder in RECONCILER_HOME",
             ) from None
         except OSError as error:
             raise ServiceError(f"{self._folder} can't be used: {error.strerror}") from None
@@ -143,7 +143,7 @@ class Clone:
         self._fetch()
         newest = Git(self._git_folder, self._environ, bare=True).commit(_REF)
         if newest is None:
-            raise GitError(f"what the branch {self._branch} points to is no commit")
+            raise GitError(f"the branch {self._branch} doesn't point to a commit")
         if newest == self.commit:
             return False
         self._check_out(newest)

@@ -34,7 +34,7 @@ _MAX_LINKS = 40  # as many as Linux follows
 _MAX_LINK_BYTES = 4096
 _SHALLOW = (
     "this clone is shallow: fetch more of it; in GitHub Actions, give actions/checkout a fetch-depth "
-    "of 2 for HEAD^1, or of 0 for all there is"
+    "of 2 for HEAD^1, or of 0 for the whole history"
 )
 _NO_ENTRIES: Mapping[str, Entry] = {}
 
@@ -72,7 +72,7 @@ def merge_base(root: Path, name: str, environ: Mapping[str, str]) -> str:
     # Changes that the other branch made since are no changes of this one.
     found = (git.ask("merge-base", sha, "HEAD") or "").strip()
     if not SHA.fullmatch(found):
-        hint = _SHALLOW if _is_shallow(git) else "name a commit that HEAD's history shares"
+        hint = _SHALLOW if _is_shallow(git) else "name a commit that shares history with HEAD"
         raise NotFoundError(f'"{name}" and HEAD have no common commit in this repository', hint=hint)
     return found
 
@@ -92,7 +92,7 @@ def _prefix(git: Git, root: Path) -> Names:
 def _commit(git: Git, name: str) -> str:
     sha = git.commit(name) if name else None
     if sha is None:
-        known = "name a branch, a tag or a commit that is here; `git fetch` brings what isn't"
+        known = "name a branch, a tag or a commit that exists here; `git fetch` gets others"
         hint = _SHALLOW if _is_shallow(git) else known
         raise NotFoundError(f'there is no commit "{name}" in this repository', hint=hint)
     return sha
@@ -109,10 +109,10 @@ def _write_errors(sha: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         if error.errno in (errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EILSEQ):
-            hint = "its names can't all be used on this file system"
+            hint = "some of its file names can't be used on this file system"
         else:
-            hint = "it is laid out in the folder for temporary files: TMPDIR names another"
-        raise ReconcilerError(f"commit {sha[:12]} can't be laid out: {reason}", hint=hint) from None
+            hint = "it is written to the folder for temporary files: set TMPDIR to another one"
+        raise ReconcilerError(f"commit {sha[:12]} can't be written out: {reason}", hint=hint) from None
 
 
 def _tree_below(objects: Objects, sha: str, below: Names) -> str:
@@ -300,6 +300,6 @@ class Revision:
         # The limits bound the work on a hostile commit, whose trees can contain themselves many times.
         self._entries_left -= 1
         if len(place) > _MAX_DEPTH:
-            raise too_much(f"{_MAX_DEPTH} folders within each other")
+            raise too_much(f"{_MAX_DEPTH} nested folders")
         if self._entries_left < 0:
             raise too_much(f"{MAX_ENTRIES:,} files")

@@ -319,7 +319,7 @@ def _check_kind(kind: str) -> None:
 def _checked_name(resource: str) -> str:
     # The name comes from a claim or a listing and becomes a part of an address.
     if not re.fullmatch(r"projects/[\w.:-]+/jobs/[\w-]+", resource, re.ASCII):
-        raise unknown(f"{resource!r} is no job of AI Platform")
+        raise unknown(f"{resource!r} is not a job of AI Platform")
     return resource
 
 

@@ -111,8 +111,8 @@ class ObjectClaims:
         if self._instance:
             return ServiceError(
                 f'the instance "{self._instance}" of {self._source} has no claims in the bucket '
-                f"{self._bucket}: it is new, its name is misspelt, or the bucket was emptied or is another "
-                "one",
+                f"{self._bucket}: it is new, its name is misspelt, or the bucket was emptied or is the "
+                f"wrong one",
                 hint=f'if "instance" and "claimsBucket" are right, run `{self._command}`',
             )
         if not runs:
@@ -121,8 +121,8 @@ class ObjectClaims:
                 hint=f'if "claimsBucket" is right, run `{self._command}`',
             )
         return ServiceError(
-            f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "
-            f"they were kept in, or it was emptied; the service has {runs} run{'' if runs == 1 else 's'} "
+            f"the bucket {self._bucket} holds no claims of {self._source}: it is the wrong bucket, or it "
+            f"was emptied; the service has {runs} run{'' if runs == 1 else 's'} "
             "of this repository",
             hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the runs '
             "that are there, after comparing them",
@@ -202,7 +202,7 @@ class ObjectClaims:
             raise ServiceError(
                 f"gs://{self._bucket}/{found.name} can't be read as a claim: {error}",
                 hint="nothing is submitted over a claim that can't be read: update the reconciler if a newer "
-                "version wrote it; else bring back its earlier version (`gcloud storage ls -a`, then `cp`). "
+                "version wrote it; else restore its earlier version (`gcloud storage ls -a`, then `cp`). "
                 "Without its claim, a job is submitted again where the service has forgotten it",
             ) from None
         return Versioned(claim, self._generation(found.name, found.generation))
@@ -226,11 +226,11 @@ class ObjectClaims:
         except ValueError as error:
             raise ServiceError(
                 f"{place} can't be read: {error}",
-                hint="update the reconciler if a newer version wrote it, else bring back its earlier version",
+                hint="update the reconciler if a newer version wrote it, else restore its earlier version",
             ) from None
         if genesis.get("source") != self._source:
             raise ServiceError(
-                f"{place} is of {genesis.get('source')!r}: these are the claims of another repository",
+                f"{place} belongs to {genesis.get('source')!r}: these are the claims of another repository",
                 hint='name another bucket under "claimsBucket" in reconciler.yaml, or correct "source"',
             )
 
@@ -269,11 +269,11 @@ class ObjectClaims:
             return "they lack the cloud-platform scope: run `gcloud auth application-default login`"
         if error.status == 403:
             return (
-                "who runs this needs the role roles/storage.objectUser on the bucket: "
+                "the account that runs this needs the role roles/storage.objectUser on the bucket: "
                 f"`{self._command}` prints the commands that give it"
             )
         return error.hint or (
-            "nothing is submitted without its claim: correct that, or wait until Cloud Storage answers, "
+            "nothing is submitted without its claim: correct this, or wait until Cloud Storage answers, "
             "then run `reconciler apply`"
         )
 
@@ -358,6 +358,7 @@ class ObjectCommits:
             raise
         except ApiError as error:
             raise ServiceError(
-                f"what is owed to commits can't be read or written in gs://{self._bucket}: {error.message}",
+                f"the statuses still to be posted can't be read or written in gs://{self._bucket}: "
+                f"{error.message}",
                 hint=error.hint or "the next pass posts what is missing",
             ) from None

@@ -300,7 +300,7 @@ def _check_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
 def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:
     """Return the response if its field `name` matches the pattern of a job's name; raise NoAnswerError."""
     if not pattern.fullmatch(text_of(resource, name)):
-        raise NoAnswerError("the service's answer names no job of ours")
+        raise NoAnswerError("the service's answer names no job of this repository")
     return resource
 
 
@@ -445,7 +445,7 @@ _HINTS = {
     401: "the credentials are missing or expired: run `gcloud auth application-default login`",
     403: "the identity lacks a permission, such as those of roles/aiplatform.user, or the API is not enabled "
     "in this project; `reconciler init --claims` prints who needs which role",
-    429: "a quota is used up: try again later, or raise the quota",
+    429: "a quota is exhausted: try again later, or raise the quota",
 }
 
 

@@ -137,7 +137,7 @@ class DefaultCredentials:
         expiry: datetime | None = self._found.expiry
         if expiry is None:
             raise ServiceError(
-                "the Google credentials don't say when their token ends, so that nothing can be submitted",
+                "the Google credentials don't say when their token expires, so nothing can be submitted",
                 hint='name a service account under "submitter" in reconciler.yaml: tokens are made for it',
             )
         return expiry.replace(tzinfo=UTC)
@@ -214,7 +214,7 @@ class GeneratedTokens:
         token, expires = text_of(answer, "accessToken"), time_of(text_of(answer, "expireTime"))
         if not token or expires is None:
             raise ServiceError(
-                f"no token for {self._submitter}: the answer doesn't hold one with its end",
+                f"no token for {self._submitter}: the answer has no token with an expiry time",
                 hint='check "endpoints" in reconciler.yaml, and any proxy between',
             )
         return Credential({"Authorization": f"Bearer {token}"}, expires)
@@ -225,9 +225,12 @@ class GeneratedTokens:
             "--member=MEMBER"
         )
         if error.status == 403:
-            return f"run `{grant}`, where MEMBER is who runs this, such as user:YOU or serviceAccount:E-MAIL"
+            return (
+                f"run `{grant}`, where MEMBER is the account that runs this, "
+                "such as user:YOU or serviceAccount:E-MAIL"
+            )
         if error.status == 404:
-            return f'correct "submitter" in reconciler.yaml, or make that service account and run `{grant}`'
+            return f'correct "submitter" in reconciler.yaml, or create that service account and run `{grant}`'
         return error.hint or "nothing was submitted: try again later"
 
 

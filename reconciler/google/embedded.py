@@ -217,7 +217,7 @@ class EmbeddedService:
         deadline = time.monotonic() + _STOPS_WITHIN
         while not self._has_ended():
             if time.monotonic() > deadline:
-                raise ServiceError("the embedded service doesn't end", hint=self._see_log())
+                raise ServiceError("the embedded service doesn't stop", hint=self._see_log())
             time.sleep(_PAUSE)
 
     def _has_ended(self) -> bool:

@@ -80,7 +80,7 @@ class Pages(Generic[Item]):
         """Return the same of a page that has a field with a value of another type."""
         token, items = page.get("nextPageToken") or "", page.get(self.items, [])
         if not isinstance(token, str) or not _encodable(token):
-            raise NoAnswerError("the service's answer has a page token that is no text")
+            raise NoAnswerError("the service's answer has a page token that is not text")
         is_complete = isinstance(items, list) and all(
             isinstance(item, dict) and text_of(item, self._identity) for item in items
         )
@@ -114,9 +114,8 @@ def listing(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
         with suppress(_BrokenOffError):
             return _pass(get, pages)
     raise ServiceError(
-        f"the listing of {pages.items} broke off {1 + RESTARTS} times: "
-        "the service gives no use of its page tokens",
-        hint="try again later; nothing is decided from a part of a listing",
+        f"the listing of {pages.items} failed {1 + RESTARTS} times: the service rejects its own page tokens",
+        hint="try again later; nothing is decided from an incomplete listing",
     )
 
 

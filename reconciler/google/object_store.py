@@ -202,7 +202,7 @@ class Staging:
             )
         if (found["size"], found.get("md5Hash")) != (str(len(archive.data)), expected):
             raise ServiceError(
-                f"{staged_uri(self._bucket, archive)} holds something else than the package of that name",
+                f"{staged_uri(self._bucket, archive)} holds something other than the package of that name",
                 hint="find out who may write to the staging bucket, then delete the object",
             )
         return staged_uri(self._bucket, archive)
@@ -236,7 +236,7 @@ class Staging:
             if found is not None:
                 return found
             if error.status == 403:
-                role = "who runs this needs the role roles/storage.objectUser on the staging bucket"
+                role = "this account needs the role roles/storage.objectUser on the staging bucket"
                 raise ServiceError(
                     f"can't write to gs://{self._bucket}: {error.message}", hint=role
                 ) from None
@@ -267,7 +267,7 @@ def _first(answer: JsonObject) -> JsonObject | None:
     # Cloud Storage leaves `items` out of an empty listing: without `kind`, any JSON object would be one.
     if answer.get("kind") != "storage#objects" or not is_usable:
         raise ServiceError(
-            "Cloud Storage's answer is no listing of objects",
+            "Cloud Storage's answer is not a listing of objects",
             hint='check "endpoints" in reconciler.yaml, and any proxy between',
         )
     return items[0] if items else None

@@ -330,7 +330,7 @@ def _checked_name(kind: str, resource: str) -> str:
     # The name comes from a claim or a listing and becomes a part of an address.
     pattern = rf"projects/[\w.:-]+/locations/[\w-]+/{_items(kind)}/[\w-]+"
     if not re.fullmatch(pattern, resource, re.ASCII):
-        raise unknown(f"{resource!r} is no {kind} of Vertex AI")
+        raise unknown(f"{resource!r} is not a {kind} of Vertex AI")
     return resource
 
 

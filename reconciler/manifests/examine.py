@@ -135,7 +135,7 @@ def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: 
     documents, problems = load_documents(data, file.path)
     if not documents and not problems:
         hint = "write a job, or remove the file"
-        problems.append(Problem(file.path, 1, 1, "", "the file holds no job", hint))
+        problems.append(Problem(file.path, 1, 1, "", "the file contains no job", hint))
     # Secrets replace all other problems, whose messages might quote them.
     found = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]
@@ -156,7 +156,7 @@ def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
         line = other.document.position(_NAME).line
         place = f"line {line}" if other.path == job.path else f"{other.path}, line {line}"
         alike = "" if name == other_name else f" as {quote(other_name)} ('-' and '_' count as equal)"
-        message = f"the name {quote(name)} is taken{alike} in {place}"
+        message = f"the name {quote(name)} is already used{alike} in {place}"
         yield _problem(job.path, job.document, Finding(_NAME, message, "choose another name"))
 
 
@@ -171,7 +171,7 @@ def document_problems(
     if found := secrets(data, documents, path):
         return None, found
     for document in documents[1:]:
-        message = "the file holds a second document"
+        message = "the file contains a second document"
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
     for document in documents[:1]:
         problems = _hinted(problems, document, schema)

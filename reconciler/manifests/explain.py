@@ -88,7 +88,7 @@ class _Renamed:
     @property
     def hint(self) -> str:
         if self.text is not None:
-            return f"write a blank after the colon: {self.new}: {brief(self.text)}"
+            return f"write a space after the colon: {self.new}: {brief(self.text)}"
         return f"did you mean {quote(self.new)}?"
 
 
@@ -258,7 +258,9 @@ class _Explanation:
         if same_word(name, schema.get("x-output-only", ())):
             return Finding(keys, f"{quote(name)} is set by the service", "remove it", of_key=True)
         if refused := same_word(name, schema.get("x-refused", ())):
-            return Finding(keys, f"{quote(name)} can't be here", schema["x-refused"][refused], of_key=True)
+            return Finding(
+                keys, f"{quote(name)} isn't allowed here", schema["x-refused"][refused], of_key=True
+            )
         fix = self._fix_of_key(keys[:-1], name, error)
         return _unknown(keys, fix.hint if fix else _list(schema.get("properties", ())))
 
@@ -310,7 +312,7 @@ def _unknown(keys: Keys, hint: str) -> Finding:
 
 
 def _list(known: Collection[str]) -> str:
-    return f"known here: {choices(known)}" if 0 < len(known) <= _MAX_LISTED else "remove it"
+    return f"allowed here: {choices(known)}" if 0 < len(known) <= _MAX_LISTED else "remove it"
 
 
 def _at(value: Any, keys: Keys) -> Any:

@@ -168,12 +168,12 @@ def _unreadable(path: str, error: OSError) -> Problem:
 
 
 def _no_file(path: str) -> Problem:
-    return file_problem(path, "this is no file, but a folder, a pipe or a device", "remove it")
+    return file_problem(path, "this is not a file but a folder, a pipe or a device", "remove it")
 
 
 def _leads_out(path: str) -> Problem:
     return file_problem(
-        path, "this link leads out of the repository", "put what it leads to here, or remove it"
+        path, "this link leads out of the repository", "put a copy of its target here, or remove it"
     )
 
 
@@ -322,12 +322,12 @@ class _Walk:
         if not self._is_allowed(real):
             self._add_obstacle(place, _leads_out(shown))
         elif not mode:
-            problem = file_problem(shown, "this link leads nowhere", "mend it, or remove it")
+            problem = file_problem(shown, "this link leads nowhere", "correct it, or remove it")
             self._add_obstacle(place, problem)
         elif not is_folder:
             self._file_at(real, shown)
         elif place.is_relative_to(real):
-            message = "this link leads to a folder that it is in"
+            message = "this link leads to a folder that contains it"
             self._add_obstacle(place, file_problem(shown, message, "remove it"))
         else:
             self._links.append((os.fspath(real), shown))
@@ -343,7 +343,7 @@ class _Walk:
 
     def _file(self, place: str, shown: str, status: os.stat_result) -> None:
         if not shown.isprintable():
-            message = "the file's name holds characters that can't be shown"
+            message = "the file's name contains characters that can't be shown"
             self._add_obstacle(Path(place), file_problem(shown, message, "rename it"))
         elif stat.S_ISLNK(status.st_mode):  # it replaced a file during the search
             self._add_obstacle(

@@ -127,9 +127,9 @@ def machine_doubt(api_version: str, machine: str) -> Doubt | None:
     if machine in _MACHINES[other]:
         message = f"{_SERVICES[api_version]} has no machine type {machine}"
         own = _TABLES.own_names.get(machine)
-        with_gpus = ", and its accelerator beside it" if re.search("_(gpu|[pv]100)$", machine) else ""
+        with_gpus = ", and its accelerator too" if re.search("_(gpu|[pv]100)$", machine) else ""
         hint = (
-            f"write {own}{with_gpus}" if own else "take a machine of the series n1, or Vertex AI's CustomJob"
+            f"write {own}{with_gpus}" if own else "use a machine of the N1 series, or Vertex AI's CustomJob"
         )
         return Doubt(message, hint)
     return _unknown(f"{machine} is not a known machine type", machine, known)
@@ -198,7 +198,9 @@ def _bundled_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | 
     if (accelerator, count) == right:
         return None
     if not accelerator:
-        return Mismatch("machine", f"{machine} comes with {own_count} {own}, which must be said", right=right)
+        return Mismatch(
+            "machine", f"{machine} comes with {own_count} {own}, which must be stated", right=right
+        )
     part: Part = "count" if accelerator == own else "type"
     return Mismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
 
@@ -209,9 +211,7 @@ def _tpu_mismatch(machine: str, accelerator: str) -> Mismatch | None:
     if is_tpu_machine and not is_tpu:
         return Mismatch("type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine")
     if is_tpu and (_NO_ACCELERATORS.fullmatch(machine) or machine.startswith("n1-")):
-        return Mismatch(
-            "machine", f"{accelerator} can't be attached to {machine}", "take a machine with TPUs"
-        )
+        return Mismatch("machine", f"{accelerator} can't be attached to {machine}", "use a machine with TPUs")
     return None
 
 
@@ -230,7 +230,7 @@ def _attached_mismatch(machine: str, accelerator: str, count: int) -> Mismatch |
     cpus = int(match[1] or match[2]) if match else 0
     if cpus > most_cpus[count]:
         enough = [number for number, most in most_cpus.items() if most >= cpus]
-        hint = f"write {_join_or(enough)}, or take a smaller machine" if enough else "take a smaller machine"
+        hint = f"write {_join_or(enough)}, or use a smaller machine" if enough else "use a smaller machine"
         return Mismatch("count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint)
     return None
 
@@ -238,7 +238,7 @@ def _attached_mismatch(machine: str, accelerator: str, count: int) -> Mismatch |
 def _machines_for(accelerator: str, count: int) -> str:
     """Return a hint that names the machines with the accelerator; "" if the tables have none."""
     if accelerator in _ATTACHABLE:
-        return f"{accelerator} goes with machines of the series n1"
+        return f"{accelerator} needs a machine of the N1 series"
     having = {machine: number for machine, (own, number) in _BUNDLED.items() if own == accelerator}
     fitting = [machine for machine, number in having.items() if number == count] or list(having)
     return f"{accelerator} comes with {_join_or(fitting)}" if fitting else ""

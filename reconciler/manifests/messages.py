@@ -206,7 +206,7 @@ def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
     value = error.instance
     # Numbers as in the file: YAML may have changed their form.
     written = brief(source) if isinstance(value, int | float) else shown(value)
-    message = f"{written} is no value of {name_of(keys)}"
+    message = f"{written} is not a valid value of {name_of(keys)}"
     words = [value for value in known if isinstance(value, str)]
     word = value if isinstance(value, str) else ""
     if same := same_word(word, words):
@@ -256,7 +256,7 @@ def _too_few(error: Any, keys: Keys, source: str) -> Message:
     if len(error.instance) == 0:
         return (
             f"{name_of(keys)} must not be empty",
-            "give it a value" if error.instance == "" else "add to it",
+            "give it a value" if error.instance == "" else "add an item",
         )
     return f"{name_of(keys)} is too short", f"at least {error.validator_value}"
 

@@ -48,10 +48,10 @@ class PackageFolder:
             counted = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else str(folder)
             similar = self._similar_folder(root)
             guess = f"did you mean {quote(similar)}? " if similar else ""
-            hint = f"{guess}the path counts from {quote(counted)}"
-            return f"there is no folder {quote(self.written)}", hint
+            hint = f"{guess}paths are relative to {quote(counted)}"
+            return f"no such folder: {quote(self.written)}", hint
         if not stat.S_ISDIR(mode):
-            return f"{quote(self.written)} is a file, not a folder", "name the folder that the code is in"
+            return f"{quote(self.written)} is a file, not a folder", "name the folder that contains the code"
         if self.holds_its_manifest:
             message = "the package would hold this manifest itself, so every edit of it would make a new job"
             return message, "move the code into a folder of its own, and name that"

@@ -42,7 +42,7 @@ def domain_findings(manifest: Any) -> Iterator[Finding]:
         yield from _training_input(("spec", "trainingInput"), training_input)
     yield from exemption_findings(manifest)
     if "package" in _mapping(manifest) and _runs_no_package(spec, training_input):
-        message = "the job runs no Python package, so it has no use for the code"
+        message = "the job runs no Python package, so the code is not used"
         hint = 'remove "package", or run it: "pythonPackageSpec" in place of "containerSpec"'
         if training_input:
             hint = 'remove "package", or "imageUri" under "masterConfig"'
@@ -210,14 +210,12 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
     found = known_values.name_mismatch(machine) if machine else None
     if not found and bundled and bundled not in _BUNDLED_ON_ML:
         message = f"AI Platform has no {bundled}, which {machine} comes with"
-        yield Finding(
-            machine_keys, message, "take a machine of the series n1 or a2, or Vertex AI's CustomJob"
-        )
+        yield Finding(machine_keys, message, "use a machine of the N1 or A2 series, or Vertex AI's CustomJob")
     elif not found and bool(accelerator) != bool(count):
         yield _incomplete_accelerator(gpu_keys, accelerator, ("type", "count"))
     elif not found and accelerator and not machine:
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
-        message = f"an accelerator needs a machine that it is attached to: {quote(f'{role}Type')}"
+        message = f"an accelerator needs a machine to be attached to: {quote(f'{role}Type')}"
         yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
     elif found := found or known_values.mismatch(machine, accelerator, count):
         place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
@@ -245,7 +243,7 @@ def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
 def _repeated(keys: Keys, items: list[Any], field: str) -> Iterator[Finding]:
     names = [_mapping(item).get(field) for item in items]
     for index in _repeats([name if isinstance(name, str) else "" for name in names]):
-        message = f"{quote(str(names[index]))} is there twice"
+        message = f"{quote(str(names[index]))} is listed twice"
         yield Finding((*keys, index, field), message, "remove one of the two, or rename it")
 
 
@@ -261,9 +259,7 @@ def _repeats(names: list[str]) -> Iterator[int]:
 def _bounds(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     least, most = _number(parameter.get("minValue")), _number(parameter.get("maxValue"))
     if least is not None and most is not None and least > most:
-        yield Finding(
-            (*keys, "minValue"), f'"minValue" is above "maxValue": {least} > {most}', "exchange them"
-        )
+        yield Finding((*keys, "minValue"), f'"minValue" is above "maxValue": {least} > {most}', "swap them")
 
 
 def _increasing(keys: Keys, values: list[Any], least_apart: float = 0.0) -> Iterator[Finding]:
@@ -272,7 +268,7 @@ def _increasing(keys: Keys, values: list[Any], least_apart: float = 0.0) -> Iter
         if first is None or second is None:
             return
         if second <= first or second - first < least_apart:
-            message = f"discrete values must increase, but {second} comes behind {first}"
+            message = f"discrete values must increase, but {second} comes after {first}"
             yield Finding((*keys, index), message, "sort the values, and write each one once")
             return
 

@@ -170,7 +170,7 @@ def _no_mapping(value: Any) -> Finding:
     if isinstance(value, list):
         message = "a manifest is a mapping, not a list"
         return Finding((), message, "write each job as a document of its own, with a line --- between them")
-    return Finding((), "this is no manifest", _example(AIPLATFORM_V1, "CustomJob", "workerPoolSpecs"))
+    return Finding((), "this is not a manifest", _example(AIPLATFORM_V1, "CustomJob", "workerPoolSpecs"))
 
 
 def _pasted(key: str) -> Finding:
@@ -191,7 +191,7 @@ def _wrong_kind(value: Mapping[str, Any], api_version: str, kind: str) -> Findin
         return _missing(value, "kind", listed)
     others = [version for version, known in KINDS if known == kind]
     if others:
-        hint = f"{kind} is of {others[0]}; with {api_version}, {listed}"
+        hint = f"{kind} belongs to {others[0]}; with {api_version}, {listed}"
     else:
         meant = same_word(kind, kinds) or similar_word(kind, kinds)
         hint = f"did you mean {meant}?" if meant else listed
@@ -245,7 +245,7 @@ def _check(schema: Mapping[str, Any]) -> _Check:
 
 
 def _refuse(uri: str) -> NoReturn:
-    raise LookupError(f"{uri} is no schema of ours")
+    raise LookupError(f"{uri} is not a known schema")
 
 
 def portable(schema: Any) -> Any:

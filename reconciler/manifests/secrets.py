@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from reconciler.manifests.yaml_document import Document
 
 _HINT = (
-    "take it out, and revoke it if it was committed, as the history keeps it; put the new one into Secret "
-    "Manager, and let the trainer read it there by its name"
+    "remove it, and revoke it if it was committed, as the history keeps it; put the new one into Secret "
+    "Manager, and have the trainer read it from there"
 )
-_HINT_BY_NAME = f"{_HINT}; if it is none, "
+_HINT_BY_NAME = f"{_HINT}; if it isn't a secret, "
 _OTHER_NAME = "give it another name"
 _MIN_LENGTH = 12
 _MIN_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short text, "xxxxxxxx" has 0
@@ -177,7 +177,7 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
         hint = _HINT_BY_NAME + (exempted if is_manifest else _OTHER_NAME)
         message = f"the value of {quote(name)} looks like a secret"
         if not name:
-            message, hint = "the file has too many values with names of secrets", "split it"
+            message, hint = "the file has too many values whose names look like secrets", "split it"
         found.append(Problem(path, place.line, place.column, pointer_of(keys), message, hint))
     return found
 

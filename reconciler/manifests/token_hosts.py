@@ -64,7 +64,7 @@ class TokenHosts(Struct, frozen=True):
         place = position_in(root / FILE_NAME, keys)
         problem = Problem(FILE_NAME, *place, pointer_of(keys), *refused)
         raise InvalidError(
-            f"{FILE_NAME} leads the {rule.owner} token to a host that may not get it; nothing was sent",
+            f"{FILE_NAME} would send the {rule.owner} token to a host that may not get it; nothing was sent",
             problems=[problem],
         )
 

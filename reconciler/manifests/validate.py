@@ -381,7 +381,7 @@ def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: in
     limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
     if size <= MAX_TOTAL_BYTES:
         limit = f"{MAX_TOTAL_ALIASED:,} values behind aliases"
-    message = f"up to this file, the manifests hold more than {limit}; from here on they are not checked"
+    message = f"the manifests contain more than {limit} up to this file; from here on they are not checked"
     problems = [] if isinstance(found, KnownFile) else found.problems
     return ExaminedFile(
         file.path, problems=[*problems, Problem(file.path, 1, 1, "", message, "name fewer paths")]

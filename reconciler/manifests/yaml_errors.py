@@ -84,7 +84,7 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
     # A merge conflict causes all kinds of syntax errors, so it comes first.
     conflict = next((number for number, line in enumerate(lines) if line.startswith(_CONFLICT)), None)
     if conflict is not None:
-        return place.at(conflict, 0, "here begins a merge conflict that isn't resolved", "resolve it")
+        return place.at(conflict, 0, "an unresolved merge conflict begins here", "resolve it")
     if place.char == "\t":
         return place.flaw(*(TAB_AT_START if place.is_first else TAB_INSIDE))
     text = f"{error.context or ''} {error.problem or ''}"
@@ -101,7 +101,7 @@ def _colon(place: _Place) -> Flaw:
         key, text = match[0].strip(), line[match.end() :].rstrip()
         is_short = _is_showable(key) and _is_showable(text)
         hint = f"write {key} '{text}'" if is_short else "write the text in quotes"
-        return place.at(place.line, match.end(), 'text that holds ": " needs quotes', hint)
+        return place.at(place.line, match.end(), 'text that contains ": " needs quotes', hint)
     if line_above is not None:
         if match := _NO_BLANK.fullmatch(place.lines[line_above]):
             return place.at(line_above, match.start("value"), *_blank_missing(match))
@@ -120,13 +120,13 @@ def _missing_key(place: _Place) -> Flaw:
     line = place.lines[place.start_line]
     if match := _NO_BLANK.fullmatch(line):
         return place.at(place.start_line, match.start("value"), *_blank_missing(match))
-    return place.flaw_at_start("this line is no key with a value", 'write "key: value"')
+    return place.flaw_at_start("this line is not a key with a value", 'write "key: value"')
 
 
 def _blank_missing(match: re.Match[str]) -> tuple[str, str]:
     key, value = match["key"], match["value"].rstrip()
     hint = f"write {key}: {value}" if _is_showable(value) else ""
-    return "a blank is missing after the colon", hint
+    return "a space is missing after the colon", hint
 
 
 def _misfit(place: _Place) -> Flaw:
@@ -149,7 +149,7 @@ def _misfit(place: _Place) -> Flaw:
 def _missing_item(place: _Place) -> Flaw:
     """Explain a line that can't continue the open list."""
     return place.flaw(
-        f"this is no item of the list that begins at {place.start}",
+        f"this is not an item of the list that begins at {place.start}",
         'begin each item with "- ", and give what belongs to an item a deeper indentation',
     )
 
@@ -187,7 +187,7 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw] | tuple[str, str]], ...
     ("tab character", TAB_AT_START),
     ("block scalar.*indicators, but found '#'", COMMENT_TOO_CLOSE),
     ("quoted scalar.*(end of stream|document (indic|separ)ator)", _unclosed_quote),
-    ("unknown escape", ("YAML knows no such escape", r"write \\ for a backslash, or use single quotes")),
+    ("unknown escape", ("YAML has no such escape", r"write \\ for a backslash, or use single quotes")),
     (
         "escape code|escape sequence|hexadecimal",
         ("this escape stands for no character", "write the character itself"),
@@ -211,7 +211,7 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw] | tuple[str, str]], ...
     ),
     ("node content", _missing_value),
     ("expected '?<document start>", ("this belongs to nothing above it", _SEPARATE)),
-    ("directive|incompatible YAML", ("this is no directive that YAML knows", "remove the line")),
+    ("directive|incompatible YAML", ("this is not a YAML directive", "remove the line")),
     ("", ("this is not YAML", "")),
 )
 

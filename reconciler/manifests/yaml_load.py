@@ -69,7 +69,7 @@ def load_documents(data: bytes, path: str) -> tuple[list[Document], list[Problem
             break
         if number > MAX_DOCUMENTS:
             flaws.append(
-                Flaw(chunk.line, 1, f"the file holds more than {MAX_DOCUMENTS:,} documents", "split it")
+                Flaw(chunk.line, 1, f"the file contains more than {MAX_DOCUMENTS:,} documents", "split it")
             )
             break
         document, found = _load(chunk)
@@ -107,7 +107,7 @@ def with_rerun(data: bytes, line: int, value: str) -> bytes:
     documents, _ = load_documents(data, "")
     edited = [document for document in documents if document.line == line]
     if not edited:
-        raise ValueError(f"no job begins in line {line}")
+        raise ValueError(f"no job begins on line {line}")
     start, end, new = edited[0].rerun_edit(value)
     text = data.decode("utf-8-sig")
     lines = text.splitlines(keepends=True)
@@ -142,7 +142,7 @@ def _load(chunk: Chunk) -> tuple[list[Document], list[Flaw]]:
     document = Document(chunk, content)
     for keys, line, column in content.repeated:
         first = document.position(keys, of_key=True)
-        message = f"the key {quote(str(keys[-1]))} is there twice, first in line {first.line}"
+        message = f"the key {quote(str(keys[-1]))} is defined twice, first on line {first.line}"
         content.flaws.append(Flaw(line, column, message, "remove one of the two", keys))
     return [document], content.flaws
 

@@ -263,7 +263,7 @@ class _Reader:
 
     def _anchor(self, event: Any, value: Any) -> None:
         if event.anchor in self._anchors:
-            message = f"the anchor {quote('&' + event.anchor)} is there twice"
+            message = f"the anchor {quote('&' + event.anchor)} is defined twice"
             raise self._unreadable(event, message, "give one of the two another name")
         if event.anchor:
             self._anchors[event.anchor] = value
@@ -276,11 +276,11 @@ class _Reader:
             raise self._unreadable(event, message, 'put text that begins with "*" in quotes')
         value = self._anchors[event.anchor]
         if value is container or any(value is frame[0] for frame in self._stack):
-            message = f"the alias {name} stands for something that it is part of"
-            raise self._unreadable(event, message, "write out what it is to stand for")
+            message = f"the alias {name} refers to something that contains it"
+            raise self._unreadable(event, message, "write out its value")
         below, depth = _measure(value)
         if len(self._stack) + depth > MAX_DEPTH:
-            message = f"with what {name} stands for, the nesting is deeper than {MAX_DEPTH} levels"
+            message = f"with {name} expanded, the nesting is deeper than {MAX_DEPTH} levels"
             raise self._unreadable(event, message, "flatten it")
         return value, below
 
@@ -319,7 +319,7 @@ class _Reader:
     def _merge_key(self, event: Any, container: dict[Any, Any]) -> _OddKey:
         if any(key.__class__ is _OddKey and key.mark for key in container):
             self._add_flaw(
-                event, self._path(container, _NO_KEY, "<<"), "the key << is there twice", _MERGE_VALUE
+                event, self._path(container, _NO_KEY, "<<"), "the key << is defined twice", _MERGE_VALUE
             )
             return self._odd("<<")
         return self._odd("<<", event.start_mark)

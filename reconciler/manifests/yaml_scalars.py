@@ -122,7 +122,7 @@ def _integer(text: str, base: int) -> int:
     value = int(text, base) if len(text) <= _MAX_DIGITS + 2 else MAX_INTEGER + 1
     if abs(value) > MAX_INTEGER:
         raise UnclearScalarError(
-            "this number is beyond 2^53, from where on readers of JSON lose its last digits",
+            "this number is beyond 2^53, where readers of JSON lose its last digits",
             f'write "{_cut(text)}" with quotes, if the field takes digits as text',
         )
     return value
@@ -150,14 +150,14 @@ def _refuse_unclear(text: str) -> None:
     if _UNDERSCORED.fullmatch(text):
         raise _unclear(text, "a number", "text", text.replace("_", ""))
     if _SIXTIES.fullmatch(text):
-        raise _unclear(text, "a number to the base 60", "text")
+        raise _unclear(text, "a base-60 number", "text")
     if _NO_ZERO.fullmatch(text):
         raise _unclear(text, "text", "a number", text.replace(".", "0.", 1))
     if _TIME.fullmatch(text):
         raise _unclear(text, "a time", "text")
     if _NOT_FINITE.fullmatch(text):
         raise UnclearScalarError(
-            f"{text} is no number that JSON can hold", f'write a number, or "{text}" with quotes'
+            f"{text} is not a number that JSON can represent", f'write a number, or "{text}" with quotes'
         )
 
 

@@ -27,7 +27,7 @@ UNSAFE = re.compile(f"[{_UNSAFE}\ud800-\udfff]")
 # Message and hint for tabs outside of quotes, block scalars and comments, and for a comment right behind the
 # indicator of a block scalar.
 TAB_AT_START = ("a tab can't indent", "indent with spaces")
-TAB_INSIDE = ("a tab can't stand here", "write a space, or put text that contains a tab in quotes")
+TAB_INSIDE = ("a tab isn't allowed here", "write a space, or put text that contains a tab in quotes")
 COMMENT_TOO_CLOSE = ('a comment begins with a space and "#"', 'write a space before the "#"')
 _MAY_BE_LENIENT = re.compile(rb"\t|[|>][-+0-9]*#")
 _BETWEEN = re.compile(r"#[^\n]*|(\t)")
@@ -112,7 +112,7 @@ def explain_character(char: str) -> tuple[str, str]:
     if char in "\u2028\u2029\x85":
         return f"{name} ends a line for YAML 1.1, but not for YAML 1.2", "remove it, or end the line"
     if char in "\ufeff\ufffe\uffff":
-        return f"{name} has no place inside a file", "remove it"
+        return f"{name} isn't allowed inside a file", "remove it"
     if "\u202a" <= char <= "\u2069":
         return f"{name} changes the order in which the text around it is shown", "remove it"
     if char >= "\ud800":

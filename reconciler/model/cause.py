@@ -16,9 +16,9 @@ from reconciler.base.sanitize import one_line
 from reconciler.model.claim import Claim
 from reconciler.model.job import ActualJob, ErrorInfo, State
 
-RERUN = 'change "rerun" to run it again'
+RERUN = "run it again with `reconciler rerun`"
 """The way to run a content again: a changed `rerun` is other content, with claims and a name of its own."""
-OTHER_NAME = 'change "rerun" to get another name'
+OTHER_NAME = "get another name with `reconciler rerun`"
 MORE_ATTEMPTS = f'raise "attempts" or {RERUN}'
 GIVEN_UP = f"given up; {RERUN}"
 
@@ -30,7 +30,7 @@ class Blocked(StrEnum):
     plan decides anew, so that a job goes on as soon as its reason is gone.
     """
 
-    STRANGER = "{resource} has this job's labels, and no recorded request made it; {end} it, or " + RERUN
+    STRANGER = "{resource} has this job's labels, but no recorded request created it; {end} it, or " + RERUN
     """A run may do the same work, and no claim proves its origin: a submission beside it could pay twice."""
 
     OTHER_INSTANCE = (
@@ -40,21 +40,21 @@ class Blocked(StrEnum):
     )
     """A live run of this content has the label of another `instance` (`observe.Observed.doubtful`)."""
 
-    NAME_OF_RUN = "{resource} has this name and other content; " + OTHER_NAME
+    NAME_OF_RUN = "{resource} has this name but different content; " + OTHER_NAME
     """A name has 16 digits of the content's hash: two contents may have the same."""
 
-    NAME_OF_CLAIM = "a claim has the name {job_name} for other content; " + OTHER_NAME
+    NAME_OF_CLAIM = "a claim has the name {job_name} for different content; " + OTHER_NAME
     """As above, and the service no longer has the run."""
 
     ML_IS_SHARED = (
-        "the environment {environment} has the project {project} too, and AI "
-        "Platform does not tell their jobs apart: write a project of its own in the environment that is new"
+        "the environment {environment} also uses the project {project}, and AI Platform can't tell their "
+        "jobs apart: give the newer environment a project of its own"
     )
     """AI Platform lists jobs by project, whatever their location: both environments would own each run."""
 
     ML_IS_GONE = (
-        "Google switched AI Platform Training off on 2025-01-31; "
-        "write the job as an aiplatform.googleapis.com/v1 CustomJob"
+        "Google shut down AI Platform Training on 2025-01-31; "
+        "rewrite the job as an aiplatform.googleapis.com/v1 CustomJob"
     )
     """Only the embedded service still runs jobs of ml.googleapis.com/v1."""
 
@@ -122,10 +122,10 @@ _CANCELLED, _SERVICE = CauseClass.CANCELLED, CauseClass.SERVICE
 _APPLY = "then run `reconciler apply`"
 _CODE = "see `reconciler logs {name}` and correct the code"
 _MACHINE = "give it a larger machineType"
-_WAYS_OUT = 'set "suspend: true" to leave it so, or run it again with `reconciler rerun {name}`'
+_WAYS_OUT = 'set "suspend: true" to leave it stopped, or run it again with `reconciler rerun {name}`'
 _AGAIN = "run it again with `reconciler rerun {name}`"
 _LIMIT = 'raise the limit under "scheduling"'
-_RESTART = "`reconciler serve --stop` lets the service see changed variables"
+_RESTART = "`reconciler serve --stop` makes it read changed variables"
 _ENTRY = 'correct its entry under "images" in reconciler.yaml'
 
 # By reason: class, words and remedy. docs/causes.md says where the reasons come from.
@@ -159,7 +159,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "run `reconciler apply`"),
     "PYTHON_MISSING": (
         _SET_UP,
-        "no Python here fits its image",
+        "no Python on this machine fits its image",
         f"install one with `uv python install`, or {_ENTRY}, {_APPLY}",
     ),
     "IMAGE_UNKNOWN": (_SET_UP, "its image is unknown here", f"{_ENTRY}, {_APPLY}"),
@@ -170,10 +170,10 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     ),
     "ENGINE_MISSING": (
         _SET_UP,
-        "no container engine works here",
+        "no container engine works on this machine",
         f"install or start Docker or Podman, {_APPLY}",
     ),
-    "ENGINE_FAILED": (_SET_UP, "the container engine failed", f"correct what it says, {_APPLY}"),
+    "ENGINE_FAILED": (_SET_UP, "the container engine failed", f"correct what its message names, {_APPLY}"),
     "HOME_NOT_TRUSTED": (_SET_UP, "the state directory isn't trusted", f"do what the message says, {_APPLY}"),
     "PERMISSION": (_SET_UP, "a permission is missing", f"grant it, then {_AGAIN}"),
     "IMAGE": (_SET_UP, "its image can't be pulled or started", f"correct the image, then {_AGAIN}"),
@@ -183,16 +183,16 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "DISK_FULL": (_RESOURCES, "the disk is full", f"free or add disk space, then {_AGAIN}"),
     "LOG_LIMIT": (_RESOURCES, "it printed too much", "let it print less"),
     "PROCESS_LIMIT": (_RESOURCES, "it had too many processes", "let it start fewer"),
-    "TOO_MANY_REPLICAS": (_RESOURCES, "too many replicas for this machine", "ask for fewer replicas"),
+    "TOO_MANY_REPLICAS": (_RESOURCES, "too many replicas for this machine", "use fewer replicas"),
     "NO_TPU": (_RESOURCES, "this machine has no TPU", "run it in Google Cloud, or without a TPU"),
     "TRIAL_TIME_LIMIT": (_RESOURCES, "a trial reached its time limit", 'raise its "timeout"'),
     "DEADLINE": (_RESOURCES, "it reached its time limit", 'raise its "timeout"'),
     "EXPIRED": (_RESOURCES, "no machine became free in time", 'raise "maxWaitDuration"'),
-    "QUOTA": (_RESOURCES, "the quota is exhausted", f"ask for more quota, then {_AGAIN}"),
+    "QUOTA": (_RESOURCES, "the quota is exhausted", f"request more quota, then {_AGAIN}"),
     "STOCK_OUT": (_RESOURCES, "no such machine is free", f"choose another machine or region, or {_AGAIN}"),
     "REQUESTED": (_CANCELLED, "cancelled on request", _WAYS_OUT),
     "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", f"{_LIMIT}, or correct the code if it hung"),
-    "WAIT_LIMIT": (_CANCELLED, "cancelled by its limit of waiting", _LIMIT),
+    "WAIT_LIMIT": (_CANCELLED, "cancelled by its waiting limit", _LIMIT),
     "PARTIAL": (_USER, "some of its results are missing", _CODE),
     "MACHINE_FAILED": (_SERVICE, "the machine failed", _AGAIN),
     "RUNNER_LOST": (_SERVICE, "the process that ran it was lost", _AGAIN),

@@ -182,7 +182,7 @@ def checked(time: datetime) -> datetime:
     if time.tzinfo is None:
         raise ValueError(f"the time '{time.isoformat()}' has no zone")
     if not _FIRST_YEAR < time.year < _LAST_YEAR:
-        raise ValueError(f"the time '{time.isoformat()}' is none of our days")
+        raise ValueError(f"the time '{time.isoformat()}' is out of range")
     return time.astimezone(UTC)
 
 
@@ -211,7 +211,7 @@ def _unreadable(error: str, said: Mapping[str, Any]) -> ValueError:
 
 
 def _odd_field(name: str) -> ValueError:
-    return ValueError(f'the field "{name}" has a value that it can\'t have')
+    return ValueError(f'the field "{name}" has an impossible value')
 
 
 def _cut(text: str, size: int) -> str:

@@ -85,4 +85,4 @@ def record_of(said: Any) -> CommitRecord:
             found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None
         return convert(found, CommitRecord)
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise ValueError(f"a field is missing, or isn't what it should be: {error}") from None
+        raise ValueError(f"a field is missing or wrong: {error}") from None

@@ -106,12 +106,14 @@ def _explained(session: Session, error: ApiError) -> ServiceError:
     # A 404 from a proxy, for example, doesn't mean that the project is missing.
     status = error.status if error.status != 404 or isinstance(error, NotFoundAtServiceError) else 0
     hints = {
-        400: 'correct what it says of "location" or "claimsBucket" in reconciler.yaml',
-        403: f"who prepares it needs the role roles/storage.admin in the project {environment.project}",
+        400: 'correct "location" or "claimsBucket" in reconciler.yaml',
+        403: f"the account that prepares it needs the role roles/storage.admin in the project "
+        f"{environment.project}",
         404: f'there may be no project {environment.project}: correct "project" in reconciler.yaml',
-        409: "the names of buckets are shared by all of Google Cloud: name another one under "
+        409: "bucket names are shared by all of Google Cloud: choose another one under "
         '"claimsBucket" in reconciler.yaml',
-        412: "a policy of the organization forbids a bucket like this: have somebody make one that it allows",
+        412: "a policy of the organization forbids a bucket like this: ask an administrator to create one "
+        "that it allows",
     }
     return ServiceError(
         f"the claims bucket {environment.claims_bucket} can't be prepared: {error.message}",
@@ -123,7 +125,7 @@ def _refuse_deletion(bucket: str, found: JsonObject) -> None:
     """Raise ServiceError if the bucket's rules delete claims, or prevent updates of them."""
     if part_of(found, "retentionPolicy"):
         raise ServiceError(
-            f"the bucket {bucket} has a retention policy, and claims are written again and again",
+            f"the bucket {bucket} has a retention policy, but claims are rewritten often",
             hint=f"run `gcloud storage buckets update gs://{bucket} --clear-retention-period`, or name "
             'another bucket under "claimsBucket"',
         )

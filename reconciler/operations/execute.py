@@ -104,7 +104,7 @@ class Applier:
                 yield Outcome(change, Status.SKIPPED, error=change.reason)
         for change in replaced:
             if change.base_name in missing:
-                yield Outcome(change, Status.SKIPPED, error="what replaces it was not submitted")
+                yield Outcome(change, Status.SKIPPED, error="its replacement was not submitted")
         yield from self._await_ends(cancelled)
 
     def upkeep(self, desired: Sequence[DesiredJob], observed: Observed) -> list[str]:

@@ -163,7 +163,7 @@ def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[Des
 
             similar = similar_word(name, [job.manifest.name for job in jobs])
             hint = f"did you mean {similar}?" if similar else "see `reconciler status`"
-            raise NotFoundError(f'no manifest is called "{name}"', hint=hint)
+            raise NotFoundError(f'no manifest is named "{name}"', hint=hint)
     found = tuple(
         job
         for job in jobs

@@ -116,7 +116,7 @@ def origin_of(
     is_merge = head.carried != head.checked_out
     if is_merge and Git(config.root, environ).commit(head.carried) is None:
         missing = f"commit {head.carried[:7]}, the pull request's head, is not in this checkout of its merge"
-        return Origin(reason=f"{missing}: give actions/checkout a fetch-depth of 2, or check the head out")
+        return Origin(reason=f"{missing}: give actions/checkout a fetch-depth of 2, or check out the head")
     try:
         with revision(config.root, head.carried, environ) as commit:
             comparison = _Comparison(commit, config, desired, jobs)
@@ -287,7 +287,7 @@ def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | Non
         if mine is None or its is None:
             return path, "is only in" if mine is None else "is not in"
         if mine.executable != its.executable:
-            return path, "has another executable bit than in"
+            return path, "has a different executable bit than in"
         if not _is_same(mine, its):
             return path, "differs from"
     return None

@@ -35,11 +35,11 @@ from reconciler.operations.plan import hours_of, target_of, with_refusals
 from reconciler.planning.comparison import changed_settings
 from reconciler.planning.proposal import only_of, propose
 
-_NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is mended."
-_BASE_INVALID = f"The base's {FILE_NAME} isn't valid: each setting counts as new, for its jobs too."
+_NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is fixed."
+_BASE_INVALID = f"The base's {FILE_NAME} isn't valid, so every setting counts as new."
 _ELSEWHERE = (
-    "Where jobs run, or where it is recorded what ran, is another place: what ran before isn't known there, "
-    "so jobs that don't differ may be submitted again."
+    "Jobs or claims move to another place. Earlier runs aren't known there, so unchanged jobs may be "
+    "submitted again."
 )
 
 
@@ -111,7 +111,7 @@ def _names(root: Path, path: Path) -> Names:
     for place in (straight, straight.resolve()):
         if place.is_relative_to(root):
             return place.relative_to(root).parts
-    raise UsageError(f"{path} is outside the repository", hint="--base compares what git keeps of it")
+    raise UsageError(f"{path} is outside the repository", hint="--base compares only files in the repository")
 
 
 def _load(
@@ -173,7 +173,7 @@ def _compare_settings(
     if base_problems:
         notes = [_BASE_INVALID]
     elif was is None:
-        notes = [f"The base has no environment {quote(name)}: its jobs are taken with this one's settings."]
+        notes = [f"The base has no environment {quote(name)}: its jobs are read with this one's settings."]
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
     comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes), warnings=warnings)
@@ -183,11 +183,11 @@ def _compare_settings(
 def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]:
     """Return the problem of settings that the base has and the work tree lacks, such as the environment."""
     if (base / FILE_NAME).exists() and not (root / FILE_NAME).exists():
-        hint = "put it back; one that sets nothing any more may be empty"
-        yield Problem(FILE_NAME, 1, 1, "", "the file is gone, and all settings with it", hint)
+        hint = "restore it; without any settings it may be empty"
+        yield Problem(FILE_NAME, 1, 1, "", "the file was removed, and all settings with it", hint)
     elif name not in after.environments:
         known = ", ".join(sorted(after.environments))
-        message = f"there is no environment {quote(name)} any more, which the plan is for"
+        message = f"there is no environment {quote(name)} for this plan"
         yield Problem(FILE_NAME, 1, 1, "/environments", message, f"the file has: {known}")
 
 

@@ -110,7 +110,7 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
             return
         records = store.all()
     raise ServiceError(
-        f"what commit {commit[:7]} is owed can't be written down: others write it all the time",
+        f"the statuses to post for commit {commit[:7]} can't be recorded: other processes keep changing them",
         hint="try again",
     )
 
@@ -273,7 +273,9 @@ def missing_status_reasons(config: Config, origin: Origin) -> list[str]:
     if origin.exact or not posts_statuses(config):
         return []
     if not origin.commit:
-        return [f"no commit gets statuses: {origin.reason or 'the work tree is no checkout of one'}"]
+        return [
+            f"no commit statuses are posted: {origin.reason or 'the work tree is not a checkout of a commit'}"
+        ]
     first, *others = [*dict.fromkeys(origin.differences.values()), *origin.elsewhere]
     more = f" (and {len(others)} more)" if others else ""
     return [f"{first}{more}: the commit gets no overall status and no drift report"]

@@ -232,7 +232,7 @@ def delay_of(settled: SubmissionResult, pause: float) -> float | None:
 def waiting_line(settled: SubmissionResult) -> str:
     """Return a line about the wait for a submission's outcome and its time limit."""
     name, until = settled.claim.job_name, f"{settled.until:%H:%M:%S}"
-    return f"{name}: whether a job was created is not known; looking for it, {until} UTC at most"
+    return f"{name}: it is not known whether a job was created; looking for it, {until} UTC at most"
 
 
 def unsettled_reason(settled: SubmissionResult) -> str:
@@ -241,11 +241,11 @@ def unsettled_reason(settled: SubmissionResult) -> str:
     after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
     if claim.state is ClaimState.PENDING:
         why = f" ({settled.cause})" if settled.cause else ""
-        return f"whether a job was created is not known{why}: the next apply{after} settles it"
+        return f"it is not known whether a job was created{why}: the next apply{after} finds out"
     if claim.state is ClaimState.HELD and settled.until:
-        return f"an earlier request may still make a job: it can be sent again{after}"
+        return f"an earlier request may still create a job: it can be submitted again{after}"
     if claim.state is ClaimState.REJECTED:
-        later = f"; not sent again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
+        later = f"; not submitted again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
         return f"{claim.error}{later}"
     return held(claim)
 

@@ -165,7 +165,7 @@ def _manifest(details: JobDetails) -> Iterator[Row]:
     if place.path:
         notes = {
             "changed": " (changed since: `reconciler plan` shows how)",
-            "missing": " (no longer there: moved or removed)",
+            "missing": " (no longer exists: moved or removed)",
         }
         line = f":{place.line}" if place.line else ""
         note = f" ({unread})" if unread else notes.get(place.relation, "")
@@ -327,7 +327,7 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
         if details.output is not None:
             yield "", f"{details.output.uri}/{best.id}/", False
     if not study.trials:
-        yield "Trials", f"none of {study.planned} has begun", False
+        yield "Trials", f"none of {study.planned} has started", False
         return
     shown = study.trials[:_MOST_TRIALS]
     if best is not None and best not in shown:
@@ -399,18 +399,20 @@ def claim_words(claim: Claim | None, details: JobDetails) -> str:
     """Return a sentence about the record of a submission."""
     if claim is None:
         return (
-            "none: no recorded request made this job" if details.resource else "none: nothing was requested"
+            "none: no recorded request created this job"
+            if details.resource
+            else "none: nothing was submitted"
         )
     if claim.state is ClaimState.BOUND:
-        made = "its request made this job"
+        made = "its request created this job"
         if len(claim.request_ids) > 1:
-            made = f"one of {len(claim.request_ids)} requests made this job"
+            made = f"one of {len(claim.request_ids)} requests created this job"
         return f"bound: {made}{', which the service no longer has' if details.is_gone else ''}"
     if claim.state is ClaimState.PENDING:
-        return "pending: a request may have made a job; the next apply looks for it"
+        return "pending: a request may have created a job; the next apply looks for it"
     if claim.state is ClaimState.REJECTED:
         later = f" after {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
-        return f"rejected: {claim.error}; apply sends it again{later}"
+        return f"rejected: {claim.error}; apply submits it again{later}"
     return f"held: {GIVEN_UP if claim.given_up else held(claim)}"
 
 

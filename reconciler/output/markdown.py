@@ -62,7 +62,7 @@ _COLUMNS: _Columns = (
     ("accelerator-hours", "---:"),
     ("file", "---"),
 )
-_OFFLINE = "From the manifests alone: no service was asked what runs. `apply` shows the actual plan."
+_OFFLINE = "From the manifests alone, without asking the service. `apply` shows the actual plan."
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links)
             Section("drift", [*map(Piece, drift)], "| drift | job | detail |\n|---|---|---|"),
         ],
         f"<sub>{_run(links)}</sub>" if links.run else "",
-        rest="Not all of it fits here: `reconciler plan` tells the rest.",
+        rest="The plan is too long to show in full: `reconciler plan` shows the rest.",
         limit=limit,
     )
 
@@ -169,13 +169,14 @@ def _comparison_markdown(
     top = [f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
         effects = dict.fromkeys(filter(None, (decides(field.pointer) for field in compared.settings)))
-        decided = f"; they decide {', '.join(effects)}" if effects else ""
+        decided = f"; they affect {', '.join(effects)}" if effects else ""
         top.append(f"**Settings change:** {len(compared.settings):,} in {code('reconciler.yaml')}{decided}.")
     top += map(text, compared.notes)
     if compared.problems:
-        top.append(f"**{problem_count(compared.problems)}:** nothing is applied until they are mended.")
+        fixed = "it is" if len(compared.problems) == 1 else "they are"
+        top.append(f"**{problem_count(compared.problems)}.** Nothing is applied until {fixed} fixed.")
     if compared.warnings:
-        top.append(f"**{problem_count(compared.warnings)}:** what is probably a mistake is applied as it is.")
+        top.append(f"**{problem_count(compared.warnings)}.** Apply doesn't stop at warnings.")
     # With problems and no valid changes, counts of zero would be misleading.
     if plan.changes or not compared.problems:
         hours = _hours(plan.changes)
@@ -193,7 +194,7 @@ def _comparison_markdown(
             *_sections("table", shown, bodies, links, compared.base),
         ],
         f"<sub>{_OFFLINE}{' ' if links.run else ''}{_run(links)}</sub>",
-        rest=f"**Not all of it fits here:** the workflow run's {elsewhere}.",
+        rest=f"**The plan is too long to show in full:** the workflow run's {elsewhere}.",
         limit=limit,
     )
 

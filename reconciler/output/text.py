@@ -50,7 +50,7 @@ def problems_text(problems: Sequence[Problem]) -> str:
 
 def validation_text(files: int, problems: Sequence[Problem]) -> str:
     """Return the problems, and a last line that counts them."""
-    valid = f"{counted(files, 'file')} valid" if files else "There are no manifests"
+    valid = f"{counted(files, 'file')} valid" if files else "No manifests found"
     if not problems:
         return f"{valid}."
     if all(problem.level == WARNING for problem in problems):
@@ -131,7 +131,9 @@ def _changes_lines(shown: Sequence[Change], paint: Paint) -> Iterator[str]:
     below = [*map(one_line, notes_below(shared))]
     if len(shown) > MAX_DETAILED:
         left = counted(len(shown) - MAX_DETAILED, "job")
-        below.append(f"The last {left} without details: `reconciler plan PATH` shows them for fewer jobs.")
+        below.append(
+            f"Details of the last {left} are left out: `reconciler plan PATH` shows them for fewer jobs."
+        )
     yield from [*below, ""] if below else ()
 
 
@@ -160,19 +162,19 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
         hours = f"; at most {shown} accelerator-hours" if any(sums) else ""
         yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
     if compared.problems:
-        yield f"{problem_count(compared.problems)}: what can't be read isn't counted above."
+        yield f"{problem_count(compared.problems)}: invalid manifests aren't counted above."
     if compared.warnings:
         yield f"{problem_count(compared.warnings)}."
     if plan.changes or not compared.problems:
         if compared.base_problems:
             found = counted(compared.base_problems, "problem")
-            yield f"The manifests that are compared with have {found}: jobs of invalid ones count as new."
-        yield "No service was asked what ran before: `reconciler plan` tells what is submitted."
+            yield f"The base has {found}: the jobs of its invalid manifests count as new."
+        yield "The service was not asked what ran before: `reconciler plan` shows what is submitted."
 
 
 def _moved(plan: Plan) -> str:
     moved = sum(change.edit is Edit.UNCHANGED and bool(change.notes) for change in plan.changes)
-    return f" ({moved} in another place)" if moved else ""
+    return f" ({moved} moved)" if moved else ""
 
 
 def short_error(text: str) -> str:
@@ -247,8 +249,8 @@ def summary_line(plan: Plan) -> str:
     """Return a line with the numbers of changes and drift findings."""
     count = summary(plan)
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
-        out_of_sync = _out_of_sync(plan)
-        done = f"Nothing to do: {counted(count['none'], 'job')}{out_of_sync or ' as wanted'}"
+        in_sync = " is up to date" if count["none"] == 1 else " are up to date"
+        done = f"Nothing to do: {counted(count['none'], 'job')}{_out_of_sync(plan) or in_sync}"
         return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "

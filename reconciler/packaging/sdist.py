@@ -170,7 +170,7 @@ def _has_own_build(tree: SourceTree) -> bool:
     if "pyproject.toml" in files:
         return described or _configures_build(files["pyproject.toml"])
     if described:
-        message = "describes a distribution, but pip needs a setup.py or pyproject.toml beside it"
+        message = "describes a distribution, but pip needs a setup.py or pyproject.toml too"
         raise _refused("setup.cfg", message, "add a setup.py: from setuptools import setup; setup()")
     return False
 
@@ -181,7 +181,7 @@ def _configures_build(pyproject: bytes) -> bool:
     try:
         tables = tomllib.loads(pyproject.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise _refused("pyproject.toml", f"is no TOML: {error}", "mend it, or take it away") from None
+        raise _refused("pyproject.toml", f"is not TOML: {error}", "correct it, or remove it") from None
     # Many projects use pyproject.toml only for the settings of tools such as linters.
     return "build-system" in tables or "project" in tables
 
@@ -233,7 +233,7 @@ def _requirements(tree: SourceTree) -> list[str]:
     try:
         lines = file.content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise _refused(file.path, "is no UTF-8", "write it in UTF-8") from None
+        raise _refused(file.path, "is not UTF-8", "write it in UTF-8") from None
     stripped = ((number, _COMMENT.sub("", line).strip()) for number, line in enumerate(lines, start=1))
     requirements = [(number, line) for number, line in stripped if line]
     findings = [_no_requirement(number, line) for number, line in requirements if not _is_requirement(line)]
@@ -255,8 +255,8 @@ def _is_requirement(line: str) -> bool:
 def _no_requirement(number: int, line: str) -> SourceFinding:
     return SourceFinding(
         "requirements.txt",
-        f'line {number} of the package\'s "requirements.txt" is no plain requirement: {quote(line)}',
-        'write requirements such as "numpy>=2" only, or add a setup.py that says what is needed',
+        f'line {number} of the package\'s "requirements.txt" is not a plain requirement: {quote(line)}',
+        'write requirements such as "numpy>=2" only, or add a setup.py that lists what is needed',
     )
 
 

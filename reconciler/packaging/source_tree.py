@@ -155,7 +155,7 @@ class _Reader:
         with suppress(_FullError), self._noting(()):
             self._read_package()
         if not self.files and not self.findings:
-            self._note((), "holds no file that counts", "put code there, or mend the .gitignore files")
+            self._note((), "contains no file to package", "put code there, or correct the .gitignore files")
 
     def _read_package(self) -> None:
         names = self._tree.resolve((), self._package)
@@ -163,12 +163,12 @@ class _Reader:
             with self._tree.opened(names) as folder:
                 self._read_folder(folder, (), frozenset())
         except NotADirectoryError:
-            raise UnfitError("is no folder", "write the path of the folder that holds the code") from None
+            raise UnfitError("is not a folder", "write the path of the folder that holds the code") from None
 
     def _read_folder(self, folder: Folder, path: Names, above: frozenset[tuple[int, int]]) -> None:
         # A link to a folder around it would repeat the folder without end.
         if folder.inode in above:
-            raise UnfitError("leads back to a folder that it is in", "let it point to something else")
+            raise UnfitError("leads back to a folder that contains it", "point it to something else")
         if len(path) > MAX_DEPTH:
             raise UnfitError(f"is nested deeper than {MAX_DEPTH} folders", "nest it less deep")
         above |= {folder.inode}
@@ -198,7 +198,7 @@ class _Reader:
 
     def _read_target(self, names: Names, path: Names, above: frozenset[tuple[int, int]]) -> None:
         if not names:
-            raise UnfitError("is the repository's root", "let it point to what the package needs")
+            raise UnfitError("is the repository's root", "point it to what the package needs")
         with self._tree.opened(names[:-1]) as parent:
             mode = os.stat(names[-1], dir_fd=parent.fd, follow_symlinks=False).st_mode
             refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
@@ -228,7 +228,7 @@ class _Reader:
             self._refuse_more(f"more than {MAX_FILES:,} files and folders")
 
     def _refuse_more(self, amount: str) -> NoReturn:
-        hint = "exclude what is no code in a .gitignore; a job reads its data from Cloud Storage"
+        hint = "exclude files other than code in a .gitignore; a job reads its data from Cloud Storage"
         self._note((), f"holds {amount}", hint)
         raise _FullError
 
@@ -270,5 +270,5 @@ def _refuse_same(folded: dict[str, str], name: str) -> None:
     # Two such names are a single file on macOS and Windows.
     other = folded.setdefault(unicodedata.normalize("NFC", name.casefold()), name)
     if other != name:
-        message = f"is the same as {quote(other)} where upper and lower case don't count"
+        message = f"is the same as {quote(other)} except for upper and lower case"
         raise UnfitError(message, "give one of them another name")

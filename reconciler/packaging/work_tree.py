@@ -55,7 +55,7 @@ class UnfitError(Exception):
 
 def not_a_file(mode: int) -> UnfitError:
     """Return the error for an entry with this `st_mode` that is no file, folder or link."""
-    return UnfitError(f"is {kind_of(mode)}", "take it away, or exclude it in a .gitignore")
+    return UnfitError(f"is {kind_of(mode)}", "remove it, or exclude it in a .gitignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Folder:
     def reason_to_exclude(self, name: str, *, folder: bool) -> str:
         """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""
         if name.lower() in NEVER_CODE or name.lower().endswith(BYTE_CODE):
-            return f"{quote(name)} never is code"
+            return f"{quote(name)} is never code"
         names = [os.fsencode(part) for part in (*self.names, name)]
         # The innermost `.gitignore` with a matching pattern decides, as in git.
         for depth in reversed(range(len(self.rules))):
@@ -153,7 +153,7 @@ class WorkTree:
                 continue
             links += 1
             if links > _MAX_LINKS:
-                raise UnfitError("leads in a circle", "let it point to a file or a folder")
+                raise UnfitError("leads in a circle", "point it to a file or a folder")
             todo += _steps(target)
         return tuple(names)
 
@@ -162,7 +162,7 @@ class WorkTree:
             with self.opened(names) as folder:
                 return folder.link_target(name)
         except (FileNotFoundError, NotADirectoryError):
-            raise UnfitError("isn't there", "write the path of something in this repository") from None
+            raise UnfitError("does not exist", "write the path of something in this repository") from None
 
     def _folder(self, fd: int, names: Names, above: tuple[Rules, ...]) -> Folder:
         status = os.fstat(fd)
@@ -175,7 +175,9 @@ class WorkTree:
 def refuse_excluded(parent: Folder, name: str, *, folder: bool) -> None:
     """Raise UnfitError if the entry `name` of an open folder is excluded."""
     if reason := parent.reason_to_exclude(name, folder=folder):
-        raise UnfitError(f"doesn't count: {reason}", "name what is part of the repository")
+        raise UnfitError(
+            f"is not part of the code: {reason}", "name something that is part of the repository"
+        )
 
 
 def _steps(path: str) -> list[str]:

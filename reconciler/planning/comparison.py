@@ -137,24 +137,24 @@ def why_changed(count: int, *, code: bool, rerun: bool | None) -> str:
     # Without another difference, `rerun` must have changed, unless it is known to be the same.
     if rerun or (rerun is None and not said):
         said.append("rerun changed")
-    *first, last = said or ["only a default was written out or left out"]
+    *first, last = said or ["only a default was added or removed"]
     return " and ".join([", ".join(first), last] if first else [last])
 
 
 _WHERE = "where jobs run"
 _DECIDES = {
-    "source": "which runs are this repository's",
+    "source": "which runs belong to this repository",
     "engine": _WHERE,
     "project": _WHERE,
     "location": _WHERE,
-    "instance": "which runs and claims are the environment's",
-    "claimsBucket": "where it is recorded what ran",
+    "instance": "which runs and claims belong to the environment",
+    "claimsBucket": "where claims are kept",
     "stagingBucket": "where code is uploaded",
-    "submitter": "as whom jobs are submitted",
-    "limits": "what one apply may cost",
-    "github": "who is told",
-    "endpoints": "who is asked in Google's place",
-    "defaults": "what jobs run with",
+    "submitter": "which account submits jobs",
+    "limits": "the limits of each apply",
+    "github": "where results are posted",
+    "endpoints": "which services replace Google's",
+    "defaults": "the settings of jobs",
 }
 """The effect of each setting, the most important ones first."""
 

@@ -124,7 +124,7 @@ class _Decision:
         if not tried:
             reason = f"attempt {number - len(self._unstarted)} failed, {left} left"
             return self._submission(last.id.key, number + 1, reason, actual=last.run)
-        reason, when = f"{self._why_failed(last)}; this uses up no attempt", None
+        reason, when = f"{self._why_failed(last)}; this doesn't count as an attempt", None
         if not is_due:
             ended = time_of(last.run.end_time) if last.run else None
             when = ended and ended + BETWEEN_TRIES
@@ -165,7 +165,7 @@ class _Decision:
         claim = attempt.claim
         if attempt.id.attempt > self._wanted and not attempt.bound and not attempt.run:
             wanted = self._job.manifest.reconcile.attempts
-            said = f'attempt {attempt.id.attempt} is not wanted any more: "attempts" is {wanted}'
+            said = f'attempt {attempt.id.attempt} is no longer needed: "attempts" is {wanted}'
             # FAILED: a later attempt exists only because an earlier one failed.
             return self._none(attempt, said, Stuck.FAILED)
         if claim is None:
@@ -192,8 +192,8 @@ class _Decision:
         if claim.credential_expiry:
             bounds = GOOGLE_BOUNDS if self._target.engine == "google" else EMBEDDED_BOUNDS
             when = f" after {_time(claim.credential_expiry + bounds.executes + bounds.visible)}"
-        unknown = "the outcome of its submission is not known"
-        return f"{unknown}: looked for, and sent again{when} if no job appears"
+        unknown = "the outcome of its submission is unknown"
+        return f"{unknown}: apply looks for its job, and submits it again{when} if none appears"
 
     def _held(self, attempt: Attempt, claim: Claim) -> Change:
         if attempt.run and attempt.run.resource != claim.odd:
@@ -351,9 +351,9 @@ def _of_other_instance(run: ActualJob) -> str:
 def _unsettled(attempt: Attempt) -> str:
     """Return the remaining activity of a suspended job, as a clause."""
     if attempt.state and not attempt.state.ended:
-        return f"; its run goes on: {attempt.state.lower()}"
+        return f"; its run continues: {attempt.state.lower()}"
     if attempt.claim and attempt.claim.state is ClaimState.PENDING:
-        return "; the outcome of its submission is not known"
+        return "; the outcome of its submission is unknown"
     if attempt.claim and attempt.claim.state is ClaimState.HELD and not attempt.claim.given_up:
         return f"; {attempt.claim.error}"
     return ""

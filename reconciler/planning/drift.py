@@ -22,13 +22,13 @@ def of_wanted(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
     # A suspended manifest doesn't want its run back.
     wanted = attempt.bound and not job.manifest.reconcile.suspend
     if wanted and attempt.state is None:
-        detail = "the service has it no more, and its end was never seen"
+        detail = "the service no longer has it, and its final state is unknown"
         yield replace(about, kind=DriftKind.DELETED_OUTSIDE, detail=detail)
     if wanted and _is_cancelled_outside(attempt):
-        detail = "cancelled, while the manifest still wants it"
+        detail = "cancelled, although a manifest asks for it"
         yield replace(about, kind=DriftKind.CANCELLED_OUTSIDE, detail=detail)
     if attempt.claim and attempt.run and _is_modified(attempt.claim, attempt.run):
-        yield replace(about, detail="its labels are not those that it was submitted with")
+        yield replace(about, detail="its labels differ from those it was submitted with")
 
 
 def superseded(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
@@ -36,7 +36,7 @@ def superseded(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
     run = attempt.run
     if run is None or run.state.ended:
         return
-    detail = f"{run.state.lower()} with content that {job.manifest.path} no longer holds"
+    detail = f"{run.state.lower()} with content that {job.manifest.path} no longer has"
     finding = Drift(DriftKind.SUPERSEDED, run.job_name, job.manifest.name, detail)
     if job.manifest.reconcile.on_change != "cancel":
         yield finding, None
@@ -61,13 +61,13 @@ def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[
     run = attempt.run
     if run is None or run.state.ended:
         return
-    detail = f"{run.state.lower()}, and no manifest wants it"
+    detail = f"{run.state.lower()}, but no manifest asks for it"
     claim = attempt.claim
     finding = Drift(DriftKind.ORPHANED, run.job_name, claim.base_name if claim else base_name, detail)
     if claim is None or claim.on_delete != "cancel":
         yield finding, None
     else:
-        reason = "no manifest wants it (onDelete: cancel)"
+        reason = "no manifest asks for it (onDelete: cancel)"
         yield _to_cancel(finding, attempt, run, reason, any_wanted=any_wanted)
 
 
@@ -76,17 +76,17 @@ def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterato
     for run in attempt.others:
         assert attempt.run is not None, "others are beside a run that stays"
         stays = attempt.run.resource
-        detail = f"a second run of one attempt ({run.state.lower()}): {run.resource} beside {stays}"
+        detail = f"a second run of the same attempt ({run.state.lower()}): {run.resource} beside {stays}"
         finding = Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail)
         # A copied label is no proof of origin: only a run of a recorded request may be cancelled.
         if not may_cancel(attempt.claim, run):
             yield finding, None
             continue
-        reason = f"a second run of one attempt; {stays} stays"
+        reason = f"a second run of the same attempt; {stays} stays"
         finding, cancel = _to_cancel(finding, attempt, run, reason, any_wanted=any_wanted)
         yield finding, cancel and replace(cancel, base_name=base_name, repair=True)
     for run in attempt.strangers:
-        detail = f"{run.resource} ({run.state.lower()}) has its labels, and no recorded request made it"
+        detail = f"{run.resource} ({run.state.lower()}) has its labels, but no recorded request created it"
         yield Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail), None
 
 
@@ -116,7 +116,7 @@ def _to_cancel(finding: Drift, attempt: Attempt, run: ActualJob, reason: str, *,
     if claim is None or not may_cancel(claim, run):
         # The service ends a CANCELLING run already: that needs no reason.
         if run.state is not State.CANCELLING:
-            why = "no recorded request made it" if claim else "it has no claim"
+            why = "no recorded request created it" if claim else "it has no claim"
             against = f"; it is not cancelled: {why}"
         return replace(finding, detail=f"{finding.detail}{against}"), None
     # Without any manifest, the manifests are more likely out of sight than deleted.

@@ -144,8 +144,8 @@ def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
     """
     if reviewed is not None and reviewed != plan.digest:
         raise RefusedError(
-            f"the plan is no longer the reviewed one: its digest is {plan.digest}",
-            hint="look at the plan again with `reconciler plan`, and pass the digest that it then shows",
+            f"the plan has changed since it was reviewed: its digest is now {plan.digest}",
+            hint="review it again with `reconciler plan`, and pass the new digest",
         )
     for refusal in limit_refusals(plan, hours, limits):
         raise refusal
@@ -169,7 +169,7 @@ def check_limit(name: str, planned: float, most: float | None) -> None:
 def _over(name: str, planned: float, most: float | None) -> Iterator[RefusedError]:
     if most is not None and planned > most:
         yield RefusedError(
-            f"the plan holds {planned:.10g} {name}, and one apply may do {most:.10g}",
+            f"the plan has {planned:.10g} {name}, but one apply may do at most {most:.10g}",
             hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if that is meant, '
             "or apply some of the jobs: `reconciler apply PATH`",
         )

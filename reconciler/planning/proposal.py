@@ -75,11 +75,11 @@ def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:
     if cancels:
         note = "if its run is still live, it is cancelled"
     elif is_empty:
-        note = "nothing is cancelled while there is no manifest at all; a live run is told as orphaned"
+        note = "nothing is cancelled while there is no manifest at all; a live run is reported as orphaned"
     elif not whole:
-        note = "only the paths that were named are compared: it may be elsewhere now"
+        note = "only the given paths are compared: it may have moved elsewhere"
     else:
-        note = "if its run is still live, it goes on, and is told as orphaned"
+        note = "if its run is still live, it continues, and is reported as orphaned"
     return Change(
         action=Action.CANCEL if cancels else Action.NONE,
         reason="removed (onDelete: cancel)" if cancels else "removed",
@@ -124,11 +124,11 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
 def _earlier_run(now: DesiredJob, change: Change) -> str:
     """Describe the effect of new content on a run of the earlier content."""
     if change.action is not Action.SUBMIT:
-        then = "it goes on"
+        then = "it continues"
     elif now.manifest.reconcile.on_change == "cancel":
-        then = "it is cancelled once this one is there"
+        then = "it is cancelled once this one is submitted"
     else:
-        then = "it goes on beside this one"
+        then = "it continues alongside this one"
     return f"if the run of the earlier content is still live, {then}"
 
 
@@ -138,19 +138,19 @@ def _treatment(was: Manifest, now: Manifest, *, is_other: bool) -> Iterator[str]
     if was.kind != now.kind:
         yield f"kind: {was.kind} → {now.kind}"
     if new.suspend and not old.suspend:
-        yield "suspended from now on; a live run goes on"
+        yield "suspended from now on; a live run continues"
     if old.suspend and not new.suspend:
         yield "no longer suspended; what ran before isn't submitted again"
     if old.attempts != new.attempts:
         retried = not is_other and new.attempts > old.attempts
-        more = "; if the last attempt failed, there is another one" if retried else ""
+        more = "; if the last attempt failed, the job is retried" if retried else ""
         yield f"attempts: {old.attempts} → {new.attempts}{more}"
     if old.on_change != new.on_change:
         yield f"onChange: {old.on_change} → {new.on_change}"
     if old.on_delete != new.on_delete:
         yield f"onDelete: {old.on_delete} → {new.on_delete}"
     if was.labels != now.labels:
-        yield "the labels changed" + ("" if is_other else "; a run that is there keeps its own")
+        yield "the labels changed" + ("" if is_other else "; an existing run keeps its own")
 
 
 def _renamed(was: Manifest, now: Manifest) -> Iterator[str]:

@@ -133,7 +133,7 @@ def missing_reason(claim: Claim) -> str:
     if claim.state is ClaimState.HELD:
         return held(claim)
     if claim.state is ClaimState.PENDING:
-        return "the next apply looks for its job, and sends it again once no earlier request can make one"
+        return "the next apply looks for its job, and submits it again once no earlier request can create one"
     return claim.reason
 
 

@@ -304,7 +304,7 @@ def _judge(
             # The attempt isn't wanted any more, and no pass sends it: a pending status would stay for ever.
             return _problem(name, first, context, "not retried", change.reason)
         case ClaimState.PENDING:
-            text = "whether a job was created is not known yet"
+            text = "not known yet whether a job was created"
             status = run_status("pending", context, text, claim.job_name)
             return Verdict(name, "unknown", "pending", final=False, sha=first, status=status)
         case ClaimState.REJECTED:
@@ -315,7 +315,7 @@ def _judge(
         case ClaimState.HELD:
             return _problem(name, first, context, "held", held_short(claim))
         case ClaimState.BOUND if attempt.state is None:
-            text = "deleted outside: the service has it no more, and its end was not seen"
+            text = "deleted outside: the service no longer has it, and its final state is unknown"
             return _end(name, first, context, "deleted", text, claimed)
         case ClaimState.BOUND if attempt.failed and change and change.action in _TO_BE_RETRIED:
             return _failed(name, first, context, problem, claim, attempt)
@@ -355,7 +355,7 @@ def _bound_status(context: str, claim: Claim, attempt: Attempt, aside: str) -> C
         return status_of(context, attempt.run, aside=aside)
     assert attempt.state is not None, "the caller handles deleted jobs"
     # The service no longer lists the run: an end that was posted from the run itself has more detail.
-    text = f"{str(attempt.state).lower()}; the service has its record no more"
+    text = f"{str(attempt.state).lower()}; the service no longer has its record"
     status = run_status(STATES[attempt.state], context, text, claim.job_name)
     return replace(status, over=Over.NO_END)
 

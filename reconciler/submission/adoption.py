@@ -81,7 +81,7 @@ class JobSearch:
         # Anybody can copy labels: once a claim exists, only a recorded request id proves a job's origin.
         ours = [job for job in listed if known is None or job.labels.get(REQUEST_ID) in known.request_ids]
         if not ours:
-            return None if forced or not listed else Mismatch(listed[0], "no recorded request made it")
+            return None if forced or not listed else Mismatch(listed[0], "no recorded request created it")
         # Of two jobs every reconciler must pick the same: the audit cancels the other.
         job = elder(ours)
         if forced:
@@ -106,8 +106,8 @@ class JobSearch:
                 return None  # its request id proves that it was the attempt's job
             # Without a claim and a body the origin is unknown, and "no job" would permit a second create.
             raise ServiceError(
-                f"{job.resource} is listed and can't be read, so that nobody knows whose job it was",
-                hint="apply again: listings will agree soon",
+                f"{job.resource} is listed but can't be read, so its owner is unknown",
+                hint="apply again in a moment",
             ) from None
 
     def _candidates(self, claim: Claim) -> list[ActualJob]:

@@ -115,7 +115,7 @@ def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
             return
         if ports.claims.write(replace(claim, error=reason), found.generation):
             return
-    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another run is busy with it")
+    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another run is updating it")
 
 
 def cancel(ports: Ports, run: ActualJob) -> None:

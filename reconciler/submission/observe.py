@@ -186,8 +186,8 @@ def check_search(ports: Ports, witnesses: Iterable[ActualJob]) -> None:
 
 def _incomplete_listing(job: ActualJob) -> ServiceError:
     return ServiceError(
-        f"the service's listing leaves out {job.resource}, which is there: nothing can be decided",
-        hint="try again in some minutes; if it stays, the listing's filter no longer works",
+        f"the service's listing leaves out {job.resource}, which exists: nothing can be planned",
+        hint="try again in a few minutes; if this persists, the listing's filter no longer works",
     )
 
 

@@ -185,7 +185,7 @@ class Submitter:
             self._clock.sleep(self._bounds.look_again)
             # Look twice: a single incomplete listing must not pass for the job's absence.
             if not self._search.own_jobs(claim):
-                said = "no job came of it, and nothing asked for it any more"
+                said = "it created no job, and it is no longer needed"
                 self._put(replace(claim, state=ClaimState.REJECTED, error=said), read.found.generation)
 
     # Step 1: read the claim, and choose the next step by its state.
@@ -265,7 +265,7 @@ class Submitter:
             if claim.ended is State.FAILED and (claim == before.claim or self._put(claim, before.generation)):
                 return
         raise ServiceError(
-            f"attempt {id.attempt} is not made: attempt {id.attempt - 1} isn't known to have failed",
+            f"attempt {id.attempt} is not submitted: attempt {id.attempt - 1} isn't known to have failed",
             hint="run `reconciler plan` again: jobs changed since the last plan",
         )
 
@@ -337,8 +337,8 @@ class Submitter:
         # An expiry in the past would permit a second create while this request can still make a job.
         if credential.expires <= now:
             raise ServiceError(
-                f"the credential for the create ended at {credential.expires:%Y-%m-%d %H:%M:%S} UTC already, "
-                "by the service's own clock",
+                f"the credential for the request expired at {credential.expires:%Y-%m-%d %H:%M:%S} UTC, "
+                f"by the service's clock",
                 hint='nothing was sent: check "endpoints" in reconciler.yaml, and any proxy between',
             )
         request_id = (
@@ -367,14 +367,14 @@ class Submitter:
 
     def _create(self, order: Order, body: JsonObject, credential: Credential, started: float) -> Answer:
         """Send one create and return the answer; repeat only a request of which no byte left."""
-        answer: Answer = NotSent("this process stood still for longer than its credential lasts")
+        answer: Answer = NotSent("this process was paused for longer than its credential lasts")
         # Half of the lifetime: the request needs the rest to arrive before the credential expires.
         until = started + self._bounds.lifetime.total_seconds() / 2
         for _ in range(_SENDINGS):
             left = self._quota.take(until)
             if left:
                 # Counts as refused: the service would have refused this create like those before it.
-                said = "the service took no more submissions a moment before this one was sent"
+                said = "the service stopped accepting submissions just before this one was sent"
                 return Refused(USED_UP, "RESOURCE_EXHAUSTED", said, left)
             # The process may have been suspended: a late create could arrive after the expiry.
             if self._clock.monotonic() > until:
@@ -492,5 +492,5 @@ def _short(text: str) -> str:
 
 def _contended(id: ClaimId) -> ServiceError:
     return ServiceError(
-        f"the claim {id.key}/{id.attempt} keeps changing", hint="another run is busy with it: try again"
+        f"the claim {id.key}/{id.attempt} keeps changing", hint="another run is updating it: try again"
     )

@@ -138,7 +138,7 @@ class Quota:
 
     def _check(self, now: float) -> None:
         if now < self._held_until and self._held_until - self._first_refusal > self._patience:
-            raise NotBegunError(f"not begun, as the service takes no more now: {self._why}")
+            raise NotBegunError(f"not submitted, as the service accepts no more now: {self._why}")
 
     def _refused(self, answer: Refused) -> None:
         with self._lock:
@@ -153,5 +153,5 @@ class Quota:
             self._why = answer.message
             waits = self._held_until - self._first_refusal <= self._patience
         if is_news:
-            then = f"trying again in {delay:.0f} s" if waits else "what isn't begun is left to the next apply"
-            self._tell(f"the service takes no more submissions now ({answer.message}); {then}")
+            then = f"trying again in {delay:.0f} s" if waits else "the next apply submits the rest"
+            self._tell(f"the service accepts no more submissions now ({answer.message}); {then}")

@@ -904,7 +904,7 @@ def test_trust_shows_content_and_accepts_home(strange: Repository) -> None:
     assert accepted.code == 0
     assert accepted.out.splitlines()[:-1] == shown.out.splitlines()
     assert strange.run("status").code == 0
-    assert strange.run("trust").out.endswith("is trusted already\n")
+    assert strange.run("trust").out.endswith("is already trusted\n")
 
 
 def test_trust_never_accepts_home_that_git_tracks(committed: Repository) -> None:

@@ -159,7 +159,7 @@ def test_a_request_without_a_good_answer_arrives_once(
         transport.send(request_to(server, method, timeout=patience(0.3) if fault in SLOW else PATIENCE))
     assert [request.target for request in server.arrived[warm:]] == ["/v1/jobs?alt=json"]
     assert SECRET not in all_text(caught.value)
-    assert str(caught.value).startswith(f"no whole answer from {server.url}: ")
+    assert str(caught.value).startswith(f"no complete answer from {server.url}: ")
     assert str(caught.value).endswith(": it took too long") == (fault in SLOW)
 
 

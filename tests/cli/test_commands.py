@@ -312,9 +312,7 @@ def test_a_cancel_is_sent_although_it_cannot_be_recorded_and_says_so(submitted: 
     submitted.outside.claims.faults = ["failed"]
     cancelled = submitted.run("cancel", "census")
     assert (cancelled.code, cancelled.out) == (0, f"{only(submitted).job_name} ended CANCELLED\n")
-    assert (
-        "reconciler: the cancel isn't recorded, so the run will count as cancelled outside" in cancelled.err
-    )
+    assert "reconciler: the cancellation isn't recorded, so the run will count as cancelled" in cancelled.err
 
 
 @pytest.mark.fault(17)
@@ -364,7 +362,7 @@ def test_a_job_that_is_gone_while_its_end_is_waited_for(submitted: Commands) -> 
     submitted.meanwhile = [submitted.outside.jobs.jobs.clear]
     gone = submitted.run("cancel", "census")
     assert (gone.code, gone.out) == (1, "")
-    assert gone.err == f"reconciler: {job.job_name} is gone, and its end was not seen\n"
+    assert gone.err == f"reconciler: {job.job_name} is gone; its final state is unknown\n"
 
 
 @pytest.mark.fault(16)
@@ -432,7 +430,7 @@ def test_a_librarys_warning_is_not_printed_unless_python_is_asked_for_it() -> No
             "did you mean --format? See `reconciler plan --help`",
         ),
         ("apply --wiat=1", "apply has no flag --wiat", "did you mean --wait? See `reconciler apply --help`"),
-        ("logs a b", "logs takes no further argument: 'b'", "see `reconciler logs --help`"),
+        ("logs a b", "logs takes no such argument: 'b'", "see `reconciler logs --help`"),
     ],
 )
 def test_unknown_command_or_flag_is_refused_with_the_most_similar_one(

@@ -54,7 +54,7 @@ def test_a_manifest_with_other_changes_is_not_committed(repository: Repository) 
     before = path.read_bytes()
     done = repository.run("rerun", "census", "--commit")
     assert done.code == 1
-    assert "jobs/census.yaml has other changes" in done.err
+    assert "jobs/census.yaml has other uncommitted changes" in done.err
     assert path.read_bytes() == before
 
 
@@ -63,7 +63,7 @@ def test_without_a_repository_of_git_there_is_nothing_to_commit_to(repository: R
     before = path.read_bytes()
     done = repository.run("rerun", "census", "--commit")
     assert (done.code, path.read_bytes()) == (1, before)
-    assert "is in no git repository" in done.err
+    assert "is not in a git repository" in done.err
 
 
 def test_what_cannot_be_edited_says_where_and_what_to_write(repository: Repository) -> None:
@@ -72,7 +72,7 @@ def test_what_cannot_be_edited_says_where_and_what_to_write(repository: Reposito
     done = repository.run("rerun", "census")
     assert done.code == 1
     assert "can't edit jobs/census.yaml:9: it isn't written in a form that can be edited safely" in done.err
-    assert re.search(rf'write there yourself: reconcile: {{rerun: "{WHEN}"}}', done.err)
+    assert re.search(rf'write it there yourself: reconcile: {{rerun: "{WHEN}"}}', done.err)
     assert path.read_bytes() == before
 
 
@@ -80,5 +80,5 @@ def test_a_name_that_no_manifest_has(repository: Repository) -> None:
     repository.job("census")
     done = repository.run("rerun", "other")
     assert done.code == 1
-    assert 'no manifest is called "other"' in done.err
+    assert 'no manifest is named "other"' in done.err
     assert repository.run("rerun", "census_0123456789abcdef_2").code == 0

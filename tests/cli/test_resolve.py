@@ -67,7 +67,7 @@ def test_a_foreign_job_is_not_adopted_and_a_person_decides(
     again = repository.run("resolve", "census", "--give-up")
     assert (again.code, again.err) == (
         1,
-        'reconciler: "census" has nothing to resolve: it is known which job it became\n',
+        'reconciler: "census" has nothing to resolve: its job is known\n',
     )
 
 
@@ -77,7 +77,7 @@ def test_what_is_given_up_is_not_submitted(repository: Repository, body: dict[st
     given_up = repository.run("resolve", name, "--give-up")
     assert (given_up.code, given_up.out) == (
         0,
-        f'{name} is given up: it is submitted only when its content or "rerun" changes\n',
+        f'{name} is given up: it is submitted again only when its content or "rerun" changes\n',
     )
     assert repository.run("plan", "--detailed-exitcode").code == 0
     assert repository.run("apply").code == 0

@@ -168,7 +168,7 @@ def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository)
     ]
     assert metrics[2] == "can't be read: model/large_metrics.json: larger than 64 KiB"
     assert found["Labels"] == "team=risk"
-    assert found["Claim"] == "bound: its request made this job"
+    assert found["Claim"] == "bound: its request created this job"
     assert len(found["Log"].splitlines()) == 10
     assert "line 11" in found["Log"]
 
@@ -248,7 +248,7 @@ def test_a_job_that_was_never_submitted_is_shown_as_its_manifest_describes_it(
     found = rows(in_process("show", "census").out)
     assert in_process("show", "census").out.startswith("census  not submitted\n")
     assert in_process("show", "census_2").out.startswith("census-2  suspended: not submitted\n")
-    assert (found["Arguments"], found["Claim"]) == ("--lr=3", "none: nothing was requested")
+    assert (found["Arguments"], found["Claim"]) == ("--lr=3", "none: nothing was submitted")
     assert "reconciler plan" in found["See"]
     job = shown(repository, "census")
     assert (job["state"], job["claim"]["state"], job["log"]) == (None, "none", [])
@@ -282,7 +282,7 @@ def test_a_queued_a_running_and_a_deleted_job(repository: Repository, service: H
     repository.job("census", args=["--lr=3"])
     renamed = manifest.rename(manifest.with_name("other.yaml"))
     assert rows(in_process("show", "census").out)["Manifest"] == (
-        "jobs/census.yaml (no longer there: moved or removed)"
+        "jobs/census.yaml (no longer exists: moved or removed)"
     )
     renamed.rename(manifest)
 
@@ -317,7 +317,7 @@ def test_a_submission_without_a_job_is_shown_with_its_claim(
     name = f"reconciler/claims/local/local/local/{claim['key']}/2"
     store(service, "reconciler-staging", name, json.dumps(held).encode())
     found = rows(in_process("show", "census").out)["Claim"].splitlines()
-    assert found[0] == "bound: its request made this job"
+    assert found[0] == "bound: its request created this job"
     assert found[1].startswith(f"{held['job_name']} too: held: two jobs; run `reconciler resolve")
     alone = in_process("show", held["job_name"])
     assert alone.out.startswith("census  held\n")

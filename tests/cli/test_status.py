@@ -145,8 +145,8 @@ def test_cancel_takes_several_names_or_labels_and_reports_each_end(repository: R
     assert (labelled.code, labelled.out.count("ended CANCELLED")) == (0, 1), labelled.err
     named = repository.run("cancel", "a", "b", "c")
     assert named.code == 0, named.err
-    assert (named.out.count(" ended CANCELLED"), named.out.count("had ended before: CANCELLED")) == (2, 1)
-    assert repository.run("cancel", "-l", "team=risk").out == "No job with these labels runs.\n"
+    assert (named.out.count(" ended CANCELLED"), named.out.count("had already ended: CANCELLED")) == (2, 1)
+    assert repository.run("cancel", "-l", "team=risk").out == "No running job has these labels.\n"
     assert repository.run("cancel").code == 64
     assert repository.run("cancel", "-l", "team=nobody").code == 1
 

@@ -156,10 +156,10 @@ STORIES = [
     Story(
         "claims emptied",
         empty_bucket,
-        "the bucket reconciler-staging holds no claims of local: it is not the one that they were kept in, "
-        "or it was emptied; the service has 1 run of this repository\n"
+        "the bucket reconciler-staging holds no claims of local: it is the wrong bucket, or it was "
+        "emptied; the service has 1 run of this repository\n"
         '    if "claimsBucket" is right, run `reconciler init --claims --env local`: '
-        "apply then adopts the runs that are there, after comparing them",
+        "apply then adopts the existing runs, after comparing them",
         "ran the command",
     ),
     Story(
@@ -251,7 +251,11 @@ def test_a_larger_machine_has_the_memory_that_a_job_lacks(place: Place) -> None:
 
 def test_a_service_that_was_killed_goes_on_with_the_next_command(place: Place) -> None:
     story = Story(
-        "service killed", hold, "Nothing to do: 1 job as wanted.", "nothing: apply starts it again", let_go
+        "service killed",
+        hold,
+        "Nothing to do: 1 job is up to date.",
+        "nothing: apply starts it again",
+        let_go,
     )
     hold(place, story.job)
     os.kill(place.repository.service()["pid"], signal.SIGKILL)
@@ -330,7 +334,7 @@ def test_an_index_that_is_reachable_again_lets_the_job_train(place: Place, wheel
             breaks,
             "JOB failed, set-up: cloudpickle could not be installed: cannot reach the package index at "
             "http://127.0.0.1:…/simple: Connection refused (os error …); make it reachable, or correct its "
-            "address (`reconciler serve --stop` lets the service see changed variables), "
+            "address (`reconciler serve --stop` makes it read changed variables), "
             "then run `reconciler apply`",
             "made it reachable",
             mends,
@@ -358,8 +362,8 @@ def test_a_full_disk_is_named_and_the_job_trains_once_it_has_room(place: Place) 
         "disk of the service full",
         fill,
         "the claims in gs://reconciler-staging can't be used: The service can't read or write its files: "
-        "No space left on device\n    nothing is submitted without its claim: correct that, "
-        "or wait until Cloud Storage answers, then run `reconciler apply`",
+        "No space left on device\n    nothing is submitted without its claim: correct this, or wait until "
+        "Cloud Storage answers, then run `reconciler apply`",
         "freed disk space",
         lambda place, job: ballast.unlink(),
     )

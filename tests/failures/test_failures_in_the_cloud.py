@@ -105,7 +105,7 @@ ENDS = [
         8,
         "The following quota metrics exceed quota limits: custom_model_training_cpus",
         "resources",
-        f"ask for more quota, then {AGAIN}",
+        f"request more quota, then {AGAIN}",
         "got more quota, ran the command",
     ),
     _ended(
@@ -212,7 +212,7 @@ ROLE = (
             "staging bucket not writable",
             refused(Fault.DENIED, "/acme-staging/"),
             "failed   submit  JOB: can't write to gs://acme-staging: The permission is denied "
-            "(who runs this needs the role roles/storage.objectUser on the staging bucket)",
+            "(the account that runs this needs the role roles/storage.objectUser on the staging bucket)",
             "granted the role",
             calm,
         ),
@@ -220,7 +220,7 @@ ROLE = (
             "claims not writable",
             refused(Fault.DENIED, "/acme-claims/"),
             "failed   submit  JOB: the claims in gs://acme-claims can't be used: The permission is denied "
-            "(who runs this needs the role roles/storage.objectUser on the bucket: "
+            "(the account that runs this needs the role roles/storage.objectUser on the bucket: "
             "`reconciler init --claims --env prod` prints the commands that give it)",
             "ran the command, granted the role",
             calm,
@@ -255,7 +255,7 @@ ROLE = (
         Story(
             "no network to the cloud",
             refused(Fault.DROPPED, ""),
-            "no whole answer from https://localhost:…: the connection ended\n"
+            "no complete answer from https://localhost:…: the connection ended\n"
             '    check the network, and "endpoints" in reconciler.yaml',
             "waited for the network",
             calm,
@@ -271,7 +271,7 @@ def test_a_used_up_quota_of_requests_is_waited_for(cloud: Cloud) -> None:
     story = Story(
         "quota of requests used up",
         refused(Fault.QUOTA, r"/customJobs(\?|$)"),
-        "the service takes no more submissions now (try again); trying again in … s",
+        "the service accepts no more submissions now (try again); trying again in … s",
         "waited: apply tries again by itself",
     )
     story.breaks(cloud, story.job)

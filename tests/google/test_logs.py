@@ -201,7 +201,7 @@ def test_a_replica_that_the_job_has_not_is_told(several: Job) -> None:
 def test_a_replica_or_trial_that_has_not_begun_is_told(several: Job) -> None:
     waiting = several.logs("--replica", "workerpool1-0")
     assert waiting.code == 1
-    assert "hasn't begun yet: the job is QUEUED" in waiting.err
+    assert "hasn't started yet: the job is QUEUED" in waiting.err
     assert "--follow waits for it" in waiting.err
     several.move(JobState.RUNNING)
     assert several.logs("--replica", "workerpool1-0").code == 0
@@ -223,7 +223,7 @@ def test_trials_that_run_at_once_are_merged_and_can_be_read_alone(tuned: Job) ->
     unbegun = tuned.logs("--trial", "3")
     assert (unbegun.code, unbegun.out) == (1, "")
     assert "trial 3 of census_" in unbegun.err
-    assert "hasn't begun yet: the job is QUEUED" in unbegun.err
+    assert "hasn't started yet: the job is QUEUED" in unbegun.err
     none = tuned.logs("--trial", "5")
     assert none.code == 1
     assert "has no trial 5" in none.err
@@ -231,7 +231,7 @@ def test_trials_that_run_at_once_are_merged_and_can_be_read_alone(tuned: Job) ->
     tuned.move(JobState.FAILED)
     ended = tuned.logs("--trial", "3")
     assert ended.code == 1
-    assert "never began: the job ended FAILED" in ended.err
+    assert "never started: the job ended FAILED" in ended.err
 
 
 def test_wrong_trials_are_refused(one: Job) -> None:

@@ -388,7 +388,7 @@ def test_one_mistake_does_not_hide_the_next(parser: str) -> None:
 def test_the_problem_of_a_repeated_key_names_the_first() -> None:
     (problem,) = refused("a: 1\nb:\n  x: 1\n  y1: 2\n  x: 3\n")
     assert problem == Problem(
-        "job.yaml", 5, 3, "/b/x", 'the key "x" is there twice, first in line 3', "remove one of the two"
+        "job.yaml", 5, 3, "/b/x", 'the key "x" is defined twice, first in line 3', "remove one of the two"
     )
 
 
@@ -516,11 +516,11 @@ SYNTAX = {
         3,
         "this line is indented deeper than the one above, which already has its value",
     ),
-    "blank": ("a:1\nb: 2\n", 1, 3, "a blank is missing after the colon"),
-    "colon": ("a: b: c\n", 1, 4, 'text that holds ": " needs quotes'),
-    "lonely": ("a: 1\nb\nc: 2\n", 2, 1, "this line is no key with a value"),
+    "blank": ("a:1\nb: 2\n", 1, 3, "a space is missing after the colon"),
+    "colon": ("a: b: c\n", 1, 4, 'text that contains ": " needs quotes'),
+    "lonely": ("a: 1\nb\nc: 2\n", 2, 1, "this line is not a key with a value"),
     "at": ("a: @b\n", 1, 4, 'without quotes, text can\'t begin with "@"'),
-    "conflict": ("a: 1\n<<<<<<< ours\nb: 1\n", 2, 1, "here begins a merge conflict that isn't resolved"),
+    "conflict": ("a: 1\n<<<<<<< ours\nb: 1\n", 2, 1, "an unresolved merge conflict begins here"),
 }
 
 
@@ -542,7 +542,7 @@ def test_they_are_the_same_from_the_slower_parser(name: str, monkeypatch: pytest
 @pytest.mark.parametrize("text", ["a: b: " + "x" * 61, "a\tb: c: d", "a: b's: c"])
 def test_what_cannot_be_shown_is_not_put_into_a_remedy(text: str) -> None:
     (problem,) = refused(text)
-    assert problem.message == 'text that holds ": " needs quotes'
+    assert problem.message == 'text that contains ": " needs quotes'
     assert problem.hint == "write the text in quotes"
 
 
@@ -595,7 +595,7 @@ BOMBS = {
     "mistakes": ("---\na: no\n" * 9_000, "YAML 1.1 reads no as false"),
     "broken documents": ("---\n[\n" * 9_000, "the document ends where a value is needed"),
     "control characters": ("\x01" * 100_000, "U+0001 is a control character"),
-    "repeated keys": ("a: 1\n" * 9_000, 'the key "a" is there twice'),
+    "repeated keys": ("a: 1\n" * 9_000, 'the key "a" is defined twice'),
     "anchors": ("[" + ", ".join(f"&a{n} x" for n in range(15_000)) + "]\n---\na: no", "YAML 1.1 reads no"),
 }
 

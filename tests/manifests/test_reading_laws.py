@@ -234,7 +234,7 @@ def test_pyyaml_reads_each_accepted_document_alike(text: str) -> None:
     check_reading(text.encode())
 
 
-TAB = ("a tab can't stand here", "write a space, or put text that contains a tab in quotes")
+TAB = ("a tab isn't allowed here", "write a space, or put text that contains a tab in quotes")
 INDENT = ("a tab can't indent", "indent with spaces")
 COMMENT = ('a comment begins with a space and "#"', 'write a space before the "#"')
 LENIENT = {

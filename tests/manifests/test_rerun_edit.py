@@ -75,5 +75,5 @@ def test_what_an_alias_would_change_as_well_is_refused(text: str) -> None:
 
 
 def test_a_line_in_which_no_document_begins_is_refused() -> None:
-    with pytest.raises(ValueError, match="no job begins in line 7"):
+    with pytest.raises(ValueError, match="no job begins on line 7"):
         with_rerun(b"kind: A\nspec: 1\n", 7, "new")

@@ -993,7 +993,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "line": 1,
                 "column": 1,
                 "pointer": "",
-                "message": "holds no job",
+                "message": "contains no job",
                 "hint": "",
                 "level": "error",
             }

@@ -618,7 +618,7 @@ def test_file_with_more_secret_names_than_the_search_looks_at_is_refused(
     assert problems(tmp_path, value) == ()
     monkeypatch.setattr(searching, "MAX_SECRETIVE", 4 * 300 - 1)
     (problem,) = problems(tmp_path, value)
-    assert problem.message == "the file has too many values with names of secrets"
+    assert problem.message == "the file has too many values whose names look like secrets"
     assert (problem.line, problem.hint) == (1, "split it")
 
 

@@ -739,7 +739,7 @@ def test_links_that_lead_nowhere_or_in_circles(root: Path) -> None:
     assert [(problem.path, problem.message) for problem in check(root).problems] == [
         ("jobs/a.yaml", "this link leads nowhere"),
         ("jobs/b.yaml", "this link leads nowhere"),
-        ("jobs/c", "this link leads to a folder that it is in"),
+        ("jobs/c", "this link leads to a folder that contains it"),
     ]
 
 
@@ -748,7 +748,7 @@ def test_a_pipe_is_refused_and_not_waited_for(root: Path) -> None:
     os.mkfifo(root / "jobs" / "a.yaml")
     (root / "jobs" / "b.yaml").symlink_to("a.yaml")
     assert {problem.message for problem in check(root).problems} == {
-        "this is no file, but a folder, a pipe or a device"
+        "this is not a file but a folder, a pipe or a device"
     }
     assert isinstance(files.read_file(root / "jobs" / "a.yaml", "a.yaml"), Problem)
 
@@ -763,8 +763,8 @@ def test_a_file_name_that_cannot_be_shown_is_refused(root: Path) -> None:
     write(root, "jobs/a\nb.yaml", named("a"))
     Path(os.fsdecode(bytes(root / "jobs") + b"/\xff.yaml")).write_text("[")
     assert [(problem.path, problem.message) for problem in check(root).problems] == [
-        (r"jobs/\udcff.yaml", "the file's name holds characters that can't be shown"),
-        (r"jobs/a\nb.yaml", "the file's name holds characters that can't be shown"),
+        (r"jobs/\udcff.yaml", "the file's name contains characters that can't be shown"),
+        (r"jobs/a\nb.yaml", "the file's name contains characters that can't be shown"),
     ]
 
 
@@ -773,8 +773,8 @@ def test_a_file_name_that_cannot_be_shown_is_refused(root: Path) -> None:
     ("target", "message"),
     [
         ("outside", "the package's path leads out of the repository by a link"),
-        ("nothing", 'there is no folder "../link"'),
-        ("link", 'there is no folder "../link"'),
+        ("nothing", 'there is not a folder "../link"'),
+        ("link", 'there is not a folder "../link"'),
     ],
 )
 def test_a_package_behind_a_link(target: str, message: str, root: Path, tmp_path: Path) -> None:
@@ -970,7 +970,7 @@ def test_another_file_holds_one_document(tmp_path: Path) -> None:
     file = write(tmp_path, "a.yaml", "source: a\n---\nsource: b\n")
     value, (problem,) = load_and_check(file, SETTINGS, "a.yaml")
     assert value is None
-    assert (problem.line, problem.column, problem.message) == (3, 1, "the file holds a second document")
+    assert (problem.line, problem.column, problem.message) == (3, 1, "the file contains a second document")
 
 
 def test_a_keyword_that_nobody_thought_of_still_gives_a_sentence(tmp_path: Path) -> None:
@@ -1046,7 +1046,7 @@ def test_where_manifests_are_unless_paths_are_named(tmp_path: Path) -> None:
     """A folder that git doesn't keep, as nothing is in it, is no mistake where settings are."""
     jobs = tmp_path / "jobs"
     assert manifest_paths(tmp_path, [Path("x")]) == [Path("x")]
-    with pytest.raises(UsageError, match=f"there is no folder {jobs}"):
+    with pytest.raises(UsageError, match=f"there is not a folder {jobs}"):
         manifest_paths(tmp_path, [])
     (tmp_path / "reconciler.yaml").write_text("")
     assert manifest_paths(tmp_path, []) == []

@@ -127,7 +127,7 @@ def test_a_quota_that_ends_in_the_middle_leaves_the_rest_to_be_seen(outside: Out
         Status.FAILED,
     ]
     assert {outcome.error for outcome in outcomes[3:9]} == {
-        "not begun, as the service takes no more now: 60 submissions a minute"
+        "not submitted, as the service accepts no more now: 60 submissions a minute"
     }
     assert outcomes[-1].error == "60 submissions a minute; not sent again before 00:00:30 UTC"
     # The quota is everybody's: nothing else was sent, or claimed.
@@ -153,7 +153,7 @@ def test_a_quota_is_waited_for_within_patience(outside: Outside) -> None:
     ]
     assert sum(outside.time.slept) == 30.0
     assert lines == [
-        "the service takes no more submissions now (60 submissions a minute); trying again in 30 s"
+        "the service accepts no more submissions now (60 submissions a minute); trying again in 30 s"
     ]
 
 
@@ -171,7 +171,7 @@ def test_a_quota_that_stays_used_up_is_asked_for_more_and_more_seldom(outside: O
     assert {outcome.status for outcome in outcomes} == {Status.FAILED, Status.SKIPPED}
     # Whichever job is next: what holds up one holds up all.
     assert [round(moment - moments[0]) for moment in moments] == [0, 30, 90, 210]
-    assert lines[-1].endswith("; what isn't begun is left to the next apply")
+    assert lines[-1].endswith("; the next apply submits the rest")
 
 
 def test_what_is_refused_for_itself_holds_up_nothing(outside: Outside) -> None:
@@ -247,7 +247,7 @@ def test_with_patience_it_is_settled_at_once(outside: Outside) -> None:
     outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, on_wait=lines.append)
     assert told(outcomes) == [("submit", "applied", "QUEUED")]
     assert len(outside.jobs.sent) == 2
-    said = "whether a job was created is not known; looking for it, 00:03:00 UTC at most"
+    said = "it is not known whether a job was created; looking for it, 00:03:00 UTC at most"
     assert lines == [f"{wanted().job_name}: {said}"]
 
 
@@ -312,7 +312,7 @@ class TestCancel:
         outside.jobs.answers = [answer]
         submit, cancel = apply(outside, new)
         assert submit.status is Status.FAILED
-        assert (cancel.status, cancel.error) == (Status.SKIPPED, "what replaces it was not submitted")
+        assert (cancel.status, cancel.error) == (Status.SKIPPED, "its replacement was not submitted")
         assert outside.jobs.cancelled == []
 
     @pytest.mark.fault(17)
@@ -636,7 +636,7 @@ def test_an_attempt_that_is_not_wanted_any_more_is_not_sent(outside: Outside) ->
     (change,) = plan_of(outside, [once]).changes
     assert (change.action, change.reason) == (
         "none",
-        'attempt 2 is not wanted any more: "attempts" is 1',
+        'attempt 2 is no longer needed: "attempts" is 1',
     )
     assert apply(outside, once) == []
     assert told(apply(outside, job)) == [("retry", "applied", "QUEUED")]
@@ -753,7 +753,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     lines: list[str] = []
     waiting = applier(outside, patience=60.0, pause=15.0, on_wait=lines.append).resubmit(job, held, ())
     assert lines == [
-        f"{job.job_name}: whether a job was created is not known; looking for it, 00:03:00 UTC at most"
+        f"{job.job_name}: it is not known whether a job was created; looking for it, 00:03:00 UTC at most"
     ]
     assert unsettled_reason(waiting) == (
         "an earlier request may still make a job: it can be sent again after 00:03:00 UTC"

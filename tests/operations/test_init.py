@@ -234,7 +234,7 @@ def test_what_is_there_is_kept_byte_for_byte(empty: Empty) -> None:
         path: text.encode() for path, text in own.items()
     }
     for path in (".gitattributes", ".pre-commit-config.yaml", ".vscode/settings.json"):
-        assert f"{path} was there, and is kept as it is. Add to it:" in done.out
+        assert f"{path} already exists and was left unchanged. Add to it:" in done.out
     assert "* text=auto eol=lf" in done.out
     assert "reconciler.yaml was there" not in done.out
 
@@ -412,11 +412,8 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
     for quiet in ((), ("-q",)):
         done = empty.init(*quiet, *GOOGLE)
         for path in both:
-            assert f'{path} is for the environment "local", and is kept as it is.' in done.out
-        assert (
-            f'For "production", remove what is kept, and run this command again, with {ACTION[0]} '
-            in done.out
-        )
+            assert f'{path} is for the environment "local", and was left unchanged.' in done.out
+        assert f'For "production", remove it and run this command again, with {ACTION[0]} ' in done.out
         assert f"with {' '.join(ACTION)}:\n" in done.out
     (command,) = re.findall("^    rm (.*)$", done.out, re.MULTILINE)
     assert command.split() == both
@@ -775,15 +772,15 @@ def make_link_to_file(path: Path, outside: Path) -> None:
         (make_folder, ".gitignore", '".gitignore" is a folder'),
         (make_folder, "reconciler.yaml", ""),
         (make_folder, ".vscode/settings.json", '".vscode/settings.json" is a folder'),
-        (make_file, ".vscode", '".vscode" is no folder'),
-        (make_file, "jobs", '"jobs" is no folder'),
-        (make_file, ".github", '".github" is no folder'),
+        (make_file, ".vscode", '".vscode" is not a folder'),
+        (make_file, "jobs", '"jobs" is not a folder'),
+        (make_file, ".github", '".github" is not a folder'),
         (make_dangling, ".pre-commit-config.yaml", "is a link that leads to no file"),
-        (make_dangling, ".github/workflows", '".github/workflows" is no folder'),
+        (make_dangling, ".github/workflows", '".github/workflows" is not a folder'),
         (make_link_out, ".vscode", '".vscode" is a link that leads out of the repository'),
         (make_link_out, ".github", '".github" is a link that leads out of the repository'),
         (make_link_to_file, ".gitignore", '".gitignore" is a link, which git doesn\'t follow'),
-        (make_pipe, ".gitattributes", '".gitattributes" is no ordinary file'),
+        (make_pipe, ".gitattributes", '".gitattributes" is not a regular file'),
     ],
 )
 def test_what_is_in_the_way_is_named_and_nothing_is_written(
@@ -834,7 +831,7 @@ def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, si
     process = empty.start("init", program=str(program))
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (1, "")
-    assert "can't be written, and nothing was: File too large" in err
+    assert "can't be written, so nothing was: File too large" in err
     assert empty.files() == before
     assert (empty.root / ".gitignore").stat().st_mode & 0o777 == 0o640
 

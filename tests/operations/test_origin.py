@@ -417,7 +417,7 @@ def test_in_a_checkout_without_the_pull_requests_head_jobs_carry_no_commit(
     assert set(carried(shallow).values()) == {""}
     (line,) = lines(shallow)
     assert f"commit {head[:7]}, the pull request's head, is not in this checkout of its merge" in line
-    assert "give actions/checkout a fetch-depth of 2, or check the head out" in line
+    assert "give actions/checkout a fetch-depth of 2, or check out the head" in line
     assert carried(deeper) == {"census": head, "trees": head, "plain": ""}
 
 

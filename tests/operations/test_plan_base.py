@@ -110,7 +110,7 @@ def test_what_is_new_changed_and_removed(repo: Repository) -> None:
     assert lines[0].endswith(f"against {base[:12]}")
     assert "1 field changed" in lines
     assert lines[lines.index("-     args: []") + 1 :][:2] == ["+     args:", "+     - --more"]
-    assert "if the run of the earlier content is still live, it goes on beside this one" in lines
+    assert "if the run of the earlier content is still live, it continues alongside this one" in lines
     assert [line.split("_")[0] for line in lines if re.match("[+-] (submit|cancel)", line)] == [
         "+ submit census",
         "+ submit fresh",
@@ -309,7 +309,7 @@ def test_a_folder_that_cant_be_written_to_is_told(repo: Repository) -> None:
 def test_output_goes_with_a_base(repo: Repository) -> None:
     done = repo.run("plan", "--output-dir", "x")
     assert done.code == 64
-    assert "--output-dir goes with --base" in done.err
+    assert "--output-dir needs --base" in done.err
 
 
 def test_invalid_manifests_are_told_after_the_output(repo: Repository, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_invalid_manifests_are_told_after_the_output(repo: Repository, tmp_path:
     assert "jobs/census.yaml:13:21:" in done.err
     assert "replicaCount" in (tmp_path / "out" / "plan.md").read_text()
     text = repo.run("plan", "--base", "HEAD")
-    assert "2 problems in 2 files: what can't be read isn't counted above." in text.out
+    assert "2 problems in 2 files: invalid manifests aren't counted above." in text.out
 
 
 def test_code_that_cant_be_staged_is_a_problem_of_its_job_alone(repo: Repository) -> None:
@@ -381,7 +381,7 @@ def test_no_manifests_on_either_side(repo: Repository) -> None:
     assert edits(repo) == {}
     (repo.root / "reconciler.yaml").unlink()
     commit(repo)
-    with pytest.raises(UsageError, match=r"there is no folder .*jobs"):
+    with pytest.raises(UsageError, match=r"there is not a folder .*jobs"):
         proposed(repo)
 
 
@@ -974,7 +974,7 @@ def test_folders_that_are_too_deep_are_refused(forge: Forge, repo: Repository) -
     tree = forge.tree(("100644", "job.yaml", forge.put("blob", b"")))
     for _ in range(3_000):
         tree = forge.tree(("40000", "f", tree))
-    with pytest.raises(ReconcilerError, match="more than 256 folders within each other"):
+    with pytest.raises(ReconcilerError, match="more than 256 nested folders"):
         proposed(repo, forge.commit(("40000", "jobs", tree)))
 
 
@@ -996,7 +996,7 @@ def test_a_disk_that_is_full_is_told(repo: Repository, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "mkdir", full)
-    with pytest.raises(ReconcilerError, match="can't be laid out: No space left on device") as raised:
+    with pytest.raises(ReconcilerError, match="can't be written out: No space left on device") as raised:
         proposed(repo)
     assert "TMPDIR" in raised.value.hint
 

@@ -159,13 +159,13 @@ def test_many_files_are_counted_by_folder() -> None:
 @pytest.mark.parametrize(
     ("claim", "said"),
     [
-        (CLAIM, "bound: its request made this job"),
-        (replace(CLAIM, request_ids=("a", "b")), "bound: one of 2 requests made this job"),
-        (replace(CLAIM, state=ClaimState.PENDING), "pending: a request may have made a job"),
-        (replace(CLAIM, state=ClaimState.REJECTED, error="quota"), "rejected: quota; apply sends it again"),
+        (CLAIM, "bound: its request created this job"),
+        (replace(CLAIM, request_ids=("a", "b")), "bound: one of 2 requests created this job"),
+        (replace(CLAIM, state=ClaimState.PENDING), "pending: a request may have created a job"),
+        (replace(CLAIM, state=ClaimState.REJECTED, error="quota"), "rejected: quota; apply submits it again"),
         (replace(CLAIM, state=ClaimState.HELD, error="odd"), "held: odd; run `reconciler resolve census_0"),
         (replace(CLAIM, state=ClaimState.HELD, given_up=True), "held: given up"),
-        (None, "none: no recorded request made this job"),
+        (None, "none: no recorded request created this job"),
     ],
 )
 def test_the_claim_is_said_in_words(claim: Claim | None, said: str) -> None:

@@ -479,7 +479,7 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
     problems = tuple(Problem(f"jobs/{'x' * 400}{n}.yaml", 1, 1, "", "y" * 500) for n in range(500))
     shown = in_full(differing(many(), problems=problems, settings=fields), COMMENT_LIMIT)
     assert len(shown.encode()) < COMMENT_LIMIT
-    assert "they decide which runs are this repository's, who is told." in shown
+    assert "they decide which runs belong to this repository, who is told." in shown
     assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
     much = tuple(FieldChange(f"/images/{'é' * 100}{n}/python", "@" * 300, "#" * 300) for n in range(2000))
     shown = in_full(differing(many(), problems=problems, settings=fields + much), COMMENT_LIMIT)
@@ -505,7 +505,7 @@ def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None
     assert limit * 0.9 < len(shown.encode()) < limit
     assert "**40 problems in 1 file:**" in shown
     assert "10 new, 2,003 changed (**3 blocked**). At most 2,000 → 4,020 accelerator-hours" in shown
-    assert "**Not all of it fits here:** the workflow run's" in shown
+    assert "**The plan is too long to show in full:** the workflow run's" in shown
     assert shown.count("- <code>jobs/x.yaml") == 40, "every problem"
     rows, details = len(re.findall("^\\| [^|]", shown, re.M)), shown.count("<details>")
     assert rows >= least
@@ -559,7 +559,7 @@ OURS |= {"a", "table", "thead", "tbody", "tr", "th", "td"}
 
 def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
     proposed = [structs.replace(change, edit=None) for change in many(fields=30).changes]
-    drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest wants it") for n in range(50))
+    drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest asks for it") for n in range(50))
     shown = plan_markdown(Plan(Target("local", "local", "local", "local"), tuple(proposed), drift, None))
     assert len(shown.encode()) < SUMMARY_LIMIT
     assert shown.count("| submit |") == 2010

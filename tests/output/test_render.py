@@ -90,11 +90,11 @@ def test_beyond_a_hundred_jobs_the_terminal_leaves_details_out() -> None:
 
 def test_a_plan_with_nothing_to_do_says_so() -> None:
     done = plan(replace(CHANGE, action=Action.NONE))
-    assert plan_text(done).splitlines()[-1] == "Nothing to do: 1 job as wanted."
-    finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", "running, and no manifest wants it")
+    assert plan_text(done).splitlines()[-1] == "Nothing to do: 1 job is up to date."
+    finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", "running, but no manifest asks for it")
     drifting = plan_text(replace(done, drift=(finding,)))
-    assert "  ~ orphaned old_0123456789abcdef: running, and no manifest wants it" in drifting
-    assert drifting.splitlines()[-1] == "Nothing to do: 1 job as wanted, 1 finding."
+    assert "  ~ orphaned old_0123456789abcdef: running, but no manifest asks for it" in drifting
+    assert drifting.splitlines()[-1] == "Nothing to do: 1 job is up to date, 1 finding."
 
 
 def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
@@ -110,7 +110,7 @@ def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
 
 def test_a_suspended_job_is_shown_where_something_of_it_goes_on() -> None:
     resting = replace(CHANGE, action=Action.NONE, stuck=Stuck.SUSPENDED, reason="suspended")
-    running = replace(resting, reason="suspended; its run goes on: running")
+    running = replace(resting, reason="suspended; its run continues: running")
     text = plan_text(plan(resting, running))
     assert [line.strip() for line in text.splitlines() if line.startswith("      ")] == [running.reason]
 

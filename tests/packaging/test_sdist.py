@@ -54,7 +54,7 @@ def finding(files: dict[str, str], module: str = "task") -> tuple[str, str]:
 def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan needs none for jobs that are as wanted; the bytes fit the name whatever becomes of the files."""
+    """A plan needs none for jobs as wanted; the bytes fit the name whatever becomes of the files."""
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "task.py").write_text("1")
     made = []
@@ -146,7 +146,7 @@ LAYOUTS = {
         {"task.py": "from outer.trainer.sub import model\nprint(model.X)", "sub/model.py": "X = 1"},
         "1",
     ),
-    "a single module, and another beside it": (
+    "a single module, and another too": (
         "task",
         {"task.py": "import other\nprint(other.X)", "other.py": "X = 1"},
         "1",
@@ -332,14 +332,14 @@ def test_a_module_that_is_not_there(module: str, file: str, message: str, hint: 
 )
 def test_requirements_that_are_no_plain_ones(line: str) -> None:
     message, hint = finding({"task.py": "", "requirements.txt": f"# first\nnumpy\n{line}\n"})
-    assert message.startswith('line 3 of the package\'s "requirements.txt" is no plain requirement: "')
+    assert message.startswith('line 3 of the package\'s "requirements.txt" is not a plain requirement: "')
     assert "setup.py" in hint
 
 
 @pytest.mark.parametrize("content", ["[tool", "a = " + "[" * 5000, "a = 1\na = 2"])
 def test_a_pyproject_that_is_no_toml(content: str) -> None:
     message, _ = finding({"task.py": "", "pyproject.toml": content})
-    assert message.startswith('the package\'s "pyproject.toml" is no TOML: ')
+    assert message.startswith('the package\'s "pyproject.toml" is not TOML: ')
 
 
 def test_a_setup_cfg_alone_is_not_enough() -> None:
@@ -350,7 +350,7 @@ def test_a_setup_cfg_alone_is_not_enough() -> None:
 
 def test_requirements_in_another_encoding() -> None:
     requirements = SourceFile("requirements.txt", False, "numpy".encode("utf-16"))
-    with pytest.raises(SourceTreeError, match="is no UTF-8"):
+    with pytest.raises(SourceTreeError, match="is not UTF-8"):
         build_sdist(SourceTree((SourceFile("task.py", False, b""), requirements)), "task")
 
 

@@ -234,20 +234,20 @@ def test_the_package_may_be_reached_by_a_link(root: Path) -> None:
         ("../away/../outside/secret", "leads out of the repository"),
         ("/etc/passwd", 'is a link to "/etc/passwd", which leads out of the repository, here or on another'),
         ("{root}/trainer/task.py", "leads out of the repository, here or on another machine"),
-        ("../.git/config", '".git" never is code'),
-        ("../dotgit/config", '".git" never is code'),
-        ("../.GIT/config", "isn't there"),
-        ("../.reconciler/service.json", '".reconciler" never is code'),
+        ("../.git/config", '".git" is never code'),
+        ("../dotgit/config", '".git" is never code'),
+        ("../.GIT/config", "does not exist"),
+        ("../.reconciler/service.json", '".reconciler" is never code'),
         ("../data", 'line 1 of ".gitignore" excludes "data"'),
         ("../data/x.csv", 'line 1 of ".gitignore" excludes "data"'),
         ("../big.csv", 'line 2 of ".gitignore" excludes "big.csv"'),
-        ("nothing", "isn't there"),
-        ("task.py/x", "isn't there"),
-        ("TASK.PY", "isn't there"),
+        ("nothing", "does not exist"),
+        ("task.py/x", "does not exist"),
+        ("TASK.PY", "does not exist"),
         ("link", "leads in a circle"),
         ("../back", "leads in a circle"),
-        (".", "leads back to a folder that it is in"),
-        ("sub/../../trainer", "leads back to a folder that it is in"),
+        (".", "leads back to a folder that contains it"),
+        ("sub/../../trainer", "leads back to a folder that contains it"),
         ("..", "is the repository's root"),
         ("../fifo", "is a fifo"),
     ],
@@ -282,7 +282,7 @@ def test_links_may_not_multiply_without_end(root: Path, monkeypatch: pytest.Monk
     ("package", "message"),
     [
         ("nothing", '"nothing" isn\'t there'),
-        ("trainer/task.py", '"trainer/task.py" is no folder'),
+        ("trainer/task.py", '"trainer/task.py" is not a folder'),
         ("../outside", '"../outside" leads out of the repository'),
         (".git/hooks", '"hooks"'),
         ("data/sub", 'line 1 of ".gitignore" excludes "data"'),
@@ -297,7 +297,7 @@ def test_folders_that_are_no_package(root: Path, package: str, message: str) -> 
     (root / "empty" / "emptier").mkdir(parents=True)
     link(root, "away", "../outside")
     (told,) = refusals(root, package)
-    assert message in told or (package == ".git/hooks" and '".git" never is code' in told)
+    assert message in told or (package == ".git/hooks" and '".git" is never code' in told)
 
 
 # Things and names
@@ -487,7 +487,7 @@ def test_a_link_swapped_in_is_never_followed(root: Path, meddler: Meddler, swapp
 
     with meddler.at_the_opening_of(Path(swapped).name, swap):
         (told,) = refusals(root)
-    assert "can't be read" in told or "isn't there" in told or "leads out of the repository" in told
+    assert "can't be read" in told or "does not exist" in told or "leads out of the repository" in told
 
 
 @pytest.mark.fault(39)

@@ -20,7 +20,7 @@ SECOND = claim_on(JOB, ClaimState.PENDING, 2)
 def test_an_attempt_that_is_not_wanted_any_more_is_not_sent_again() -> None:
     change = only(plan([wanted(attempts=1)], [FAILED], [FIRST, SECOND]))
     assert (change.action, change.attempt, change.stuck) == (Action.NONE, 2, Stuck.FAILED)
-    assert change.reason == 'attempt 2 is not wanted any more: "attempts" is 1'
+    assert change.reason == 'attempt 2 is no longer needed: "attempts" is 1'
     assert only(plan([wanted(attempts=2)], [FAILED], [FIRST, SECOND])).action is Action.RETRY
 
 
@@ -39,7 +39,7 @@ def test_and_one_whose_end_is_known_has_ended() -> None:
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
-        (SECOND, "suspended; the outcome of its submission is not known"),
+        (SECOND, "suspended; the outcome of its submission is unknown"),
         (claim_on(JOB, ClaimState.HELD, 2, error="why"), "suspended; why"),
         (claim_on(JOB, ClaimState.HELD, 2, error="why", given_up=True), "suspended"),
     ],
@@ -92,7 +92,7 @@ def test_a_name_that_a_further_run_of_other_content_has_is_taken() -> None:
     runs = [run_of(other, State.SUCCEEDED), run_of(other, State.SUCCEEDED, number=2, job_name=JOB.job_name)]
     change = only(plan([JOB], runs, [bound_to(other, runs[0])]))
     assert change.action is Action.BLOCKED
-    assert change.reason.startswith(f"{runs[1].resource} has this name and other content")
+    assert change.reason.startswith(f"{runs[1].resource} has this name but different content")
 
 
 def test_what_never_came_to_run_overtakes_nothing() -> None:

@@ -56,7 +56,7 @@ def test_a_revert_does_not_run_again_and_says_how_to(repository: Repository) -> 
     repository.job("census", args=["a"])
     reverted = change(repository)
     assert (reverted["action"], reverted["jobName"]) == ("none", first)
-    assert reverted["reason"] == f'already ran as {first} (succeeded); change "rerun" to run it again'
+    assert reverted["reason"] == f"already ran as {first} (succeeded); run it again with `reconciler rerun`"
     assert repository.run("apply", "--wait").code == 0
     assert len(jobs(repository)) == 2
     repository.job("census", args=["a"], reconcile="{rerun: once more}")
@@ -120,7 +120,7 @@ def test_the_last_manifest_can_be_removed(repository: Repository) -> None:
     (repository.root / ".git").mkdir()
     for command in (["validate"], ["plan"], ["apply"]):
         done = repository.run(*command)
-        assert (done.code, "there is no folder" in done.err) == (64, True)
+        assert (done.code, "there is not a folder" in done.err) == (64, True)
 
 
 @pytest.mark.fault(11)

@@ -104,10 +104,8 @@ def test_only_the_reviewed_plan_is_applied() -> None:
     with pytest.raises(RefusedError) as caught:
         check_limits(plan(), 0, Limits(), "sha256:2")
     assert caught.value.exit_code is ExitCode.REFUSED
-    assert caught.value.message == "the plan is no longer the reviewed one: its digest is sha256:1"
-    assert caught.value.hint == (
-        "look at the plan again with `reconciler plan`, and pass the digest that it then shows"
-    )
+    assert caught.value.message == "the plan has changed since it was reviewed: its digest is now sha256:1"
+    assert caught.value.hint == ("review it again with `reconciler plan`, and pass the new digest")
 
 
 @pytest.mark.fault(48)

@@ -83,7 +83,7 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
     if state is ClaimState.HELD and not there:
         said += f"; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`"
     if state is ClaimState.PENDING and not there:
-        said = "the next apply looks for its job, and sends it again once no earlier request can make one"
+        said = "the next apply looks for its job, and submits it again once no earlier request can create one"
     assert row.error == said
     assert row.commit == ("" if there else "c" * 40)
     assert row.resource == (f"{PARENT}/1" if there else "")
@@ -91,7 +91,7 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
 
 def test_what_was_given_up_is_told_as_that() -> None:
     (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
-    assert row.error == 'given up; change "rerun" to run it again'
+    assert row.error == "given up; run it again with `reconciler rerun`"
 
 
 @pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])

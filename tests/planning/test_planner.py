@@ -36,11 +36,13 @@ from tests.planning import (
 
 JOB = wanted(attempts=2)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-RERUN = 'change "rerun" to run it again'
+RERUN = "run it again with `reconciler rerun`"
 MORE = f'raise "attempts" or {RERUN}'
 GONE = "the service no longer has its record"
 RESOLVE = f"run `reconciler resolve {JOB.job_name} --resubmit` or `--give-up`"
-UNKNOWN = "the outcome of its submission is not known: looked for, and sent again{} if no job appears"
+UNKNOWN = (
+    "the outcome of its submission is unknown: apply looks for its job, and submits it again{}if none appears"
+)
 
 BOUND, PENDING, REJECTED, HELD = (
     ClaimState.BOUND,
@@ -257,9 +259,9 @@ def test_a_suspended_job_is_left_alone_whatever_is_known_of_it(
     change = only(found)
     goes_on = ""
     if state and not state.ended:
-        goes_on = f"; its run goes on: {state.lower()}"
+        goes_on = f"; its run continues: {state.lower()}"
     elif claim_state is PENDING:
-        goes_on = "; the outcome of its submission is not known"
+        goes_on = "; the outcome of its submission is unknown"
     elif claim_state is HELD:
         goes_on = "; odd"
     said = f"suspended{goes_on}"
@@ -342,7 +344,7 @@ def test_a_changed_rerun_is_said_beside_what_else_changed(
 def test_a_default_that_is_left_out_is_not_taken_for_a_changed_rerun() -> None:
     before = replace(wanted(content="x"), packed={"args": ["a"], "scheduling": {"timeout": "604800s"}})
     assert only(changed(before, wanted(), rerun=rerun_digest(""))).reason == (
-        "only a default was written out or left out"
+        "only a default was added or removed"
     )
 
 
@@ -458,8 +460,8 @@ def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> 
     change = only(plan([job], target=GOOGLE))
     assert (change.action, change.reason) == (
         Action.BLOCKED,
-        "Google switched AI Platform Training off on 2025-01-31; "
-        "write the job as an aiplatform.googleapis.com/v1 CustomJob",
+        "Google shut down AI Platform Training on 2025-01-31; "
+        "rewrite the job as an aiplatform.googleapis.com/v1 CustomJob",
     )
     assert only(plan([job], [], [claim_on(job, PENDING)], GOOGLE)).action is Action.BLOCKED
     assert only(plan([job], target=LOCAL)).action is Action.SUBMIT
@@ -503,7 +505,7 @@ def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> N
     runs, claims = {"run": ([run], []), "claim": ([], [claim]), "stranger": ([run], [claim])}[other]
     change = only(plan([JOB], [*mine[0], *runs], [*mine[1], *claims]))
     who = f"a claim has the name {name} for" if other == "claim" else f"{run.resource} has this name and"
-    assert change.reason == f'{who} other content; change "rerun" to get another name'
+    assert change.reason == f"{who} other content; get another name with `reconciler rerun`"
     assert (change.action, change.job_name, change.attempt) == (Action.BLOCKED, name, attempt)
 
 
@@ -529,7 +531,7 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
         assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
     end = "delete" if state is State.SUCCEEDED else "cancel"
-    said = f"{PARENT}/5 has this job's labels, and no recorded request made it; {end} it, or {RERUN}"
+    said = f"{PARENT}/5 has this job's labels, and no recorded request created it; {end} it, or {RERUN}"
     assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
 
@@ -589,7 +591,7 @@ def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
     ("fields", "why"),
     [
         ({"known": False}, "; it is not cancelled: it has no claim"),
-        ({"request_ids": ("another",)}, "; it is not cancelled: no recorded request made it"),
+        ({"request_ids": ("another",)}, "; it is not cancelled: no recorded request created it"),
     ],
 )
 def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
@@ -622,10 +624,10 @@ def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_cla
     assert kinds(found) == ([] if state.ended else ["orphaned"])
     assert len(cancels) == (on_delete == "cancel" and state in LIVE and state is not State.CANCELLING)
     for finding in found.drift:
-        assert finding.detail == f"{state.lower()}, and no manifest wants it"
+        assert finding.detail == f"{state.lower()}, but no manifest asks for it"
         assert (finding.job_name, finding.base_name) == (job.job_name, "other-job")
     for cancel in cancels:
-        assert cancel.reason == "no manifest wants it (onDelete: cancel)"
+        assert cancel.reason == "no manifest asks for it (onDelete: cancel)"
         assert (cancel.base_name, cancel.job_name, cancel.path, cancel.line) == (
             "other-job",
             job.job_name,
@@ -638,10 +640,10 @@ def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_cla
 @pytest.mark.parametrize(
     ("claims", "detail"),
     [
-        ([], "running, and no manifest wants it"),
+        ([], "running, but no manifest asks for it"),
         (
             [claim_on(OTHER, resource=f"{PARENT}/1", request_ids=("another",))],
-            "running, and no manifest wants it; it is not cancelled: no recorded request made it",
+            "running, but no manifest asks for it; it is not cancelled: no recorded request created it",
         ),
     ],
 )
@@ -671,13 +673,13 @@ def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> 
     assert [(finding.kind, finding.detail) for finding in found.drift] == [
         (
             DriftKind.DUPLICATE,
-            f"a second run of one attempt (running): {PARENT}/2 beside {PARENT}/1{why}",
+            f"a second run of the same attempt (running): {PARENT}/2 beside {PARENT}/1{why}",
         ),
-        (DriftKind.ORPHANED, f"running, and no manifest wants it{why}"),
+        (DriftKind.ORPHANED, f"running, but no manifest asks for it{why}"),
     ]
     kept = wanted("other-job")
     assert plan([], runs[:1], [bound_to(kept, runs[0])]).drift[0].detail == (
-        "running, and no manifest wants it"
+        "running, but no manifest asks for it"
     )
 
 
@@ -702,10 +704,10 @@ def test_the_younger_run_of_one_attempt_is_cancelled_as_a_repair() -> None:
     assert [change.actual for change in cancels] == runs[1:]
     for cancel in cancels:
         assert cancel.repair
-        assert cancel.reason == f"a second run of one attempt; {PARENT}/1 stays"
+        assert cancel.reason == f"a second run of the same attempt; {PARENT}/1 stays"
         assert (cancel.base_name, cancel.job_name, cancel.key) == ("census", JOB.job_name, kept.key)
     assert [(finding.kind, finding.detail) for finding in found.drift] == [
-        (DriftKind.DUPLICATE, f"a second run of one attempt (running): {PARENT}/{n} beside {PARENT}/1")
+        (DriftKind.DUPLICATE, f"a second run of the same attempt (running): {PARENT}/{n} beside {PARENT}/1")
         for n in (2, 3)
     ]
     assert {(finding.job_name, finding.base_name) for finding in found.drift} == {(JOB.job_name, "census")}
@@ -718,7 +720,9 @@ def test_a_second_run_that_ends_or_has_ended_is_told_and_not_cancelled(state: St
     found = plan([JOB], runs, [bound_to(JOB, runs[0])])
     assert only(found).reason == "running"
     (finding,) = found.drift
-    assert finding.detail == (f"a second run of one attempt ({state.lower()}): {PARENT}/2 beside {PARENT}/1")
+    assert finding.detail == (
+        f"a second run of the same attempt ({state.lower()}): {PARENT}/2 beside {PARENT}/1"
+    )
 
 
 @pytest.mark.fault(18)
@@ -740,7 +744,9 @@ def test_a_run_that_no_recorded_request_made_is_told_and_never_cancelled(state: 
         JOB.job_name,
         "census",
     )
-    assert finding.detail == (f"{PARENT}/1 ({state.lower()}) has its labels, and no recorded request made it")
+    assert finding.detail == (
+        f"{PARENT}/1 ({state.lower()}) has its labels, but no recorded request created it"
+    )
 
 
 @pytest.mark.fault(16)
@@ -819,19 +825,19 @@ def test_a_run_that_its_own_time_limit_cancelled_is_no_drift() -> None:
             State.CANCELLED,
             None,
             False,
-            ("cancelled-outside", "cancelled, while the manifest still wants it"),
+            ("cancelled-outside", "cancelled, although a manifest asks for it"),
         ),
         (
             None,
             State.CANCELLED,
             False,
-            ("cancelled-outside", "cancelled, while the manifest still wants it"),
+            ("cancelled-outside", "cancelled, although a manifest asks for it"),
         ),
         (
             None,
             None,
             True,
-            ("deleted-outside", "the service has it no more, and its end was never seen"),
+            ("deleted-outside", "the service no longer has it, and its final state is unknown"),
         ),
         (None, State.SUCCEEDED, False, None),
         (None, State.FAILED, False, None),
@@ -872,7 +878,7 @@ def test_labels_that_were_changed_after_the_submission_are_drift(
     found = plan([JOB], [replace(run, labels={**run.labels, **labels})], [claim])
     assert kinds(found) == drift
     for finding in found.drift:
-        assert finding.detail == "its labels are not those that it was submitted with"
+        assert finding.detail == "its labels differ from those it was submitted with"
         assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
 
 
@@ -1020,5 +1026,5 @@ def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
     end = "delete" if state is State.SUCCEEDED else "cancel"
     assert change.reason == (
-        f"{run.resource} has this job's labels, and no recorded request made it; {end} it, or {RERUN}"
+        f"{run.resource} has this job's labels, and no recorded request created it; {end} it, or {RERUN}"
     )

@@ -79,7 +79,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
             wanted(content="b", code="x", rerun="again"),
             "1 field changed, the code changed and rerun changed",
         ),
-        (replace(JOB, identity="f" * 64), "only a default was written out or left out"),
+        (replace(JOB, identity="f" * 64), "only a default was added or removed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -105,7 +105,7 @@ def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
 def test_on_change_cancels_the_earlier_run() -> None:
     found = one([JOB], [wanted(content="b", on_change="cancel")])
     assert found.notes == (
-        "if the run of the earlier content is still live, it is cancelled once this one is there",
+        "if the run of the earlier content is still live, it is cancelled once this one is submitted",
         "onChange: keep → cancel",
     )
 
@@ -124,7 +124,7 @@ def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
 def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
     kept = one([JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")])
     assert (kept.edit, kept.action, kept.reason) == (Edit.REMOVED, Action.NONE, "removed")
-    assert kept.notes == ("if its run is still live, it goes on, and is told as orphaned",)
+    assert kept.notes == ("if its run is still live, it continues, and is reported as orphaned",)
     cancelled, new = proposed([wanted(on_delete="cancel")], [wanted("other")]).changes
     assert (cancelled.action, cancelled.desired) == (Action.CANCEL, None)
     assert cancelled.reason == "removed (onDelete: cancel)"
@@ -165,7 +165,7 @@ def test_suspending_and_going_on() -> None:
         Action.NONE,
         "suspended",
     )
-    assert found.notes == ("suspended from now on; a live run goes on",)
+    assert found.notes == ("suspended from now on; a live run continues",)
     assert found.hours == (2.0, 0.0)
     found = one([suspended], [JOB])
     assert (found.edit, found.action, found.reason) == (
@@ -181,7 +181,7 @@ def test_suspending_and_going_on() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "note"),
     [
-        ({}, {"attempts": 3}, "attempts: 1 → 3; if the last attempt failed, there is another one"),
+        ({}, {"attempts": 3}, "attempts: 1 → 3; if the last attempt failed, the job is retried"),
         ({"attempts": 3}, {}, "attempts: 3 → 1"),
         ({}, {"on_change": "cancel"}, "onChange: keep → cancel"),
         ({"on_delete": "cancel"}, {}, "onDelete: cancel → keep"),
@@ -209,7 +209,7 @@ def test_labels_places_kinds_and_spellings_are_noted() -> None:
     found = one([JOB], [changed(JOB, labels={"team": "b"})])
     assert (found.edit, found.notes) == (
         Edit.CHANGED,
-        ("the labels changed; a run that is there keeps its own",),
+        ("the labels changed; an existing run keeps its own",),
     )
     found = one([JOB], [changed(wanted(content="b"), labels={"team": "b"})])
     assert found.notes[1:] == ("the labels changed",)
@@ -364,18 +364,18 @@ def test_what_decides_most_is_told_first() -> None:
         "source": "acme",
     }
     assert [(c.pointer, decides(c.pointer)) for c in changed_settings(before, after, "prod")] == [
-        ("/source", "which runs are this repository's"),
+        ("/source", "which runs belong to this repository"),
         ("/environments/prod/project", "where jobs run"),
         ("/environments/prod/location", "where jobs run"),
-        ("/environments/prod/instance", "which runs and claims are the environment's"),
-        ("/environments/prod/claimsBucket", "where it is recorded what ran"),
+        ("/environments/prod/instance", "which runs and claims belong to the environment"),
+        ("/environments/prod/claimsBucket", "where claims are kept"),
         ("/environments/prod/stagingBucket", "where code is uploaded"),
-        ("/limits/acceleratorHours", "what one apply may cost"),
-        ("/github/apiUrl", "who is told"),
-        ("/environments/prod/endpoints/ml", "who is asked in Google's place"),
-        ("/environments/prod/defaults/serviceAccount", "what jobs run with"),
+        ("/limits/acceleratorHours", "the limits of each apply"),
+        ("/github/apiUrl", "where results are posted"),
+        ("/environments/prod/endpoints/ml", "which services replace Google's"),
+        ("/environments/prod/defaults/serviceAccount", "the settings of jobs"),
         ("/environments/other/engine", "where jobs run"),
-        ("/environments/other/submitter", "as whom jobs are submitted"),
+        ("/environments/other/submitter", "which account submits jobs"),
         ("/images/a~1b/python", ""),
     ]
 

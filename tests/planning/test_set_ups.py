@@ -49,7 +49,7 @@ def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
     assert change.job_name == f"{JOB.job_name}_2"
     assert change.not_before == datetime(2026, 1, 1, 0, 10, 5, tzinfo=UTC)
     assert change.reason == (
-        "set-up failed: no version of a package fits; this uses up no attempt, try 2 of 3, "
+        "set-up failed: no version of a package fits; this doesn't count as an attempt, try 2 of 3, "
         "not before 00:10:05 UTC"
     )
     assert change.actual == unstarted()
@@ -63,7 +63,7 @@ def test_failed_set_up_counts_only_once_the_claim_names_its_job() -> None:
 def test_a_try_whose_end_has_no_known_time_is_followed_by_the_next_one_without_a_wait() -> None:
     change = change_of(replace(unstarted(), end_time=""))
     assert (change.action, change.not_before) == (Action.RETRY, None)
-    assert change.reason.endswith("this uses up no attempt, try 2 of 3")
+    assert change.reason.endswith("this doesn't count as an attempt, try 2 of 3")
 
 
 def test_an_attempt_that_also_failed_under_an_older_version_of_the_hash_is_used_up() -> None:

@@ -176,14 +176,14 @@ def test_github_takes_the_longest_that_fits(github: GitHubServer, keep: Keep, ch
 
 
 REFUSALS: list[tuple[Any, str]] = [
-    (error(404, "Not Found"), "shows this token no repository acme/models with that pull request"),
-    (error(401, "Bad credentials"), "doesn't know the token"),
+    (error(404, "Not Found"), "this token can't see a repository acme/models with that pull request"),
+    (error(401, "Bad credentials"), "rejects the token"),
     (error(410, "This issue was deleted"), "HTTP 410"),
     (error(403, "Unable to create comment because issue is locked."), "issue is locked"),
     (error(403, "Resource not accessible by personal access token"), '"Pull requests: write"'),
     (error(422, "Validation Failed"), "GitHub refused the comment (HTTP 422)"),
     (secondary_limit(429, 3600), "no more requests for 3600 s"),
-    (error(500, "oops"), "out of order"),
+    (error(500, "oops"), "unavailable"),
 ]
 
 
@@ -280,7 +280,7 @@ def test_other_refusals_are_told_and_fail(
     monkeypatch.setenv("GITHUB_TOKEN", "wrong")
     assert run(["report", "--comment", surroundings]) == 1
     out, err = capsys.readouterr()
-    assert "comment not written: GitHub doesn't know the token" in err
+    assert "comment not written: GitHub rejects the token" in err
     assert "wrong" not in err.replace("it is wrong", "")
     assert not out
 
@@ -321,7 +321,7 @@ def test_only_a_run_for_a_pull_request_will_do(
     [
         (b"", "is empty"),
         (b" \n", "is empty"),
-        (b"a\0b", "no text"),
+        (b"a\0b", "not text"),
         (b"\xff\xfe", "isn't UTF-8"),
         ("é".encode() * MAX_COMMENT, "longer than the 65,536 characters"),
         (b"x" * 10 * MAX_COMMENT, "longer than the 65,536 characters"),

@@ -81,7 +81,7 @@ def status(state: State = State.RUNNING, name: str = "census", **more: Any) -> C
         (
             State.CANCELLED,
             "error",
-            'cancelled on request; set "suspend: true" to leave it so, or run it again with'
+            'cancelled on request; set "suspend: true" to leave it stopped, or run it again with'
             " `reconciler rerun census`",
         ),
     ],
@@ -153,7 +153,7 @@ def test_a_job_without_a_run() -> None:
         ),
         (
             job(State.CANCELLED, error="cancelled by the user"),
-            'cancelled on request; set "suspend: true" to leave it so, or run it again with '
+            'cancelled on request; set "suspend: true" to leave it stopped, or run it again with '
             "`reconciler rerun census`",
         ),
     ],
@@ -689,7 +689,9 @@ def test_a_limit_that_says_nothing_more(
 ) -> None:
     github.queued = [None, error(429, "Too Many Requests")]
     message = only_message(reporter().report(SHA, TWO))
-    assert message.startswith("GitHub takes no more requests; the next report posts what is left (HTTP 429)")
+    assert message.startswith(
+        "GitHub accepts no more requests; the next report posts what is left (HTTP 429)"
+    )
     assert waited == []
 
 
@@ -704,7 +706,7 @@ def test_a_server_error_while_reading_is_tried_again(
 def test_a_server_that_stays_broken(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
     github.queued = [page_of_html(502)] * 4
     message = only_message(reporter().report(SHA, TWO))
-    assert message == "GitHub is out of order; the next report posts what is left (HTTP 502)"
+    assert message == "GitHub is unavailable; the next report posts what is left (HTTP 502)"
     assert len(github.requests) == 4
     assert only_message(reporter(api_url=github.url + "/nothing").report(SHA, TWO))
     github.violations.clear()  # That address isn't described.
@@ -714,7 +716,7 @@ def test_a_server_error_while_posting_is_not_tried_again(
     github: GitHubServer, reporter: Callable[..., GitHubReporter]
 ) -> None:
     github.queued = [None, page_of_html(500)]
-    assert "out of order" in only_message(reporter().report(SHA, TWO))
+    assert "unavailable" in only_message(reporter().report(SHA, TWO))
     assert github.posted() == []
     assert reporter().report(SHA, TWO) == [Posted(given) for given in TWO], "the next report posts it"
 
@@ -751,7 +753,7 @@ def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport:
     with RawServer([answer(200, b"[]"), fault], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
-    assert message.startswith(f"no whole answer from {server.url}")
+    assert message.startswith(f"no complete answer from {server.url}")
     assert server.count("POST") == 1
 
 
@@ -831,11 +833,11 @@ def test_a_pull_requests_file_cant_send_the_runs_token_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({}, "of which repository"),
-        ({"repository": "models"}, '"models" is no GitHub repository'),
-        ({"repository": "acme/.."}, "is no GitHub repository"),
-        ({"repository": "acme/models/../../other"}, "is no GitHub repository"),
-        ({"repository": "acme/models\n"}, "is no GitHub repository"),
+        ({}, "no repository is configured"),
+        ({"repository": "models"}, '"models" is not a GitHub repository'),
+        ({"repository": "acme/.."}, "is not a GitHub repository"),
+        ({"repository": "acme/models/../../other"}, "is not a GitHub repository"),
+        ({"repository": "acme/models\n"}, "is not a GitHub repository"),
         ({"repository": "a/b", "apiUrl": "http://github.example.com"}, "is not the address of a GitHub API"),
         ({"repository": "a/b", "apiUrl": "https://"}, "is not the address of a GitHub API"),
         ({"repository": "a/b", "apiUrl": "https://x/?y"}, "is not the address of a GitHub API"),

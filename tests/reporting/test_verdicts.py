@@ -132,7 +132,7 @@ UNSETTLED: list[tuple[ClaimState, dict[str, Any], str, str]] = [
         ClaimState.HELD,
         {"error": "old", "given_up": True},
         "error",
-        f'given up; change "rerun" to run it again · run {HASH}',
+        f"given up; run it again with `reconciler rerun` · run {HASH}",
     ),
 ]
 
@@ -153,7 +153,7 @@ def test_a_submission_that_is_not_settled_is_told_by_its_claim(
 @pytest.mark.fault(2)
 def test_an_unknown_outcome_is_pending_whatever_is_there() -> None:
     claim = claim_on(JOB, ClaimState.PENDING)
-    unknown = CommitStatus("pending", CONTEXT, f"whether a job was created is not known yet · run {HASH}")
+    unknown = CommitStatus("pending", CONTEXT, f"it is not known yet whether a job was created · run {HASH}")
     assert status([], claim) == unknown
     assert status([], claim, problem="no token") == unknown
     assert status([run_of(JOB, State.SUCCEEDED)], claim) == unknown, "no claim is bound to it"
@@ -165,7 +165,7 @@ def test_unknown_outcome_of_an_attempt_that_is_not_wanted_any_more_is_an_error()
     first = claim_on(once, resource="jobs/9", ended=State.FAILED)
     claims = [structs.replace(one, commit=ASKED) for one in (first, claim_on(once, ClaimState.PENDING, 2))]
     found = due_statuses(view_of([], claims, [once]), record_of(once))
-    said = 'attempt 2 is not wanted any more: "attempts" is 1'
+    said = 'attempt 2 is no longer needed: "attempts" is 1'
     assert found.by_commit[ASKED] == [CommitStatus("error", CONTEXT, said)]
     assert not found.final
 

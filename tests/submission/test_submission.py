@@ -346,7 +346,7 @@ def test_a_job_that_no_recorded_request_made_is_not_taken_for_ours(
     job = outside.jobs.add(body("forged"))
     held = settle(outside).claim
     assert held.state is ClaimState.HELD
-    assert held.error == f"{job.resource} has its name or labels, and no recorded request made it"
+    assert held.error == f"{job.resource} has its name or labels, and no recorded request created it"
     assert (len(outside.jobs.sent), outside.jobs.cancelled) == (1, [])
 
 
@@ -575,7 +575,7 @@ def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
     outside.claims.before_write = busy
     with pytest.raises(ServiceError, match="keeps changing") as error:
         settle(outside)
-    assert error.value.hint == "another run is busy with it: try again"
+    assert error.value.hint == "another run is updating it: try again"
 
 
 class TestConclude:

@@ -286,7 +286,7 @@ class TestLook:
         monkeypatch.setattr(outside.jobs, "read", gone)
         with pytest.raises(ServiceError) as error:
             settle(outside)
-        assert error.value.hint == "apply again: listings will agree soon"
+        assert error.value.hint == "apply again in a moment"
 
 
 def test_what_to_do_is_told_where_a_credential_ended_before_its_use(

@@ -54,7 +54,7 @@ def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
     outside.time.now += RIPE + MOMENT
     settled = full(outside).submit(ORDER)
     assert settled.claim.state is ClaimState.REJECTED
-    assert settled.claim.error == "not begun, as the service takes no more now: 60 submissions a minute"
+    assert settled.claim.error == "not submitted, as the service accepts no more now: 60 submissions a minute"
     assert len(outside.jobs.sent) == 1
     assert Submitter(outside.ports).submit(ORDER).claim.state is ClaimState.BOUND
 
@@ -96,7 +96,7 @@ def test_a_refusal_between_claim_and_request_counts_for_the_claim_too(outside: O
     outside.claims.before_write = refused_meanwhile
     claim = Submitter(ports, quota).submit(ORDER).claim
     assert (claim.state, outside.jobs.sent) == (ClaimState.REJECTED, [])
-    assert claim.error == "the service took no more submissions a moment before this one was sent"
+    assert claim.error == "the service stopped accepting submissions just before this one was sent"
     assert claim.not_before == outside.time.now + timedelta(seconds=600)
 
 

@@ -143,7 +143,7 @@ class DirectTransport:
         try:
             return connection.exchange(request.method, written, end, self._max_body)
         except Exception as error:
-            raise NoAnswerError(f"no whole answer from {origin}: {_why(error)}") from None
+            raise NoAnswerError(f"no complete answer from {origin}: {_why(error)}") from None
 
     def _leave(self, connection: Connection, origin: str, reusable: bool) -> None:
         if reusable:

@@ -112,7 +112,7 @@ class Incoming:
         self._sock.settimeout(left)
         data = self._sock.recv(most)
         if not data:
-            raise UnusableAnswerError("it broke off" if self._began else "the connection ended")
+            raise UnusableAnswerError("it was cut off" if self._began else "the connection ended")
         self._began = True
         return data
 
@@ -133,7 +133,7 @@ def read_head(incoming: Incoming) -> Head:
         if status != _CONTINUE:
             break
     if status < 200:
-        raise UnusableAnswerError(f"its status {status} is no final one")
+        raise UnusableAnswerError(f"its status {status} is not a final one")
     ends = "close" in _words(headers.get("connection", ""))
     return status, version == b"HTTP/1.1" and not ends, headers
 
@@ -148,12 +148,12 @@ def read_response(incoming: Incoming, method: str, max_body: int) -> tuple[HttpR
     """
     status, keeps, headers = read_head(incoming)
     if headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnusableAnswerError("it is encoded, against what was asked")
+        raise UnusableAnswerError("it is encoded, although that was not requested")
     if method == "HEAD" or status in _BODYLESS:
         body = b""
     elif "transfer-encoding" in headers:
         if _words(headers["transfer-encoding"]) != ["chunked"]:
-            raise UnusableAnswerError("it is encoded, against what was asked")
+            raise UnusableAnswerError("it is encoded, although that was not requested")
         # A length beside the chunks may be a smuggled response (RFC 9112, section 6.3): close the connection.
         keeps = keeps and "content-length" not in headers
         body = _chunked(incoming, max_body)
@@ -174,7 +174,7 @@ def _fields(incoming: Incoming) -> dict[str, str]:
         name, colon, value = line.partition(b":")
         value = value.strip(b" \t")
         if not name or not colon or name.translate(None, _TOKEN) or value.translate(None, _VALUE):
-            raise UnusableAnswerError("one of its headers is none")
+            raise UnusableAnswerError("one of its headers is malformed")
         key, text = name.decode("ascii").lower(), value.decode("latin-1")
         fields[key] = f"{fields[key]}, {text}" if key in fields else text
     return fields
@@ -185,7 +185,7 @@ def _length(headers: Mapping[str, str]) -> int:
     named = {word.strip() for word in headers.get("content-length", "").split(",")}
     text = named.pop()
     if named or not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise UnusableAnswerError("it doesn't say where it ends")
+        raise UnusableAnswerError("it doesn't state its length")
     return int(text)
 
 

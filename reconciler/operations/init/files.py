@@ -313,8 +313,8 @@ def write(root: Path, found: Sequence[Change]) -> None:
         if not isinstance(error, OSError):
             raise
         raise ReconcilerError(
-            f"{quote(path)} can't be written, and nothing was: {error.strerror}",
-            hint="see to it, and run `reconciler init` again",
+            f"{quote(path)} can't be written, so nothing was: {error.strerror}",
+            hint="correct this, and run `reconciler init` again",
         ) from None
 
 
@@ -339,7 +339,7 @@ def _obstacle(root: Path, path: str) -> str:
         if not folder.resolve().is_relative_to(root.resolve()):
             return f"{name} is a link that leads out of the repository"
         if not folder.is_dir():
-            return f"{name} is no folder"
+            return f"{name} is not a folder"
     return _obstacle_at(root / path, path)
 
 
@@ -350,7 +350,7 @@ def _obstacle_at(file: Path, path: str) -> str:
         return "" if file.is_file() else f"{quote(path)} is a link that leads to no file"
     if file.is_dir():
         return f"{quote(path)} is a folder"
-    return "" if file.is_file() or not file.exists() else f"{quote(path)} is no ordinary file"
+    return "" if file.is_file() or not file.exists() else f"{quote(path)} is not a regular file"
 
 
 def _change(root: Path, file: File, action: Action) -> Change:

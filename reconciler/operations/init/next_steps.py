@@ -159,7 +159,7 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     )
     condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
     yield Step(
-        f"only this workflow on {setup.branch} gets in, by numbers that nobody else can come to have",
+        f"only this workflow on {setup.branch} is admitted, identified by numbers that can't be reused",
         f"{pools} providers create-oidc {_PROVIDER} --project={project} --location=global "
         f"--workload-identity-pool={pool} --issuer-uri={_ISSUER} "
         "--attribute-mapping=google.subject=assertion.repository_id "
@@ -186,7 +186,7 @@ def commit(uncommitted: Sequence[str], *, is_git: bool) -> Step | None:
 
 def google_cloud(setup: Setup, environment: Environment) -> Part:
     """Return the steps that prepare the project for the environment; they use shell variables."""
-    title = f"Google Cloud, project {environment.project}: once, by somebody who may; in one shell"
+    title = f"Google Cloud, project {environment.project}: once, by an administrator, in one shell"
     return Part(title, _google_steps(setup, environment))
 
 
@@ -194,7 +194,7 @@ def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
     account = submitter_of(environment)
     if not setup.is_on_github:
         yield Step(
-            "first: the steps that need the repository's name on GitHub are left out until `origin` says it",
+            "first: the steps that need the repository's name on GitHub are left out until `origin` names it",
             f"git remote add origin https://github.com/{NO_REPOSITORY}.git\n"
             f"reconciler init --steps google --env {environment.name}",
         )
@@ -215,7 +215,7 @@ def github(setup: Setup, *, is_filled_in: bool) -> Part:
 def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:
     if not is_filled_in:
         yield Step(
-            "where the workflows take reconciler from: its repository, and one of its commits, all 40 digits",
+            "the repository and the commit (all 40 digits) of reconciler that the workflows use",
             "reconciler init --action OWNER/REPO@SHA",
         )
     if setup.google and setup.is_on_github:
@@ -224,12 +224,12 @@ def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:
             "tell the workflow the provider's name",
             f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{provider}"',
         )
-    yield Step("publish it, or open a pull request of it", "git push --set-upstream origin HEAD")
+    yield Step("publish it, or open a pull request with it", "git push --set-upstream origin HEAD")
     yield _protection(setup)
     owner = setup.repository.partition("/")[0]
     lines = " ".join(f"'{path} @{owner}/TEAM'" for path in ("/.github/", "/jobs/", "/reconciler.yaml"))
     yield Step(
-        "whose review a change of these needs: name the team; the ruleset can require code owners' reviews",
+        "the team that must review changes to these: name it; the ruleset can require code owners' reviews",
         f"printf '%s\\n' {lines} >>.github/CODEOWNERS",
     )
 
@@ -244,7 +244,7 @@ def _resources(environment: Environment, account: str) -> Iterator[Step]:
         f"--location={environment.location} --uniform-bucket-level-access --public-access-prevention",
     )
     yield Step(
-        "the claims bucket; warns of what makes claims less safe",
+        "the claims bucket; warns of settings that make claims less safe",
         f"gcloud auth application-default login\nreconciler init --claims --env {environment.name}",
     )
     for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs them")):
@@ -269,7 +269,7 @@ def _of_trainer(environment: Environment) -> Iterator[Step]:
         )
         return
     yield Step(
-        f"{trainer} reads packages, and writes what jobs put out",
+        f"{trainer} reads packages, and writes the output of jobs",
         _on_bucket(environment.staging_bucket, f"serviceAccount:{trainer}"),
     )
 
@@ -278,7 +278,7 @@ def _protection(setup: Setup) -> Step:
     # Its `integration_id` is the id of GitHub Actions, from https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
-        f'from now on nothing is merged without the check "{CHECK}", which only GitHub Actions can give',
+        f'from now on merging needs the check "{CHECK}", which only GitHub Actions can post',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 

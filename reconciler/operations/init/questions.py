@@ -87,11 +87,11 @@ def _described(flags: Flags, config: Config) -> Environment | None:
     if flags.engine != "google":
         for name, value in given.items():
             if value is not None:
-                raise UsageError(f"{flag(name)} needs --engine google beside it")
+                raise UsageError(f"{flag(name)} needs --engine google")
         return None
     lacking = [flag(name) for name in ("project", "location", "staging_bucket") if not given[name]]
     if lacking:
-        raise UsageError(f"--engine google needs {', '.join(lacking)} beside it")
+        raise UsageError(f"--engine google needs {', '.join(lacking)} too")
     name = flags.environment or "production"
     if not re.fullmatch("[a-z][a-z0-9-]{0,29}", name) or name == LOCAL:
         hint = "use at most 30 lower-case letters, digits and '-', a letter first; \"local\" is taken"

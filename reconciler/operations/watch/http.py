@@ -86,8 +86,8 @@ def address_of(text: str) -> tuple[str, int]:
         is_loopback = False
     if not is_loopback:
         raise UsageError(
-            f"{quote(text)} is no address that only this machine reaches",
-            hint="write 127.0.0.1:PORT; for other machines put a proxy that knows who asks before it",
+            f"{quote(text)} is not an address that only this machine can reach",
+            hint="write 127.0.0.1:PORT; to serve other machines, put an authenticating proxy in front",
         )
     return host, int(found[3])
 
@@ -184,14 +184,16 @@ class Metrics:
         self.submissions = self._counter("submissions", "Jobs that were submitted.")
         self.fetch_failures = self._counter("fetch_failures", "Fetches of the remote branch that failed.")
         self._last = self._gauge("last_pass_timestamp_seconds", "When the last pass ended.")
-        self._success = self._gauge("last_success_timestamp_seconds", "When a pass last did all it had to.")
+        self._success = self._gauge(
+            "last_success_timestamp_seconds", "When a pass last completed without a failure."
+        )
         self._duration = self._gauge("last_pass_duration_seconds", "How long the last pass took.")
         self._refused = self._gauge("refused", "1 while a limit stops the passes, else 0.")
         self.invalid = self._gauge("manifests_invalid", "Files with problems, at the last pass.")
         self.unposted = self._gauge("statuses_unposted", "Statuses that the last pass couldn't post.")
         self._jobs = self._gauge("jobs", "Runs of this repository, by state.", "state", State)
-        self._claims = self._gauge("claims", "Submissions that aren't settled, by state.", "state", _OPEN)
-        self._drift = self._gauge("drift_findings", "What drifted, by kind.", "kind", DriftKind)
+        self._claims = self._gauge("claims", "Unresolved submissions, by state.", "state", _OPEN)
+        self._drift = self._gauge("drift_findings", "Drift findings, by kind.", "kind", DriftKind)
 
     def passed(self, result: Result, seconds: float) -> None:
         """Record the end of a pass."""

@@ -100,7 +100,7 @@ class Files:
             )
         except OSError as error:
             # For example, all programs of a user share inotify's limit on watches.
-            self.problem = f"changes below {place.folder} are not seen: {error.strerror or error}"
+            self.problem = f"changes below {place.folder} can't be detected: {error.strerror or error}"
             return False
         self._watched[place] = (watch, identity)
         return True
@@ -166,8 +166,8 @@ class KeptSettings:
             self._had_settings = True
         elif self._had_settings:
             raise InvalidError(
-                f"{FILE_NAME} is gone, or empty, and held settings before",
-                hint="put it back; if that is meant, end `reconciler watch` and start it again",
+                f"{FILE_NAME} is missing or empty, although it had settings before",
+                hint="restore it; if this is intended, stop `reconciler watch` and start it again",
             )
         return config
 

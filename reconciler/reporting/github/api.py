@@ -198,9 +198,9 @@ def _seconds_to_wait(response: HttpResponse) -> float | None:
 def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> str:
     match response.status:
         case 401:
-            return "GitHub doesn't know the token in GITHUB_TOKEN: it is wrong, or has expired"
+            return "GitHub rejects the token in GITHUB_TOKEN: it is wrong or has expired"
         case 403 | 429 if _is_limited(response):
-            return f"GitHub takes no more requests{_until(response)}; the next report posts what is left"
+            return f"GitHub accepts no more requests{_until(response)}; the next report posts what is left"
         case 403:
             return (
                 f"the token may not write {purpose.things} of {settings.repository}: a workflow needs "
@@ -209,21 +209,21 @@ def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose)
             )
         case 404:
             return (
-                f"GitHub shows this token no repository {settings.repository} {purpose.place}: check "
-                "`github.repository` in reconciler.yaml, and what the token may write to"
+                f"this token can't see a repository {settings.repository} {purpose.place}: check "
+                "`github.repository` in reconciler.yaml, and the token's permissions"
             )
         case 422:
             return "GitHub doesn't have this commit: push it first"
         case 301 | 302 | 307 | 308:
             return f"{settings.repository} has moved: write its new name as `github.repository`"
         case status if status >= 500:
-            return "GitHub is out of order; the next report posts what is left"
-    return f"what answers at {settings.api_url} doesn't answer as GitHub does"
+            return "GitHub is unavailable; the next report posts what is left"
+    return f"the server at {settings.api_url} doesn't answer like GitHub"
 
 
 def _rejected(text: str, purpose: Purpose) -> str:
     if "maximum number of statuses" in text:
-        return "GitHub takes no more than 1,000 statuses for one commit and context (HTTP 422)"
+        return "GitHub accepts no more than 1,000 statuses for one commit and context (HTTP 422)"
     return f"GitHub refused {purpose.item} (HTTP 422)"
 
 

@@ -99,9 +99,9 @@ def run_url(environ: Mapping[str, str]) -> str:
 def _repository(name: str) -> str:
     if not name:
         hint = "write `github: {repository: OWNER/NAME}` in reconciler.yaml"
-        raise InvalidError("commit statuses are wanted, but not said of which repository", hint=hint)
+        raise InvalidError("commit statuses are enabled, but no repository is configured", hint=hint)
     if not _REPOSITORY.fullmatch(name):
-        raise InvalidError(f"{quote(name)} is no GitHub repository", hint="write OWNER/NAME")
+        raise InvalidError(f"{quote(name)} is not a GitHub repository", hint="write OWNER/NAME")
     return name
 
 

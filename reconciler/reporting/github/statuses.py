@@ -30,7 +30,7 @@ _UNAUTHORIZED = (
     "there is no token to post commit statuses with: set GITHUB_TOKEN (in a workflow, `env: "
     "{GITHUB_TOKEN: ${{ github.token }}}` and `permissions: {statuses: write}`)"
 )
-_TWICE = "another job has this context, as GitHub takes capital and small letters for the same: rename one"
+_TWICE = "another job has this context, because GitHub ignores upper and lower case: rename one"
 
 
 @dataclass(frozen=True, slots=True)
