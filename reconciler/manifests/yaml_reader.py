@@ -285,7 +285,7 @@ class _Reader:
         return value, below
 
     def _too_many_values(self, event: Any) -> _UnreadableError:
-        message = f"the document holds more than {MAX_VALUES:,} values, with what aliases stand for"
+        message = f"the document holds more than {MAX_VALUES:,} values, with aliases expanded"
         return self._unreadable(event, message, "split it, or use fewer aliases")
 
     def _collection_as_key(self, event: Any) -> _UnreadableError:

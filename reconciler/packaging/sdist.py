@@ -170,7 +170,7 @@ def _has_own_build(tree: SourceTree) -> bool:
     if "pyproject.toml" in files:
         return described or _configures_build(files["pyproject.toml"])
     if described:
-        message = "describes a distribution, but pip needs a setup.py or pyproject.toml too"
+        message = "describes a distribution, but pip needs a setup.py or pyproject.toml beside it"
         raise _refused("setup.cfg", message, "add a setup.py: from setuptools import setup; setup()")
     return False
 

@@ -170,6 +170,6 @@ def _over(name: str, planned: float, most: float | None) -> Iterator[RefusedErro
     if most is not None and planned > most:
         yield RefusedError(
             f"the plan has {planned:.10g} {name}, but one apply may do at most {most:.10g}",
-            hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if that is meant, '
+            hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if you want that, '
             "or apply some of the jobs: `reconciler apply PATH`",
         )
