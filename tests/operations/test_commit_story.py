@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
 from github import Auth, Github
 from github_server import GitHubServer, secondary_limit
 from repository import IMAGE, Repository, Result, switching_git
+from waiting import until
 
 from reconciler.base.errors import InvalidError
 from reconciler.git.commit import commit_of
@@ -69,13 +71,17 @@ class Story:
         )
 
     def cancel_outside(self) -> None:
-        """Cancel each live job as another client of the service does."""
+        """Cancel each live job as another client of the service does, and wait until it has ended."""
         service = self.repository.service()
         headers = {"Authorization": f"Bearer {service['token']}"}
-        for job in self.repository.run("status", "--format", "json").json["jobs"]:
+        for job in self._live():
             url = f"{service['url']}/v1/{job['resource']}:cancel"
-            if job["state"] == "RUNNING":
-                assert urllib3.request("POST", url, headers=headers).status == 200
+            assert urllib3.request("POST", url, headers=headers).status == 200
+        until(lambda: not self._live())
+
+    def _live(self) -> list[dict[str, Any]]:
+        jobs = self.repository.run("status", "--format", "json").json["jobs"]
+        return [job for job in jobs if job["state"] in ("QUEUED", "PREPARING", "RUNNING", "CANCELLING")]
 
     def said(self, sha: str, context: str) -> str:
         """The description of the newest status."""
