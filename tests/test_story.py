@@ -169,7 +169,7 @@ def test_attempts_are_used_up_one_by_one(repository: Repository) -> None:
     assert actions(repository) == {"census": "retry"}
     last = repository.run("apply", "--wait")
     assert last.code == 1
-    assert "the next apply makes" not in last.err
+    assert "the next apply starts" not in last.err
     assert actions(repository) == {"census": "none"}
     assert any(name.endswith("_2") for name in repository.states())
     assert len(starts(repository)) == 2
@@ -214,7 +214,7 @@ def test_a_stale_plan_is_refused_before_anything_is_done(repository: Repository)
     manifest.write_text(manifest.read_text().replace("n1-standard-4", "n1-standard-8"))
     refused = repository.run("apply", "--plan-digest", digest)
     assert refused.code == 4
-    assert "no longer the reviewed one" in refused.err
+    assert "changed since it was reviewed" in refused.err
     assert set(repository.states().values()) == {None}
     digest = repository.run("plan", "--format", "json").json["digest"]
     assert repository.run("apply", "--wait", "--plan-digest", digest).code == 0
@@ -274,7 +274,7 @@ def test_a_staged_object_with_other_content_is_not_used(repository: Repository) 
     staged.write_bytes(b"somebody else's code")
     refused = repository.run("apply", "--wait")
     assert refused.code == 1
-    assert "holds something else" in refused.out
+    assert "holds something other" in refused.out
     assert starts(repository) == []
 
 

@@ -782,7 +782,7 @@ def test_named_home_is_refused_where_another_user_can_exchange_it(
     if not why:
         check_mark(home, os.environ)
         return
-    with pytest.raises(HomeError, match="can exchange it") as refused:
+    with pytest.raises(HomeError, match="can replace it") as refused:
         check_mark(home, os.environ)
     assert f"{shared} " in refused.value.message
     assert why in refused.value.message

@@ -131,7 +131,7 @@ STORIES = [
     Story(
         "cancelled by hand",
         cancel,
-        'JOB was cancelled by `reconciler cancel`; set "suspend: true" to leave it so, '
+        'JOB was cancelled by `reconciler cancel`; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun cancelled-by-hand`",
         "ran the command",
         let_go,
@@ -140,7 +140,7 @@ STORIES = [
     Story(
         "cancelled by another person",
         cancel_outside,
-        'JOB was cancelled outside the reconciler; set "suspend: true" to leave it so, '
+        'JOB was cancelled outside the reconciler; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun cancelled-by-another-person`",
         "ran the command",
         let_go,

@@ -153,7 +153,7 @@ ENDS = [
     Story(
         "cancelled in the console",
         ends(1, "CANCELED"),
-        'JOB was cancelled outside the reconciler; set "suspend: true" to leave it so, '
+        'JOB was cancelled outside the reconciler; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun cancelled-in-the-console`",
         "ran the command",
         cause="cancelled",

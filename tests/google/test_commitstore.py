@@ -85,7 +85,7 @@ def test_a_failure_says_what_it_was_about(tmp_path: Path) -> None:
     with RawServer([refused]).running() as server:
         commits = ObjectCommits(connected(server.url), "b", "acme-jobs", PROJECT, LOCATION, "prod")
         for use in (commits.all, lambda: commits.write(RECORD, 0), lambda: commits.remove("a", 1)):
-            with pytest.raises(ServiceError, match="what is owed to commits") as told:
+            with pytest.raises(ServiceError, match="the statuses still to be posted") as told:
                 use()
             assert told.value.hint
 

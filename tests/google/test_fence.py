@@ -136,7 +136,7 @@ def test_no_token_whose_end_is_not_known(bad: Behaviour) -> None:
 
 
 def test_no_answer_is_told() -> None:
-    with pytest.raises(ServiceError, match="no whole answer"):
+    with pytest.raises(ServiceError, match="no complete answer"):
         minted(reset)
 
 

@@ -140,8 +140,8 @@ def test_what_takes_a_file_s_place(root: Path) -> None:
     os.truncate(Path(files[2].place), MAX_FILE_BYTES + 1)
     Path(files[3].place).unlink()
     with Folders() as folders:
-        assert message(folders, files[0]).startswith("this is no file")
-        assert message(folders, files[1]).startswith("this is no file")
+        assert message(folders, files[0]).startswith("this is not a file")
+        assert message(folders, files[1]).startswith("this is not a file")
         assert message(folders, files[2]) == "the file is larger than 10 MB"
         assert message(folders, files[3]) == "this can't be read: No such file or directory"
         assert content(folders, files[4]) == "other/e"

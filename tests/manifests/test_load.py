@@ -388,7 +388,7 @@ def test_one_mistake_does_not_hide_the_next(parser: str) -> None:
 def test_the_problem_of_a_repeated_key_names_the_first() -> None:
     (problem,) = refused("a: 1\nb:\n  x: 1\n  y1: 2\n  x: 3\n")
     assert problem == Problem(
-        "job.yaml", 5, 3, "/b/x", 'the key "x" is defined twice, first in line 3', "remove one of the two"
+        "job.yaml", 5, 3, "/b/x", 'the key "x" is defined twice, first on line 3', "remove one of the two"
     )
 
 

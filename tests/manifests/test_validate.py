@@ -773,8 +773,8 @@ def test_a_file_name_that_cannot_be_shown_is_refused(root: Path) -> None:
     ("target", "message"),
     [
         ("outside", "the package's path leads out of the repository by a link"),
-        ("nothing", 'there is not a folder "../link"'),
-        ("link", 'there is not a folder "../link"'),
+        ("nothing", 'no such folder: "../link"'),
+        ("link", 'no such folder: "../link"'),
     ],
 )
 def test_a_package_behind_a_link(target: str, message: str, root: Path, tmp_path: Path) -> None:
@@ -1062,5 +1062,5 @@ def test_where_manifests_are_unless_paths_are_named(tmp_path: Path) -> None:
 
 
 def test_no_manifests_are_told_as_such() -> None:
-    assert validation_text(0, []) == validation_github(0, []) == "There are no manifests."
+    assert validation_text(0, []) == validation_github(0, []) == "No manifests found."
     assert validation_text(1, []) == "1 file valid."

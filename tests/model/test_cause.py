@@ -135,7 +135,7 @@ def test_a_cancel_names_the_two_ways_out() -> None:
     found = cause_of(replace(RUN, state=State.CANCELLED, error="CANCELED", error_code=1), "churn-model")
     assert found is not None
     assert str(found) == (
-        'cancelled on request; set "suspend: true" to leave it so, '
+        'cancelled on request; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun churn-model`"
     )
     late = "The job was cancelled: it ran for longer than scheduling.timeout."

@@ -129,7 +129,7 @@ def test_a_quota_that_ends_in_the_middle_leaves_the_rest_to_be_seen(outside: Out
     assert {outcome.error for outcome in outcomes[3:9]} == {
         "not submitted, as the service accepts no more now: 60 submissions a minute"
     }
-    assert outcomes[-1].error == "60 submissions a minute; not sent again before 00:00:30 UTC"
+    assert outcomes[-1].error == "60 submissions a minute; not submitted again before 00:00:30 UTC"
     # The quota is everybody's: nothing else was sent, or claimed.
     assert (len(outside.jobs.sent), len(outside.claims.held)) == (4, 4)
     # Too early, what was refused is not sent; later the rest is, under the same names.

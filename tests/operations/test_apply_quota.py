@@ -311,7 +311,7 @@ def test_what_is_claimed_when_the_service_is_full_is_not_sent() -> None:
     """Its credential would have ended before it may be sent: it is put back, and sent later."""
     outside = Slow(1, a_minute=3, pace=0.0, lifetime=30.0)
     outcomes = outside.apply(12, most=8, patience=7200.0, pause=15.0)
-    put_back = [claim for claim in outside.claims.history if "a moment before" in claim.error]
+    put_back = [claim for claim in outside.claims.history if "just before" in claim.error]
     assert {(claim.state, claim.not_before is None) for claim in put_back} == {(ClaimState.REJECTED, False)}
     assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
     assert len(set(outside.names)) == len(outside.names) == 12

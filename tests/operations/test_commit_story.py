@@ -198,7 +198,7 @@ def test_what_could_not_be_posted_is_posted_later(story: Story) -> None:
     story.github.queued = [secondary_limit(retry_after=3600)] * 10
     away = story.run("apply", "--wait")
     assert away.code == 0, "the jobs did what they should"
-    assert "takes no more requests" in away.err
+    assert "accepts no more requests" in away.err
     story.github.queued.clear()
     unknown = story.run("report")
     assert unknown.code == 0

@@ -105,7 +105,7 @@ def test_a_job_cancelled_on_purpose_fails_the_wait_and_names_the_two_ways_out(re
     done = repository.run("apply", "--wait")
     assert done.code == 1
     assert (
-        'was cancelled by `reconciler cancel`; set "suspend: true" to leave it so, '
+        'was cancelled by `reconciler cancel`; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun census`" in done.err
     )
     assert (

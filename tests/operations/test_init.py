@@ -840,7 +840,7 @@ def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) ->
     files = [File("a/first", "1"), File("b", "2")]
     changes = texts.changes(tmp_path, files, Action())
     (tmp_path / "b").write_text("mine")
-    with pytest.raises(ReconcilerError, match='"b" can\'t be written, and nothing was'):
+    with pytest.raises(ReconcilerError, match='"b" can\'t be written, so nothing was'):
         texts.write(tmp_path, changes)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert (tmp_path / "b").read_text() == "mine"

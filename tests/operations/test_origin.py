@@ -136,7 +136,7 @@ CODE = {"census", "trees"}
             CODE,
             "trainer/data/numbers.csv is only in",
         ),
-        (lambda t: (t.root / "trainer/task.py").chmod(0o755), CODE, "trainer/task.py has another executable"),
+        (lambda t: (t.root / "trainer/task.py").chmod(0o755), CODE, "trainer/task.py has a different executable"),
         (linked, CODE, "trainer/data/numbers.csv differs from"),
         (converted, CODE, "trainer/task.py differs from"),
         (write("trainer/.gitignore", "*.log\n*.csv\n"), CODE, "trainer/.gitignore differs from"),

@@ -239,8 +239,8 @@ def test_a_plan_says_that_apply_would_refuse_it_by_a_limit(google: Repository) -
     assert done.code == 0
     lines = [line for line in done.out.splitlines() if line.startswith("Apply would refuse")]
     assert [line.split("; ")[0] for line in lines] == [
-        "Apply would refuse this plan: the plan holds 2 submissions, and one apply may do 1",
-        "Apply would refuse this plan: the plan holds 4 acceleratorHours, and one apply may do 3",
+        "Apply would refuse this plan: the plan has 2 submissions, but one apply may do at most 1",
+        "Apply would refuse this plan: the plan has 4 acceleratorHours, but one apply may do at most 3",
     ]
 
 
@@ -432,7 +432,7 @@ def test_settings_alone(google: Repository, tmp_path: Path) -> None:
         '  ! /source: "acme-models" → "acme-more"  (which runs are this repository\'s)',
         '  ! /environments/production/location: "us-central1" → "us-east1"  (where jobs run)',
     ]
-    assert "what ran before isn't known there" in lines[6]
+    assert "Earlier runs aren't known" in lines[6]
     for name in ("comment.md", "summary.md", "plan.md"):
         shown = (tmp_path / "out" / name).read_text()
         assert "**Settings change:** 2 in" in shown

@@ -316,7 +316,7 @@ def test_what_matters_is_said_first() -> None:
             changed("new", Edit.NEW, hours_after=96.5),
             changed("changed", **specs(), code_changed=True, hours_before=12, hours_after=1024),
             changed(
-                "removed", Edit.REMOVED, action=Action.NONE, hours_before=8, notes=("a live run goes on",)
+                "removed", Edit.REMOVED, action=Action.NONE, hours_before=8, notes=("a live run continues",)
             ),
             changed("cancelled", Edit.REMOVED, action=Action.CANCEL, reason="removed (onDelete: cancel)"),
             changed("blocked", action=Action.BLOCKED, reason="too large"),
@@ -343,7 +343,7 @@ def test_details_show_the_diff_of_the_spec_and_the_files_of_a_changed_job() -> N
         FileChange(f"trainer/{name}", *counts)
         for name, *counts in (("task.py", 12, 3), ("x.bin", None, None), ("run.sh", 0, 0))
     )
-    note = "if it is still live, it goes on"
+    note = "if it is still live, it continues"
     shown = in_full(proposal(changed("census", **specs(), code_changed=True, notes=(note,), files=files)))
     assert "<details open><summary><code>census</code> · CustomJob · run <code>census_0123" in shown
     assert (
@@ -405,11 +405,11 @@ def test_rows_link_their_file_at_the_commit_and_the_plan_its_run() -> None:
 
 
 def test_limits_that_apply_would_refuse_are_said_at_the_top() -> None:
-    refused = structs.replace(proposal(changed()), refusals=("the plan holds 12 submissions",))
+    refused = structs.replace(proposal(changed()), refusals=("the plan has 12 submissions",))
     assert in_full(refused).split("\n\n")[1] == (
-        "**Apply would refuse this plan:** the plan holds 12 submissions."
+        "**Apply would refuse this plan:** the plan has 12 submissions."
     )
-    assert "Apply would refuse this plan: the plan holds 12 submissions." in plan_text(refused)
+    assert "Apply would refuse this plan: the plan has 12 submissions." in plan_text(refused)
 
 
 def test_settings_are_told_before_all_else() -> None:
@@ -442,7 +442,7 @@ def test_settings_are_told_before_all_else() -> None:
     assert [Page(f"{row}").shown.strip() for row in rows] == [
         '| /environments/prod/project | "acme-ml" | "acme-other" | where jobs run |',
         '| /environments/prod/location | "us-east1" | "us-central1" | where jobs run |',
-        '| /limits/submissions | nothing | "no limit" | what one apply may cost |',
+        '| /limits/submissions | nothing | "no limit" | the limits of each apply |',
         '| /images/x/python | "3.11" | "3.12" | |',
     ]
 

@@ -281,14 +281,14 @@ def test_links_may_not_multiply_without_end(root: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("package", "message"),
     [
-        ("nothing", '"nothing" isn\'t there'),
+        ("nothing", '"nothing" does not exist'),
         ("trainer/task.py", '"trainer/task.py" is not a folder'),
         ("../outside", '"../outside" leads out of the repository'),
         (".git/hooks", '"hooks"'),
         ("data/sub", 'line 1 of ".gitignore" excludes "data"'),
         ("away", '"away" leads out of the repository'),
-        ("empty", '"empty" holds no file that counts'),
-        ("logs", '"logs" holds no file that counts'),
+        ("empty", '"empty" contains no file to package'),
+        ("logs", '"logs" contains no file to package'),
     ],
 )
 def test_folders_that_are_no_package(root: Path, package: str, message: str) -> None:
@@ -366,7 +366,7 @@ def test_names_that_differ_in_case_alone_are_refused(root: Path, one: str, other
         pytest.skip("the file system here can't hold both")
     write(root, {f"trainer/{one}": "", f"trainer/{other}": ""})
     first, second = sorted(path.partition("/")[0] for path in (one, other))
-    message = f'"trainer/{second}" is the same as "{first}" where upper and lower case don\'t count'
+    message = f'"trainer/{second}" is the same as "{first}" except for upper and lower case'
     assert refusals(root) == [message]
     write(root, {".gitignore": f"/trainer/{second}\n"})
     assert len(paths(root)) == 2

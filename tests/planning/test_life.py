@@ -115,7 +115,7 @@ def test_the_last_manifest_can_be_removed(repository: Repository) -> None:
     for command in (["validate"], ["plan", "--detailed-exitcode"], ["apply"], ["report"]):
         done = repository.run(*command)
         assert done.code == 0, done
-    assert repository.run("validate").out == "There are no manifests.\n"
+    assert repository.run("validate").out == "No manifests found.\n"
     (repository.root / "reconciler.yaml").unlink()
     (repository.root / ".git").mkdir()
     for command in (["validate"], ["plan"], ["apply"]):

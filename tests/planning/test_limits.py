@@ -134,12 +134,12 @@ def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
     claims = [bound_to(job, run) for job, run in zip(old, runs, strict=True)]
     found = planned([wanted(f"new{n}") for n in range(30)], runs, claims)
     assert refusal(found, GOOGLE_LIMITS) == (
-        "the plan holds 30 submissions, and one apply may do 20",
-        'raise "limits: {submissions: 30}" in reconciler.yaml if that is meant, '
+        "the plan has 30 submissions, but one apply may do at most 20",
+        'raise "limits: {submissions: 30}" in reconciler.yaml if you want that, '
         "or apply some of the jobs: `reconciler apply PATH`",
     )
     message, hint = refusal(found, Limits(cancels=5))
-    assert message == "the plan holds 30 cancels, and one apply may do 5"
+    assert message == "the plan has 30 cancels, but one apply may do at most 5"
     assert '"limits: {cancels: 30}"' in hint
 
 
@@ -155,7 +155,7 @@ def test_the_cancels_of_a_repair_count(limit: int) -> None:
     job = wanted()
     runs = [run_of(job, State.RUNNING, number=n) for n in (1, 2, 3)]
     found = planned([job], runs, [bound_to(job, runs[0])])
-    assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=limit))[0]
+    assert "the plan has 2 cancels" in refusal(found, Limits(cancels=limit))[0]
     check_limits(found, 0, Limits(cancels=2), None)
 
 
@@ -165,7 +165,7 @@ def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
     found = planned(
         [wanted("a", "new", on_change="cancel")], runs, [bound_to(old, runs[0]), bound_to(gone, runs[1])]
     )
-    assert "the plan holds 2 cancels" in refusal(found, Limits(cancels=1))[0]
+    assert "the plan has 2 cancels" in refusal(found, Limits(cancels=1))[0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
 )
 def test_the_limit_that_a_refusal_names_is_enough(hours: float, told: str, raised: str) -> None:
     message, hint = refusal(plan(), Limits(accelerator_hours=0.25), hours)
-    assert message == f"the plan holds {told} acceleratorHours, and one apply may do 0.25"
+    assert message == f"the plan has {told} acceleratorHours, but one apply may do at most 0.25"
     assert f"acceleratorHours: {raised}}}" in hint
     check_limits(plan(), hours, Limits(accelerator_hours=float(raised)), None)
 
@@ -197,6 +197,6 @@ def test_number_within_its_limit_is_not_refused(most: float | None) -> None:
 
 
 def test_number_over_its_limit_is_refused_with_the_limit_that_would_do() -> None:
-    with pytest.raises(RefusedError, match="holds 4 cancels, and one apply may do 3") as caught:
+    with pytest.raises(RefusedError, match="has 4 cancels, but one apply may do at most 3") as caught:
         check_limit("cancels", 4, 3)
     assert "limits: {cancels: 4}" in caught.value.hint

@@ -41,7 +41,7 @@ MORE = f'raise "attempts" or {RERUN}'
 GONE = "the service no longer has its record"
 RESOLVE = f"run `reconciler resolve {JOB.job_name} --resubmit` or `--give-up`"
 UNKNOWN = (
-    "the outcome of its submission is unknown: apply looks for its job, and submits it again{}if none appears"
+    "the outcome of its submission is unknown: apply looks for its job, and submits it again{} if none appears"
 )
 
 BOUND, PENDING, REJECTED, HELD = (
@@ -483,7 +483,7 @@ def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its
     ):
         change = only(plan([job], actual, claims, SHARING))
         assert change.action is Action.BLOCKED
-        assert 'the environment "dev" has the project "local" too' in change.reason
+        assert 'the environment "dev" also uses the project "local"' in change.reason
         assert "write a project of its own in the environment that is new" in change.reason
         assert change.actual == (actual[0] if actual else None)
         assert only(plan([job], actual, claims)).action is not Action.BLOCKED
@@ -504,8 +504,8 @@ def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> N
     mine = known(JOB, *[State.FAILED] * (attempt - 1))
     runs, claims = {"run": ([run], []), "claim": ([], [claim]), "stranger": ([run], [claim])}[other]
     change = only(plan([JOB], [*mine[0], *runs], [*mine[1], *claims]))
-    who = f"a claim has the name {name} for" if other == "claim" else f"{run.resource} has this name and"
-    assert change.reason == f"{who} other content; get another name with `reconciler rerun`"
+    who = f"a claim has the name {name} for" if other == "claim" else f"{run.resource} has this name but"
+    assert change.reason == f"{who} different content; get another name with `reconciler rerun`"
     assert (change.action, change.job_name, change.attempt) == (Action.BLOCKED, name, attempt)
 
 
@@ -531,7 +531,7 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
         assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
     end = "delete" if state is State.SUCCEEDED else "cancel"
-    said = f"{PARENT}/5 has this job's labels, and no recorded request created it; {end} it, or {RERUN}"
+    said = f"{PARENT}/5 has this job's labels, but no recorded request created it; {end} it, or {RERUN}"
     assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
 
@@ -569,7 +569,7 @@ def test_a_live_run_of_older_content_is_drift_and_cancelled_only_if_asked(
     if found.drift:
         (finding,) = found.drift
         old = wanted(content="a")
-        detail = f"{state.lower()} with content that jobs/census.yaml no longer holds"
+        detail = f"{state.lower()} with content that jobs/census.yaml no longer has"
         assert (finding.job_name, finding.base_name, finding.detail) == (old.job_name, "census", detail)
 
 
@@ -597,7 +597,7 @@ def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
 def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
     found = superseding(State.RUNNING, "cancel", **fields)
     (finding,) = found.drift
-    assert finding.detail == f"running with content that jobs/census.yaml no longer holds{why}"
+    assert finding.detail == f"running with content that jobs/census.yaml no longer has{why}"
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
 
@@ -1026,5 +1026,5 @@ def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
     end = "delete" if state is State.SUCCEEDED else "cancel"
     assert change.reason == (
-        f"{run.resource} has this job's labels, and no recorded request created it; {end} it, or {RERUN}"
+        f"{run.resource} has this job's labels, but no recorded request created it; {end} it, or {RERUN}"
     )

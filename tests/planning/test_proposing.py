@@ -42,7 +42,7 @@ def test_a_plan_has_its_comparison() -> None:
 
 
 JOB = wanted()
-GOES_ON = "if the run of the earlier content is still live, it goes on"
+GOES_ON = "if the run of the earlier content is still live, it continues"
 
 
 def test_a_new_job_is_submitted() -> None:
@@ -65,7 +65,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
     )
     assert found.fields == (FieldChange("/args/0", "a", "bb"),)
     assert (found.fields[0].before, found.fields[0].after) == ("a", "bb")
-    assert found.notes == (f"{GOES_ON} beside this one",)
+    assert found.notes == (f"{GOES_ON} alongside this one",)
     assert (*found.hours, found.code_changed, found.is_new) == (2.0, 3.0, False, False)
 
 
@@ -144,7 +144,7 @@ def test_with_named_paths_nothing_is_cancelled() -> None:
     for after in ([wanted("other")], []):
         found = proposed([wanted(on_delete="cancel")], after, whole=False).changes[0]
         assert (found.action, found.reason) == (Action.NONE, "removed")
-        assert "may be elsewhere" in found.notes[0]
+        assert "may have moved elsewhere" in found.notes[0]
 
 
 def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
@@ -227,13 +227,13 @@ def test_what_is_known_to_be_impossible_is_blocked() -> None:
     assert one([], [gone], target=LOCAL).action is Action.SUBMIT
     found = one([JOB], [gone], target=GOOGLE)
     assert (found.action, found.notes) == (Action.BLOCKED, (GOES_ON,))
-    assert "switched AI Platform Training off" in found.reason
+    assert "shut down AI Platform Training" in found.reason
     resumed = one([changed(wanted(suspend=True), api_version=ML_V1)], [changed(JOB, api_version=ML_V1)])
     assert resumed.action is Action.SUBMIT
     before, after = (changed(job, api_version=ML_V1) for job in (wanted(suspend=True), JOB))
     found = one([before], [after], target=GOOGLE)
     assert found.action is Action.BLOCKED
-    assert "switched AI Platform Training off" in found.reason
+    assert "shut down AI Platform Training" in found.reason
     assert one([after], [after], target=GOOGLE).action is Action.NONE
 
 

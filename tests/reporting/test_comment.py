@@ -210,7 +210,7 @@ def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTr
     refused = answer(403, b'{"message": "Resource not accessible by integration"}')
     with RawServer([refused, answer(200, b"[]"), reset], tls=server_tls()).running() as server:
         api = GitHubApi(transport, GitHubSettings("acme/models", server.url, TOKEN), COMMENTS)
-        with pytest.raises(RefusedError, match="no whole answer"):
+        with pytest.raises(RefusedError, match="no complete answer"):
             keep_comment(api, NUMBER, "prod", "text")
         assert server.count("POST") == 1
 
@@ -266,7 +266,7 @@ def test_a_fork_cannot_comment_which_is_no_failure(
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 1
-    assert "none is written" in err or "no comment is written" in err
+    assert "none was written" in err or "no comment was written" in err
     assert github.comments == {NUMBER: []}
     assert token or not github.requests
 

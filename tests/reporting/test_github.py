@@ -565,7 +565,7 @@ def test_a_token_that_may_not_write(github: GitHubServer, reporter: Callable[...
 
 def test_a_repository_that_isnt_there(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
     message = only_message(reporter(repository="acme/other").report(SHA, TWO))
-    assert "no repository acme/other" in message
+    assert "a repository acme/other with that commit" in message
     assert "`github.repository`" in message
 
 
@@ -737,7 +737,7 @@ def test_something_that_isnt_github(body: bytes, transport: DirectTransport) -> 
     with RawServer([answer(200, body)], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
         message = only_message(GitHubReporter(transport, settings).report(SHA, TWO))
-    assert message == f"what answers at {server.url} doesn't answer as GitHub does (HTTP 200)"
+    assert message == f"the server at {server.url} doesn't answer like GitHub (HTTP 200)"
 
 
 def test_a_server_that_repeats_the_request(transport: DirectTransport) -> None:

@@ -423,7 +423,7 @@ def test_what_cannot_be_written_down_stops_before_anything_is_submitted(
     store: Commits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "write", lambda record, generation: False)
-    with pytest.raises(ServiceError, match="can't be written down"):
+    with pytest.raises(ServiceError, match="can't be recorded"):
         applied(store, FIRST, JOB)
 
 

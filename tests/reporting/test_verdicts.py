@@ -153,7 +153,7 @@ def test_a_submission_that_is_not_settled_is_told_by_its_claim(
 @pytest.mark.fault(2)
 def test_an_unknown_outcome_is_pending_whatever_is_there() -> None:
     claim = claim_on(JOB, ClaimState.PENDING)
-    unknown = CommitStatus("pending", CONTEXT, f"it is not known yet whether a job was created · run {HASH}")
+    unknown = CommitStatus("pending", CONTEXT, f"not known yet whether a job was created · run {HASH}")
     assert status([], claim) == unknown
     assert status([], claim, problem="no token") == unknown
     assert status([run_of(JOB, State.SUCCEEDED)], claim) == unknown, "no claim is bound to it"
@@ -222,7 +222,7 @@ def test_a_job_that_was_deleted_before_its_end_was_seen_does_not_stay_pending() 
     assert found
     assert found.state == "error"
     assert found.description.startswith("deleted outside")
-    assert found.description.endswith(f"its end was not seen · run {HASH}")
+    assert found.description.endswith(f"its final state is unknown · run {HASH}")
 
 
 @pytest.mark.parametrize(("end", "expected"), [(State.SUCCEEDED, "success"), (State.FAILED, "failure")])
@@ -241,7 +241,7 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
     assert freshness(found, running) is Freshness.NEW
     assert freshness(found, ended) is Freshness.KNOWN
     refused = CommitStatus(
-        "error", found.context, "refused: it stood still for longer than its credential lasts"
+        "error", found.context, "refused: it was paused for longer than its credential lasts"
     )
     assert freshness(found, refused) is Freshness.NEW, "that is no end of the run"
 

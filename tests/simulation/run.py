@@ -41,7 +41,7 @@ _IN_THE_CLOUD = 1 / 2
 _RAISES = 3
 """How often `attempts` is raised after the trouble, where days pass."""
 _DAY = 90_000.0
-"""Seconds after which what is owed to commits may be closed."""
+"""Seconds after which the statuses still to be posted may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)

@@ -216,7 +216,7 @@ def test_a_claim_that_changes_five_times_fails_the_record_and_so_the_cancel() ->
     outside.claims.write = lambda claim, generation: written.append(claim)  # type: ignore[assignment, method-assign]
     with pytest.raises(ServiceError, match="keeps changing") as raised:
         record_cancel(outside.ports, RUN, "because")
-    assert (raised.value.hint, len(written)) == ("another run is busy with it", 5)
+    assert (raised.value.hint, len(written)) == ("another run is updating it", 5)
 
 
 def with_stored_reason(run: ActualJob, *claims: Claim) -> str | None:

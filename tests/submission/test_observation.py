@@ -78,7 +78,7 @@ def test_a_listing_that_leaves_out_an_old_job_stops_everything(outside: Outside)
     with pytest.raises(ServiceError) as error:
         observe(outside.ports)
     assert error.value.message == (
-        f"the service's listing leaves out {outside.claim.resource}, which is there: nothing can be decided"
+        f"the service's listing leaves out {outside.claim.resource}, which exists: nothing can be planned"
     )
     assert "filter" in error.value.hint
 

@@ -227,7 +227,7 @@ def test_a_process_that_stood_still_too_long_sends_nothing(outside: Outside) -> 
     outside.claims.before_write = lambda claim: outside.time.sleep(BOUNDS.lifetime.total_seconds() / 2 + 1)
     refused = settle(outside).claim
     assert refused.state is ClaimState.REJECTED
-    assert "stood still" in refused.error
+    assert "was paused" in refused.error
     assert outside.jobs.sent == []
 
 
@@ -283,7 +283,7 @@ def test_a_further_attempt_is_made_only_after_one_that_failed(outside: Outside, 
         # The service may drop the record of the first one now.
         assert outside.claims.held[ID].claim.ended is State.FAILED
         return
-    with pytest.raises(ServiceError, match="attempt 2 is not made: attempt 1 isn't known to have failed"):
+    with pytest.raises(ServiceError, match="attempt 2 is not submitted: attempt 1 isn't known to have failed"):
         settle(outside, SECOND)
     assert len(outside.jobs.sent) == (1 if state else 0)
 
@@ -298,13 +298,13 @@ def test_the_end_that_the_claim_remembers_counts(outside: Outside, ended: State)
         outside.jobs.jobs.clear()
         assert settle(outside, SECOND).claim.state is ClaimState.BOUND
     else:
-        with pytest.raises(ServiceError, match="attempt 2 is not made"):
+        with pytest.raises(ServiceError, match="attempt 2 is not submitted"):
             settle(outside, SECOND)
 
 
 def test_an_unknown_outcome_of_the_attempt_before_is_no_failure(outside: Outside) -> None:
     pending(outside)
-    with pytest.raises(ServiceError, match="attempt 2 is not made"):
+    with pytest.raises(ServiceError, match="attempt 2 is not submitted"):
         settle(outside, SECOND)
 
 
@@ -410,7 +410,7 @@ def test_a_listed_job_that_is_gone_when_it_is_read_is_nobodys(outside: Outside) 
         raise NotFoundError(resource)
 
     outside.jobs.read = gone  # type: ignore[assignment, method-assign]
-    with pytest.raises(ServiceError, match="is listed and can't be read"):
+    with pytest.raises(ServiceError, match="is listed but can't be read"):
         settle(outside)
     assert (outside.claims.held, outside.jobs.sent) == ({}, [])
 
@@ -590,7 +590,7 @@ class TestConclude:
         outside.time.sleep(MOMENT.total_seconds())
         submitter.conclude(ID)
         assert (outside.claim.state, outside.claim.request_ids) == (ClaimState.REJECTED, claim.request_ids)
-        assert outside.claim.error.startswith("no job came of it")
+        assert outside.claim.error.startswith("it created no job")
         assert len(outside.jobs.sent) == 1
 
     @pytest.mark.parametrize("look", [1, 2])

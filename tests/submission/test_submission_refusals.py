@@ -70,7 +70,7 @@ def test_a_claim_that_others_write_all_the_time_is_not_given_up_silently(
 def test_the_failure_that_counts_is_that_of_the_attempt_just_before(outside: Outside) -> None:
     outside.jobs.becomes(settle(outside).job, State.FAILED)  # type: ignore[arg-type]
     settle(outside, SECOND)
-    with pytest.raises(ServiceError, match="attempt 3 is not made: attempt 2 isn't known to have failed"):
+    with pytest.raises(ServiceError, match="attempt 3 is not submitted: attempt 2 isn't known to have failed"):
         settle(outside, THIRD)
 
 
@@ -81,7 +81,7 @@ def test_nothing_is_sent_with_a_credential_that_ended(
     spent = Credential({"Authorization": "Bearer x"}, outside.time.now - late)
     ports = outside.ports
     monkeypatch.setattr(ports.credentials, "mint", lambda: spent)
-    with pytest.raises(ServiceError, match="ended at 2"):
+    with pytest.raises(ServiceError, match="expired at 2"):
         Submitter(ports).submit(ORDER)
     assert outside.jobs.sent == []
     assert outside.claims.held == {}
