@@ -297,7 +297,7 @@ _SHOW: Schema = {
         "additionalProperties": {"type": "string"},
     },
     "output": _object_or_null(
-        "The output directory; null for none, or without a run.",
+        "The output directory, with its files if there is a run; null for none.",
         {
             "uri": _text("gs://…"),
             "folder": _text_or_null(

@@ -36,10 +36,11 @@ class Fault(StrEnum):
     PAGE_AFTER = "passed on, answered by a page of the proxy"
     BUSY = "answered 503, not passed on"
     QUOTA = "answered 429, not passed on"
+    DENIED = "answered 403, not passed on"
     DRIPPED = "passed on, its answer in tiny pieces"
 
 
-_UNSENT = frozenset({Fault.DROPPED, Fault.PAGE, Fault.BUSY, Fault.QUOTA})
+_UNSENT = frozenset({Fault.DROPPED, Fault.PAGE, Fault.BUSY, Fault.QUOTA, Fault.DENIED})
 _LATEST = 1.0  # seconds
 _CHUNK = 1 << 16
 
@@ -269,8 +270,8 @@ def _answer(status: str, kind: str, body: str, *headers: str) -> bytes:
     return "\r\n".join((f"HTTP/1.1 {status}", *own, *headers, "", body)).encode()
 
 
-def _error(status: str, word: str, *headers: str) -> bytes:
-    body = f'{{"error": {{"code": {status[:3]}, "message": "try again", "status": "{word}"}}}}'
+def _error(status: str, word: str, *headers: str, message: str = "try again") -> bytes:
+    body = f'{{"error": {{"code": {status[:3]}, "message": "{message}", "status": "{word}"}}}}'
     return _answer(status, "application/json; charset=UTF-8", body, *headers)
 
 
@@ -280,4 +281,5 @@ _UNFORWARDED = {
     Fault.PAGE: _PAGE,
     Fault.BUSY: _error("503 Service Unavailable", "UNAVAILABLE", "Retry-After: 0"),
     Fault.QUOTA: _error("429 Too Many Requests", "RESOURCE_EXHAUSTED"),
+    Fault.DENIED: _error("403 Forbidden", "PERMISSION_DENIED", message="The permission is denied."),
 }

@@ -16,7 +16,7 @@ from memory_ports import Outside
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.incremental import TargetMemory
+from reconciler.google.listing import TargetMemory
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 

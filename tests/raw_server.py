@@ -264,7 +264,12 @@ def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool
         kept = ("authorization", "content-type", "x-upload-content-type")
         headers = {name: value for name, value in request.headers.items() if name in kept}
         done = urllib3.request(
-            request.method, service + request.target, body=request.body, headers=headers, retries=False
+            request.method,
+            service + request.target,
+            body=request.body,
+            headers=headers,
+            retries=False,
+            timeout=PATIENCE,
         )
         named = {
             name.lower().replace("-", "_"): value

@@ -184,7 +184,7 @@ def test_cancel_says_how_the_run_ended(repository: Repository) -> None:
     assert cancelled.code == 0, cancelled.err
     assert cancelled.out.strip().endswith("ended CANCELLED")
     plan = repository.run("plan", "--format", "json").json
-    assert [finding["kind"] for finding in plan["drift"]] == ["cancelled-outside"]
+    assert plan["drift"] == []  # the claim records who asked for it
     assert plan["summary"]["submit"] == 0
     assert "had ended before: CANCELLED" in repository.run("cancel", "census").out
 

@@ -18,6 +18,12 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a fifo would wait for a writer.
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
 
 
 class IrregularFileError(OSError):
@@ -30,6 +36,11 @@ class IrregularFileError(OSError):
     def __init__(self, mode: int) -> None:
         super().__init__(errno.EINVAL, "it is not a regular file")
         self.mode = mode
+
+
+def kind_of(mode: int) -> str:
+    """Return the kind of an entry with this `st_mode` that is no file, folder or link, such as "a fifo"."""
+    return _KINDS.get(stat.S_IFMT(mode), "no file")
 
 
 def open_folder(path: Path | str, *, folder: int | None = None, follow: bool = False) -> int:

@@ -85,6 +85,17 @@ def has_colours(stream: TextIO) -> bool:
     return stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
 
 
+def agreed(question: str) -> bool:
+    """Return True if the person at the terminal answers yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def has_person() -> bool:
+    """Return True if a person can read a question on stderr and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def print_paged(text: str) -> None:
     """Print a text; through the user's pager if stdout is a terminal with fewer lines, outside of CI."""
     pager = _pager() if sys.stdout.isatty() and not os.environ.get("CI") else []

@@ -13,15 +13,14 @@ from functools import partial
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
-from reconciler.cli.context import context_of, is_by_hand, selection_of
+from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
-from reconciler.manifests.settings import Config
 from reconciler.model.cause import RERUN, cause_of, is_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.manifest import Manifest
-from reconciler.model.plan import Plan, Stuck
+from reconciler.model.plan import Action, Plan, Stuck
 from reconciler.operations.apply import ApplyListener, apply, submitted_by
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
@@ -32,8 +31,9 @@ from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
-from reconciler.planning.attempts import keys_of
+from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.observe import observe
 
 WAITING_PATIENCE = 7200.0
@@ -42,6 +42,7 @@ WAITING_PATIENCE = 7200.0
 A request's token is valid for an hour at most. A job that isn't listed ten minutes later will never exist.
 """
 
+_ASKED = (*SUBMISSIONS, Action.CANCEL)
 _UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
 
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             session,
             desired,
             observe(session.ports),
-            _Listener(arguments, config, desired),
+            _Listener(arguments, context, desired),
             whole=not (arguments.paths or selection),
             by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
@@ -93,9 +94,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 class _Listener(ApplyListener):
     """Printer of an apply's progress."""
 
-    def __init__(self, arguments: argparse.Namespace, config: Config, desired: Desired) -> None:
+    def __init__(self, arguments: argparse.Namespace, context: Context, desired: Desired) -> None:
         self._arguments = arguments
-        self._config = config
+        self._context = context
+        self._config = context.config
         self._desired = desired
 
     def waiting(self, line: str) -> None:
@@ -104,13 +106,15 @@ class _Listener(ApplyListener):
             print(one_line(line), file=sys.stderr, flush=True)
 
     def planned(self, plan: Plan, origin: Origin) -> None:
-        """Print the plan, and notes about commits."""
+        """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""
         if self._arguments.format == "text" and not self._arguments.quiet:
             plan = with_changed_files(plan, self._desired, self._config.root, os.environ)
             shown = plan_text(plan, verbose=self._arguments.verbose, colour=has_colours(sys.stdout))
             print(shown, end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
         print_lines(notes, self._arguments.log_format)
+        if any(change.action in _ASKED for change in plan.changes):
+            confirm(self._context, self._arguments, "Apply this plan?")
 
     def submitting(self) -> AbstractContextManager[SubmissionListener]:
         """Show the progress of submissions."""
@@ -119,13 +123,29 @@ class _Listener(ApplyListener):
 
 def _wait(session: Session, jobs: frozenset[Awaited], arguments: argparse.Namespace) -> tuple[ActualJob, ...]:
     """Wait for jobs and return those that ended; empty if the service fails meanwhile."""
+    seen: list[ActualJob] = []
     try:
-        with progress(session, arguments, sys.stderr) as listener:
+        with progress(session, arguments, sys.stderr) as show:
+
+            def listener(jobs: tuple[ActualJob, ...]) -> None:
+                seen[:] = jobs
+                show(jobs)
+
             return wait(session.ports, jobs, listener, session.pause)
+    except KeyboardInterrupt:
+        print_lines(map(_standing, seen), arguments.log_format)
+        raise
     except ReconcilerError as error:
         # The outcomes of the submissions must be printed all the same.
         print_error(error, arguments.log_format)
         return ()
+
+
+def _standing(job: ActualJob) -> str:
+    """Return a line about a job at an interrupt: its state, and that it goes on."""
+    if job.state.ended:
+        return f"{job.job_name} ended {job.state}"
+    return f"{job.job_name} is {job.state} and goes on; `reconciler cancel {base_of(job.job_name)}` stops it"
 
 
 def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from reconciler.model.manifest import LabelTerm
 
-_STDOUT = 1
 _COLUMNS = 80
 _WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
+_WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
+_YES = "don't ask before anything is done in Google Cloud"
 _Flags = Callable[[argparse.ArgumentParser], None]
 
 
@@ -50,11 +51,12 @@ class _Spec(NamedTuple):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line into a namespace; its `command` runs the command. Raise UsageError."""
+    argv = _with_command_first(argv)
     if argv[:1] == ["version"]:
         argv = ["--version"]
     elif argv[:1] == ["help"]:
         argv = [*argv[1:2], "--help"]
-    if argv and not argv[0].startswith("-"):
+    if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
     parser = _parser(argv)
     arguments, unknown = parser.parse_known_args(argv)
@@ -65,9 +67,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def _with_command_first(argv: Sequence[str]) -> Sequence[str]:
+    """Move common flags behind the command: of a flag that is there too, the later one counts."""
+    place = 0
+    while place < len(argv) and argv[place].partition("=")[0] in (*_WITH_VALUE, *_SWITCHES):
+        place += 2 if argv[place] in _WITH_VALUE else 1
+    return [*argv[place : place + 1], *argv[:place], *argv[place + 1 :]]
+
+
 def _check_command(name: str) -> None:
-    names = [spec.name for spec in _COMMANDS]
-    if name not in names:
+    if name.startswith("-"):
+        raise UsageError(f"{name} needs a command before it", hint="see `reconciler --help`")
+    if name not in (names := [spec.name for spec in _COMMANDS]):
         raise UsageError(f"there is no command {name!r}", hint=_hint(name, names, "reconciler"))
 
 
@@ -99,7 +110,7 @@ def terminal_columns() -> int | None:
         if (columns := int(os.environ["COLUMNS"])) > 0:
             return columns
     with suppress(OSError):
-        return os.get_terminal_size(_STDOUT).columns or _COLUMNS
+        return os.get_terminal_size(1).columns or _COLUMNS
     return None
 
 
@@ -205,6 +216,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _format(parser, "text", "json")
     add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
     add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
+    add("--yes", action="store_true", help=_YES)
 
 
 def _digest(text: str) -> str:
@@ -263,6 +275,7 @@ def _cancel(parser: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="NAME", help="base names (their newest runs) or job names"
     )
     _labels(parser)
+    parser.add_argument("--yes", action="store_true", help=_YES)
 
 
 def _selection(parser: argparse.ArgumentParser) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from reconciler.base.errors import ExitCode, NotFoundError, ServiceError, UsageError
+from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_lines
-from reconciler.cli.context import Context, context_of, newest_runs, readable_jobs, selection_of
+from reconciler.cli import print_error, print_lines
+from reconciler.cli.context import Context, confirm, context_of, newest_runs, readable_jobs, selection_of
 from reconciler.cli.progress import progress
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Selection
 from reconciler.operations.follow_up import awaited, wait
-from reconciler.planning.outcome import job_statuses
+from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.claims_upkeep import cancel, record_cancel
 from reconciler.submission.observe import observe
 
@@ -33,12 +33,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             jobs = {job.resource: job for job in newest_runs(selection.names, session)}
         for job in (job for job in jobs.values() if job.state.ended):
             print(f"{one_line(job.job_name)} had ended before: {job.state}")
-        live = [job for job in jobs.values() if not job.state.ended]
-        for job in live:
-            if job.state is not State.CANCELLING:
-                _cancel(session, job, arguments.log_format)
+        running = [job for job in jobs.values() if not job.state.ended]
+        if named := [one_line(job.job_name) for job in running if job.state is not State.CANCELLING]:
+            confirm(context, arguments, f"Cancel {', '.join(named)}?")
+        live = [job for job in running if _is_cancelled(session, job, arguments.log_format)]
         if not live:
-            return ExitCode.DONE
+            return ExitCode.FAILED if running else ExitCode.DONE
         with progress(session, arguments, sys.stderr) as listener:
             ended = wait(session.ports, [awaited(job) for job in live], listener, session.pause)
     for job in ended:
@@ -47,9 +47,20 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     seen = {job.resource for job in ended}
     gone = [f"{job.job_name} is gone, and its end was not seen" for job in live if job.resource not in seen]
     print_lines(gone, arguments.log_format)
-    return (
-        ExitCode.FAILED if gone or any(job.state is not State.CANCELLED for job in ended) else ExitCode.DONE
-    )
+    is_done = len(ended) == len(running) and all(job.state is State.CANCELLED for job in ended)
+    return ExitCode.DONE if is_done else ExitCode.FAILED
+
+
+def _is_cancelled(session: Session, job: ActualJob, log_format: str) -> bool:
+    """Request a job's cancel; report an error and return False if the service refuses it."""
+    # One job must not keep the others running.
+    try:
+        if job.state is not State.CANCELLING:
+            _cancel(session, job, log_format)
+    except ReconcilerError as error:
+        print_error(error, log_format)
+        return False
+    return True
 
 
 def _cancel(session: Session, job: ActualJob, log_format: str) -> None:
@@ -77,7 +88,9 @@ def _selected(
     ]
     if not found:
         raise NotFoundError("no job has these names and labels", hint="see `reconciler status`")
-    live = {row.resource: runs[row.resource] for row in found if row.state and not row.state.ended}
+    # A run without a claim may be another person's, with copied labels: it is cancelled by its name only.
+    own = [row for row in found if row.claim != "none" and row.state and not row.state.ended]
+    live = {row.resource: runs[row.resource] for row in own}
     if not live:
         print("No job with these labels runs.")
     return live

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.errors import InvalidError, NotFoundError, UsageError
-from reconciler.cli import print_error, print_message
+from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, UsageError
+from reconciler.cli import agreed, has_person, print_error, print_message
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.claim import age
@@ -46,6 +46,18 @@ def context_of(arguments: argparse.Namespace) -> Context:
 def is_by_hand() -> bool:
     """Return True if a person started the command: not in continuous integration, which sets `CI`."""
     return not os.environ.get("CI")
+
+
+def confirm(context: Context, arguments: argparse.Namespace, question: str) -> None:
+    """Ask before something is done in Google Cloud; only with a terminal and without `--yes`.
+
+    Raises:
+        RefusedError: The person doesn't agree.
+    """
+    if context.environment.engine == "local" or arguments.yes or not has_person():
+        return
+    if not agreed(f"{question} ({context.environment.name}, project {context.environment.project})"):
+        raise RefusedError("cancelled: nothing was done", hint="answer y to go on, or pass --yes")
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
@@ -88,7 +100,7 @@ def newest_runs(names: Iterable[str], session: Session) -> list[ActualJob]:
 
 
 def _newest(name: str, by_base: Mapping[str, Sequence[Attempt]]) -> ActualJob:
-    from reconciler.planning.outcome import missing_reason  # slow to import, and needed by few commands
+    from reconciler.planning.status_rows import missing_reason  # slow to import, and needed by few commands
 
     found = [attempt for attempts in by_base.values() for attempt in attempts if attempt.name == name]
     found = found or [*by_base.get(name.replace("-", "_"), [])]

@@ -21,7 +21,7 @@ from reconciler.manifests.findings import same_word, similar_word
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, LogEntry, State, Trials
 from reconciler.planning.attempts import base_of
-from reconciler.submission.observe import with_reason
+from reconciler.submission.claims_upkeep import with_reason
 
 _MOST_REMEMBERED = 100_000
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -78,9 +78,8 @@ def _plan_against_base(arguments: argparse.Namespace) -> Plan:
 
     if not arguments.base:
         raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
-    if selection_of(arguments):
-        raise UsageError("--job and -l don't go with --base", hint="name files or folders of manifests")
-    return proposal_of(find_root(Path.cwd()), arguments.env, arguments.base, arguments.paths, os.environ)
+    root, selection = find_root(Path.cwd()), selection_of(arguments)
+    return proposal_of(root, arguments.env, arguments.base, arguments.paths, os.environ, selection)
 
 
 def _write(plan: Plan, folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.logging import events
 from reconciler.base.sanitize import one_line
+from reconciler.cli import has_colours
 from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
@@ -137,7 +138,8 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
 
 
 def _is_live(arguments: argparse.Namespace, stream: TextIO) -> bool:
-    return stream.isatty() and "NO_COLOR" not in os.environ and bool(arguments.log_format == "text")
+    in_ci = bool(os.environ.get("CI"))
+    return stream.isatty() and not in_ci and has_colours(stream) and arguments.log_format == "text"
 
 
 class _Lines:

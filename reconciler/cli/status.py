@@ -6,32 +6,32 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 
-from reconciler.base.errors import ExitCode, NotFoundError, ServiceError, UsageError
+from msgspec.structs import replace
+
+from reconciler.base.concurrency import run_concurrently, run_in_order
+from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.cli import has_colours, print_error, print_json_rows, print_paged
 from reconciler.cli.arguments import terminal_columns
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
-from reconciler.model.job import ActualJob
+from reconciler.model.job import ActualJob, State
 from reconciler.output.json import job_json
-from reconciler.planning.outcome import (
-    Condition,
-    JobStatus,
-    by_attention,
-    is_shown,
-    job_statuses,
-    newest_first,
-)
+from reconciler.output.terminal import number_text
+from reconciler.planning.outcome import Condition, JobStatus
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.submission.observe import observe
+
+_MOST_RESULTS = 30
+"""Runs whose results a table shows."""
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the newest run of each job of the repository; with `--all` all runs."""
-    conditions = _conditions(arguments.state or ())
-    rows, code = _rows(arguments)
-    selected = [row for row in rows if row.condition in conditions]
-    shown = selected[: arguments.limit]
+    shown, selected, code = _rows(arguments)
     if arguments.format == "json":
         print_json_rows("jobs", map(job_json, shown))
         return code
@@ -49,6 +49,19 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return code
 
 
+def _rows(arguments: argparse.Namespace) -> tuple[list[JobStatus], list[JobStatus], ExitCode]:
+    """Return the rows to show, all selected rows, and the exit code."""
+    conditions = _conditions(arguments.state or ())
+    context = context_of(arguments)
+    desired, whole = readable_jobs(context, arguments.log_format)
+    with context.session(start=False) as session:
+        runs, claims, code = _observed(session, arguments.log_format)
+        rows = _selected(job_statuses(desired, runs, claims), arguments, whole=whole)
+        selected = [row for row in rows if row.condition in conditions]
+        shown = selected[: arguments.limit]
+        return shown if arguments.format == "json" else _with_results(shown, runs, session), selected, code
+
+
 def _conditions(words: Sequence[str]) -> frozenset[Condition]:
     """Return the conditions of `--state`, all by default; raise UsageError."""
     known = {condition.replace(" ", "-"): condition for condition in Condition}
@@ -56,15 +69,6 @@ def _conditions(words: Sequence[str]) -> frozenset[Condition]:
         if word not in known:
             raise UsageError(f'there is no state "{word}"', hint=f"one of {', '.join(known)}")
     return frozenset(known[word] for word in words or known)
-
-
-def _rows(arguments: argparse.Namespace) -> tuple[list[JobStatus], ExitCode]:
-    """Return the rows by name, label and age, in the order of the output, and the exit code."""
-    context = context_of(arguments)
-    desired, whole = readable_jobs(context, arguments.log_format)
-    with context.session(start=False) as session:
-        runs, claims, code = _observed(session, arguments.log_format)
-    return _selected(job_statuses(desired, runs, claims), arguments, whole=whole), code
 
 
 def _observed(
@@ -103,3 +107,29 @@ def _named(name: str, rows: Iterable[JobStatus], every: bool) -> Iterator[JobSta
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
     newest = [row for row in found if row.state is not None][-1:]
     yield from (row for row in found if by_job or every or row.current or row.is_open or row in newest)
+
+
+def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session: Session) -> list[JobStatus]:
+    """Return the rows with the results of the first runs that succeeded."""
+    # Each result is one request: a longer table leaves the others to `show`.
+    wanted = islice((row.resource for row in rows if row.state is State.SUCCEEDED), _MOST_RESULTS)
+    by_resource = {run.resource: run for run in runs} if rows else {}
+    read = [partial(_result, session, by_resource[name]) for name in wanted if name in by_resource]
+    run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
+    results = dict(run_all(read))
+    return [replace(row, result=results[row.resource]) if row.resource in results else row for row in rows]
+
+
+def _result(session: Session, run: ActualJob) -> tuple[str, str]:
+    """Return a run's resource name, and the best metric of a tuning job, else the output directory."""
+    try:
+        job = session.read(run)
+    except ReconcilerError:
+        return run.resource, ""
+    engine = session.engine(job.api_version)
+    study = engine.study(job)
+    if study is None or study.best is None:
+        return run.resource, engine.output_directory(job.kind, job.spec)
+    (goal,) = study.goals
+    metric = goal.metric.rpartition("/")[2]
+    return run.resource, f"{metric} {number_text(study.best.metrics[goal.metric])}"

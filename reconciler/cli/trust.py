@@ -13,6 +13,7 @@ from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.base.state_dir import is_empty, locate
 from reconciler.base.state_dir_trust import accept, check, is_trusted, refuse_tracked
+from reconciler.cli import agreed, has_person
 from reconciler.google.embedded import contents_of
 from reconciler.manifests.settings import find_root
 
@@ -51,14 +52,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _agreed(name: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not has_person():
         raise UsageError(
             "`reconciler trust` asks for confirmation and needs a terminal",
             hint="run `reconciler trust --yes` to accept the home",
         )
     print("Its jobs and its service act as yours. Accept it only if you made it.", file=sys.stderr)
-    print(f"Trust {name}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return agreed(f"Trust {name}?")
 
 
 def _lines(contents: Contents) -> list[str]:

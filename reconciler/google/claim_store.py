@@ -28,7 +28,7 @@ from datetime import datetime
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
-from reconciler.google.incremental import KnownClaims
+from reconciler.google.listing import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.model.commit_record import CommitRecord, record_json, record_of
@@ -114,6 +114,11 @@ class ObjectClaims:
                 f"{self._bucket}: it is new, its name is misspelt, or the bucket was emptied or is another "
                 "one",
                 hint=f'if "instance" and "claimsBucket" are right, run `{self._command}`',
+            )
+        if not runs:
+            return ServiceError(
+                f"the bucket {self._bucket} isn't prepared for the claims of {self._source}, or was emptied",
+                hint=f'if "claimsBucket" is right, run `{self._command}`',
             )
         return ServiceError(
             f"the bucket {self._bucket} holds no claims of {self._source}: it is not the one that "

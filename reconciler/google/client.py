@@ -49,6 +49,7 @@ _PATHS = {
     "aiplatform.projects.locations.customJobs.list": "v1/{+parent}/customJobs",
     "aiplatform.projects.locations.hyperparameterTuningJobs.get": "v1/{+name}",
     "aiplatform.projects.locations.hyperparameterTuningJobs.list": "v1/{+parent}/hyperparameterTuningJobs",
+    "logging.entries.list": "v2/entries:list",
     "ml.projects.jobs.get": "v1/{+name}",
     "ml.projects.jobs.list": "v1/{+parent}/jobs",
     "storage.buckets.get": "storage/v1/b/{bucket}",
@@ -150,12 +151,24 @@ class Connection:
             fresh: True if no cache on the way may respond.
             parameters: The method's parameters; None for a missing parameter.
         """
+        return self._sent("GET", method, parameters, {"cache-control": "no-cache"} if fresh else {})
+
+    def post(self, method: str, body: JsonObject) -> JsonObject:
+        """Send a read that takes a body; return its response, or raise as `get` does."""
+        headers = {"content-type": "application/json"}
+        return object_of(self._sent("POST", method, {}, headers, json.dumps(body).encode()).body)
+
+    def _sent(
+        self,
+        verb: str,
+        method: str,
+        parameters: Parameters,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+    ) -> HttpResponse:
         url = address(self.endpoint.roots, method, parameters)
-        headers = {"accept": "application/json"}
-        if fresh:
-            headers["cache-control"] = "no-cache"
-        headers |= self.endpoint.authorize()
-        response = self.endpoint.transport.send(HttpRequest("GET", url, headers))
+        all_headers = {"accept": "application/json", **headers, **self.endpoint.authorize()}
+        response = self.endpoint.transport.send(HttpRequest(verb, url, all_headers, body))
         _check_status(response.status, response.headers, response.body)
         return response
 

@@ -23,7 +23,7 @@ from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
-from reconciler.google.incremental import TargetMemory
+from reconciler.google.listing import TargetMemory
 from reconciler.manifests import schemas
 from reconciler.model.details import Study, Workers
 from reconciler.model.job import SOURCE, ActualJob, Trials
@@ -273,6 +273,9 @@ class EngineJobs:
             return Created(self._of(api_version).create(kind, body, credential.headers))
         except ApiError as error:
             message = redacted(error.message, body)
+            # A refused submission's line is all that a person sees of it; a quota's says when it goes on.
+            if error.hint and error.status != 429:
+                message = f"{message.removesuffix('.')} ({error.hint})"
             return refusal(error.status, error.reason, message, error.retry_after)
         except NotSentError as error:
             return NotSent(error.message)

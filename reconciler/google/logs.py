@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from reconciler.google.client import Connection, execute, part_of, text_of
+from reconciler.google.client import Connection, part_of, parts_of, text_of
 from reconciler.model.job import ActualJob, LogEntry
 from reconciler.model.manifest import JsonObject
 
 _PAGE_SIZE = 1000
+_LIST = "logging.entries.list"
 _TRIAL = "ml.googleapis.com/trial_id"
 
 
@@ -38,8 +39,8 @@ class JobLog:
         """Yield all entries from `since` (RFC 3339) on, oldest first."""
         body = self._query("timestamp asc", _PAGE_SIZE, since)
         while True:
-            answer = execute(self._connection.client("logging.entries").list(body=body))
-            yield from (_entry(entry) for entry in answer.get("entries", []))
+            answer = self._connection.post(_LIST, body)
+            yield from map(_entry, parts_of(answer, "entries"))
             if not answer.get("nextPageToken"):
                 return
             body = {**body, "pageToken": answer["nextPageToken"]}
@@ -53,9 +54,8 @@ class JobLog:
         return next(iter(self._page("timestamp asc", 1)), None)
 
     def _page(self, order: str, size: int) -> list[LogEntry]:
-        body = self._query(order, size, "")
-        answer = execute(self._connection.client("logging.entries").list(body=body))
-        return [_entry(entry) for entry in answer.get("entries", [])]
+        answer = self._connection.post(_LIST, self._query(order, size, ""))
+        return [_entry(entry) for entry in parts_of(answer, "entries")]
 
     def _query(self, order: str, size: int, since: str) -> JsonObject:
         return {

@@ -233,9 +233,14 @@ class Staging:
         except ApiError as error:
             # 412: another process has just staged the same archive.
             found = self._find(archive) if error.status == 412 else None
-            if found is None:
-                raise
-            return found
+            if found is not None:
+                return found
+            if error.status == 403:
+                role = "who runs this needs the role roles/storage.objectUser on the staging bucket"
+                raise ServiceError(
+                    f"can't write to gs://{self._bucket}: {error.message}", hint=role
+                ) from None
+            raise
 
 
 def answered_at(response: HttpResponse) -> datetime:

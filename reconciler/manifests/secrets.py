@@ -130,10 +130,9 @@ _ASSIGNED = re.compile(
     (?=["']?([^\s"';|]{{{_MIN_LENGTH},{_MAX_ASSIGNED}}}))""",
     re.VERBOSE,
 )
-# The same for display: the beginning, the name and a value of any length.
-_ASSIGNMENT = re.compile(
-    r"""((?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)["']?)([^\s"';|-][^\s"';|]*)""", re.VERBOSE
-)
+# The same for display: the beginning, with a name of any length.
+_ASSIGNMENT = re.compile(r"""(?<![\w-])(?:--?([A-Za-z][\w-]*)(?:=|\ +)|([A-Za-z_]\w*)=)["']?""", re.VERBOSE)
+_VALUE = re.compile(r"""[^\s"';|-][^\s"';|]*""")
 _HIDDEN = "***"
 """Stands for a secret where a value is shown."""
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
@@ -261,8 +260,10 @@ def without_secrets(value: Any, name: str = "") -> Any:
         return _HIDDEN
     for shape in _SHAPES:
         for match in list(filter(_is_genuine, shape.found_in(value))):
-            value = value.replace(match[match.re.groups], _HIDDEN)
-    return _ASSIGNMENT.sub(_hidden_assignment, value)
+            # A private key goes on behind its first line, which is all that the shape describes.
+            whole = value[match.start() :] if shape.sign == "-----BEGIN" else match[match.re.groups]
+            value = value.replace(whole, _HIDDEN) if whole else value
+    return _without_assigned(value)
 
 
 def _flag(text: str) -> str:
@@ -271,9 +272,17 @@ def _flag(text: str) -> str:
     return match[1] if match else ""
 
 
-def _hidden_assignment(match: re.Match[str]) -> str:
-    is_hidden = _is_secret_name(match[2] or match[3]) and not _is_placeholder(match[4])
-    return f"{match[1]}{_HIDDEN}" if is_hidden else match[0]
+def _without_assigned(text: str) -> str:
+    """Return a text with `***` for each value of an assignment, such as `--password=…`, to a secret name."""
+    parts, end = [], 0
+    for match in _ASSIGNMENT.finditer(text):
+        if match.start() < end or not _is_secret_name(match[1] or match[2]):
+            continue
+        value = _VALUE.match(text, match.end())
+        if value and not _is_placeholder(value[0]):
+            parts += [text[end : match.end()], _HIDDEN]
+            end = value.end()
+    return "".join([*parts, text[end:]])
 
 
 def may_hold_secrets(data: bytes) -> bool:

@@ -122,6 +122,11 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         for name, size in _LONGEST.items():
             force_setattr(self, name, _cut(getattr(self, name), size))
 
+    @property
+    def reason(self) -> str:
+        """The error; that of a bound claim is about a cancel, and counts once its job is CANCELLED."""
+        return "" if self.state is ClaimState.BOUND and self.ended is not State.CANCELLED else self.error
+
 
 def rerun_digest(rerun: str) -> str:
     """Return 16 hex digits of a hash of `rerun`."""

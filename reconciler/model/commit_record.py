@@ -40,7 +40,8 @@ class CommitRecord:
         superseded_by: The commit that was applied in its place; "" if it was applied itself.
         closed: True if no status remains to be posted.
         told: A digest of the last posted statuses until they are final; "" for none.
-        seen: Time at which all of its statuses were first seen on it; None before.
+        seen: Time at which all of its final statuses were first seen on it; None before. With `told`: time of
+            the last post, until a later look has confirmed it.
         applied: The commits that were applied before it, the last ones, oldest first.
     """
 

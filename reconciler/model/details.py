@@ -77,7 +77,8 @@ class Study(Struct, frozen=True):
             return None
         (goal,) = self.goals
         sign = 1 if goal.is_maximum else -1
-        measured = [trial for trial in self.trials if math.isfinite(trial.metrics.get(goal.metric, math.nan))]
+        ended = [trial for trial in self.trials if trial.state == "SUCCEEDED"]
+        measured = [trial for trial in ended if math.isfinite(trial.metrics.get(goal.metric, math.nan))]
         return max(measured, key=lambda trial: sign * trial.metrics[goal.metric], default=None)
 
 

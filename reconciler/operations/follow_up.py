@@ -17,7 +17,8 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.report import post_reason, post_statuses, posts_statuses, unposted_sentences
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.submission.observe import Observed, observe, with_reason
+from reconciler.submission.claims_upkeep import with_reason
+from reconciler.submission.observe import Observed, observe
 
 
 @dataclass(frozen=True, slots=True)

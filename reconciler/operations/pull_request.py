@@ -27,11 +27,13 @@ from reconciler.manifests.settings import (
     read_document,
 )
 from reconciler.manifests.validate import Validation, validate
+from reconciler.model.manifest import EVERYTHING, Selection
 from reconciler.model.plan import Change, Comparison, Plan, Target
-from reconciler.operations.load_desired import Desired, stageable_jobs
+from reconciler.operations.load_desired import Desired, selected_jobs, stageable_jobs
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals
-from reconciler.planning.proposal import changed_settings, propose
+from reconciler.planning.comparison import changed_settings
+from reconciler.planning.proposal import only_of, propose
 
 _NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is mended."
 _BASE_INVALID = f"The base's {FILE_NAME} isn't valid: each setting counts as new, for its jobs too."
@@ -42,7 +44,12 @@ _ELSEWHERE = (
 
 
 def proposal_of(
-    root: Path, environment: str | None, base: str, paths: Sequence[Path], environ: Mapping[str, str]
+    root: Path,
+    environment: str | None,
+    base: str,
+    paths: Sequence[Path],
+    environ: Mapping[str, str],
+    selection: Selection = EVERYTHING,
 ) -> Plan:
     """Return the plan of the manifests below `paths` over those of the base commit, each with its settings.
 
@@ -54,10 +61,11 @@ def proposal_of(
         environment: The environment of the jobs, by default `local`.
         base: The branch or commit, as git takes it.
         paths: Files and folders that exist on at least one side; by default `jobs` at the root.
+        selection: The jobs to compare, as either side has them.
 
     Raises:
         UsageError: There is no git repository, or neither side has a path or the environment.
-        NotFoundError: The commit does not exist, or shares no commit with HEAD.
+        NotFoundError: The commit does not exist, or shares no commit with HEAD; or no job is selected.
         ReconcilerError: The commit can't be read.
     """
     named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
@@ -80,20 +88,19 @@ def proposal_of(
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
+    warnings = (*comparison.warnings, *new.warnings)
+    comparison = replace(comparison, problems=problems, base_problems=len(base_problems), warnings=warnings)
     plan = propose(
         target,
-        replace(
-            comparison,
-            problems=problems,
-            base_problems=len(base_problems),
-            warnings=(*comparison.warnings, *new.warnings),
-        ),
+        comparison,
         before.jobs,
         after.jobs,
         hours_of,
         whole=not paths,
         invalid={*new.invalid, *(manifest.base_name for manifest in new.manifests)},
     )
+    if selection and not problems:
+        plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
     return with_refusals(_with_files(plan, root, before, after), sides[1].limits)
 
 

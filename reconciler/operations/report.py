@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
+from reconciler.planning.planner import SUBMISSIONS
 from reconciler.reporting.github.settings import GitHubSettings, contexts_of, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, plain_status
@@ -27,6 +28,7 @@ from reconciler.reporting.status_rules import (
     View,
     drift_status,
     due_statuses,
+    may_turn,
     newest_of,
     record_for,
     reopened,
@@ -49,6 +51,13 @@ LINGERING = timedelta(days=1)
 """Time for which a record stays open after all its statuses were confirmed.
 
 A slow reporter may still post older statuses over the current ones: GitHub has no compare-and-swap.
+"""
+
+SLOWEST = timedelta(minutes=15)
+"""Time after which statuses that aren't final are looked at once more.
+
+A reporter that read the commit before they were posted may still have covered them, and have died since. It
+posts nothing later than `statuses.FRESH` seconds after it read, and the longest wait for a limit.
 """
 
 PATIENCE = timedelta(days=30)
@@ -81,6 +90,12 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
     for sha in dict.fromkeys(passed_over):
         if sha not in known:
             store.write(CommitRecord(sha, now, superseded_by=commit), 0)
+    # A further attempt changes what earlier commits show. Should the write fail, `report` opens them.
+    submitted = {change.key for change in plan.changes if change.action in SUBMISSIONS}
+    for sha, other in records.items():
+        keys = {key for job in other.record.jobs.values() for key in job.keys}
+        if other.record.closed and sha != commit and not keys.isdisjoint(submitted):
+            store.write(replace(other.record, closed=False), other.generation)
     for _ in range(TRIES):
         found = records.get(commit)
         others = (other.record.number for sha, other in records.items() if sha != commit)
@@ -114,23 +129,26 @@ def _applied_last(newest: CommitRecord | None, records: Mapping[str, VersionedRe
 def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
     """Post the new statuses of every commit with an open record; return the statuses that failed.
 
-    A record is closed once its final statuses are confirmed again a day after their first confirmation. Only
-    the newest closed record is kept: it lists the commits that were applied last.
+    A record is closed once its final statuses are confirmed again a day after their first confirmation. Of
+    the closed records the newest is kept, which lists the commits that were applied last, and those with a
+    failed job that may be attempted again.
 
     Raises:
         ServiceError: The records can't be read or written.
     """
     records = _reopened(store, view)
     newest = newest_of(found.record for found in records.values())
+    open_ = [found for found in records.values() if not found.record.closed]
+    # The store's clock costs a request, and is needed for statuses that were posted a short while ago only.
+    now = store.now() if any(found.record.told and found.record.seen for found in open_) else None
     # Newest first: if GitHub accepts only some statuses, those of the commits that people look at are posted.
-    by_age = sorted(records.values(), key=lambda found: (-found.record.number, found.record.sha))
+    by_age = sorted(open_, key=lambda found: (-found.record.number, found.record.sha))
     owed = [
         (found, due)
         for found in by_age
-        if not found.record.closed
         for due in [due_statuses(view, found.record, newest)]
         # Unchanged statuses that aren't final were posted by an earlier pass.
-        if due.final or due.digest != found.record.told
+        if due.final or due.digest != found.record.told or _is_to_be_confirmed(found.record, now)
     ]
     failed, changed = _post(reporter, _by_commit(view, [due for _, due in owed]))
     incomplete = {failure.sha for failure in failed}
@@ -140,21 +158,29 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
         if due.final:
             written = _close(store, found, confirmed=confirmed)
         elif incomplete.isdisjoint(due.by_commit):
-            written = store.write(replace(found.record, told=due.digest), found.generation)
+            is_settled = confirmed and due.digest == found.record.told
+            told = replace(found.record, told=due.digest, seen=None if is_settled else store.now())
+            written = store.write(told, found.generation)
         # A concurrent writer may have newer facts than the statuses posted here.
         if not (written or confirmed):
             _post_again(store, found.record.sha)
-    _tidy(store, {failure.sha for failure in failed if failure.unknown_commit})
+    _tidy(store, view, {failure.sha for failure in failed if failure.unknown_commit})
     return failed
+
+
+def _is_to_be_confirmed(record: CommitRecord, now: datetime | None) -> bool:
+    return bool(now and record.told and record.seen and now - record.seen > SLOWEST)
 
 
 def _close(store: CommitStore, found: VersionedRecord, *, confirmed: bool) -> bool:
     """Close a record once its statuses were confirmed for LINGERING; return False on a concurrent write."""
     record, now = found.record, store.now()
-    if confirmed and record.seen and now - record.seen > LINGERING:
+    # Of statuses that weren't final it is another time.
+    seen = None if record.told else record.seen
+    if confirmed and seen and now - seen > LINGERING:
         return store.write(replace(record, closed=True, told="", seen=None), found.generation)
     # A status that had to be posted again restarts the time.
-    if confirmed != (record.seen is not None):
+    if confirmed != (seen is not None):
         return store.write(replace(record, told="", seen=now if confirmed else None), found.generation)
     return True
 
@@ -171,13 +197,17 @@ def _post_again(store: CommitStore, sha: str) -> None:
 
 
 def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
-    """Return the records; reopen the newest if a job's reported result has changed."""
+    """Return the records; reopen closed ones if a job's reported result has changed, or will."""
     records = store.all()
     newest = newest_of(found.record for found in records.values())
-    if newest is not None and (again := reopened(view, newest)) != newest:
-        store.write(again, records[newest.sha].generation)
-        return store.all()
-    return records
+    changed = False
+    for found in records.values():
+        record = found.record
+        again = reopened(view, record, newest) if newest and (record.closed or record == newest) else record
+        if again != record:
+            store.write(again, found.generation)
+            changed = True
+    return store.all() if changed else records
 
 
 def _by_commit(view: View, due: Iterable[DueStatuses]) -> dict[str, list[CommitStatus]]:
@@ -209,16 +239,23 @@ def _post(
     return failed, changed
 
 
-def _tidy(store: CommitStore, unknown: set[str]) -> None:
-    """Remove closed records except the newest, and the records of commits that were never pushed."""
+def _tidy(store: CommitStore, view: View, unknown: set[str]) -> None:
+    """Remove closed records, and the records of commits that were never pushed.
+
+    Keep the newest, and some whose overall status a further attempt may turn.
+    """
     records = store.all()
     newest = newest_of(found.record for found in records.values())
+    closed = (found.record for found in records.values() if found.record.closed)
+    red = [record for record in closed if newest and may_turn(view, record, newest)]
+    red = sorted(red, key=lambda record: -record.number)[:MOST_APPLIED]
+    kept = {record.sha for record in (newest, *red) if record}
     # The store's clock costs a request, and is needed for unknown commits only.
     now = store.now() if unknown else None
     for sha, found in records.items():
         record = found.record
         gone = sha in unknown and now is not None and now - record.since > PATIENCE
-        if (record.closed and record != newest) or gone:
+        if (record.closed and sha not in kept) or gone:
             store.remove(sha, found.generation)
 
 

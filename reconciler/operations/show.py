@@ -27,6 +27,7 @@ from reconciler.google.client import numbers_of
 from reconciler.google.logs import JobLog
 from reconciler.google.object_store import ObjectStore, StoredObject
 from reconciler.google.session import Session
+from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.secrets import without_secrets
 from reconciler.model.cause import cause_of
@@ -115,10 +116,8 @@ def job_details(session: Session, job: FoundJob, environ: Mapping[str, str]) -> 
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
         return details
-    engine = session.engine(job.run.api_version)
-    uri = engine.output_directory(job.run.kind, job.run.spec)
-    details = replace(details, study=engine.study(job.run))
-    return _with_log(_with_outputs(details, session, uri, environ), session, job.run)
+    details = replace(details, study=session.engine(job.run.api_version).study(job.run))
+    return _with_log(_with_outputs(details, session, environ), session, job.run)
 
 
 class _Finder(Struct):
@@ -155,33 +154,38 @@ class _Finder(Struct):
         return self._chosen(exact or attempts, attempts, desired, path)
 
     def _among_all(self, base: str) -> FoundJob:
-        """Return the job of any claim, run or manifest; raise NotFoundError with a similar name."""
+        """Return the job of any manifest, claim or run; raise NotFoundError with a similar name."""
+        desired = self._load([])
+        job = next((j for j in desired if self.name == j.job_name or base == j.manifest.base_name), None)
+        if job is not None:
+            # Only the manifest's own content counts: earlier ones have no run either.
+            attempts = attempts_by_base([job], [], self._claims(keys_of(job))).get(job.manifest.base_name, [])
+            exact = [attempt for attempt in attempts if self.name in _names(attempt)]
+            if attempts:
+                return self._chosen(exact or attempts, attempts, job, job.manifest.path)
+            return FoundJob(desired=job, place=_place(job, None, ""), unread=self.unread)
         runs, claims = self._observed()
-        desired = self._all_manifests()
         by_base = attempts_by_base(desired, runs, claims)
         exact = [each for attempts in by_base.values() for each in attempts if self.name in _names(each)]
         found = exact or by_base.get(base, [])
-        of_base = base_of(found[0].name) if exact else base
-        job = next((j for j in desired if j.job_name == self.name or j.manifest.base_name == of_base), None)
-        if found:
-            path = next((each.claim.path for each in found if each.claim), "")
-            return self._chosen(found, by_base.get(of_base, []), job, path)
-        if job is None:
+        if not found:
             raise NotFoundError(f'there is no job "{self.name}"', hint=self._hint(desired, by_base))
-        return FoundJob(desired=job, place=_place(job, None, ""), unread=self.unread)
+        of_base = base_of(found[0].name) if exact else base
+        job = next((job for job in desired if job.manifest.base_name == of_base), None)
+        path = next((each.claim.path for each in found if each.claim), "")
+        return self._chosen(found, by_base.get(of_base, []), job, path)
 
     def _chosen(
         self, found: Sequence[Attempt], attempts: Sequence[Attempt], desired: DesiredJob | None, path: str
     ) -> FoundJob:
-        """Return the newest run, else the last attempt, preferably one at the manifest's content."""
+        """Return the newest run, else the last attempt."""
         # Runs with a claim are certainly ours; others only have the same name.
         claimed = [(attempt, attempt.run) for attempt in found if attempt.run and attempt.claim]
         runs = claimed or [(each, run) for each in found for run in (each.run, *each.strangers) if run]
-        wanted = keys_of(desired) if desired else ()
         if runs:
             attempt, run = max(runs, key=lambda pair: age(pair[1]))
         else:
-            attempt, run = max(found, key=lambda each: (each.id.key in wanted, each.id.attempt)), None
+            attempt, run = max(found, key=lambda each: each.id.attempt), None
         unsettled = (other.claim for other in attempts if other is not attempt and other.claim)
         return FoundJob(
             attempt=attempt,
@@ -227,15 +231,14 @@ class _Finder(Struct):
         # The path comes from a bucket: it must not lead out of the repository.
         if not path or Path(path).is_absolute() or ".." in Path(path).parts:
             return None
-        file = self.session.config.root / path
-        return next((job for job in self._load([file]) if job.manifest.base_name == base), None)
+        # The cache of all manifests takes longer to load than one file to read.
+        known = KnownFiles(frozenset(self.session.environment.defaults))
+        jobs = self._load([self.session.config.root / path], known)
+        return next((job for job in jobs if job.manifest.base_name == base), None)
 
-    def _all_manifests(self) -> tuple[DesiredJob, ...]:
-        return self._load([])
-
-    def _load(self, paths: Sequence[Path]) -> tuple[DesiredJob, ...]:
+    def _load(self, paths: Sequence[Path], known: KnownFiles | None = None) -> tuple[DesiredJob, ...]:
         try:
-            return load_desired(self.session.config, self.session.environment, paths).jobs
+            return load_desired(self.session.config, self.session.environment, paths, known).jobs
         except UsageError:
             return ()
         except InvalidError as error:
@@ -279,7 +282,7 @@ def _recorded(job: FoundJob, environment: str) -> JobDetails:
         state=claim.ended if claim else None,
         is_gone=run is None and claim is not None and claim.state is ClaimState.BOUND,
         is_suspended=manifest is not None and manifest.reconcile.suspend,
-        error=claim.error if claim else "",
+        error=claim.reason if claim else "",
         resource=claim.resource if claim else "",
         attempt=attempt.id.attempt if attempt else 1,
         commit=claim.commit if claim else "",
@@ -322,7 +325,7 @@ def _with_spec(details: JobDetails, session: Session, spec: Mapping[str, object]
         # A newer version may have written the claim.
         return details
     shown, kind = without_secrets(spec), details.kind
-    limits = engine.limits(kind, spec)
+    limits, uri = engine.limits(kind, spec), engine.output_directory(kind, spec)
     return replace(
         details,
         spec=shown,
@@ -330,6 +333,7 @@ def _with_spec(details: JobDetails, session: Session, spec: Mapping[str, object]
         service_account=limits.get("serviceAccount", ""),
         network=limits.get("network", ""),
         timeout=limits.get("timeout", ""),
+        output=Output(uri) if uri else None,
         links=Links(tensorboard=engine.log_directory(kind, spec)),
     )
 
@@ -357,17 +361,15 @@ def _with_log(details: JobDetails, session: Session, run: ActualJob) -> JobDetai
     return replace(details, log=entries, prepare_time=first.timestamp if first and is_set_up else "")
 
 
-def _with_outputs(details: JobDetails, session: Session, uri: str, environ: Mapping[str, str]) -> JobDetails:
+def _with_outputs(details: JobDetails, session: Session, environ: Mapping[str, str]) -> JobDetails:
     """Add the files of a run's output directory, and their metrics.
 
     Runs of one manifest share the directory. Files that are older than the run are marked, and give no
     metrics.
-
-    Args:
-        uri: The directory, gs://…; "" for none.
     """
-    if not uri:
+    if details.output is None:
         return details
+    uri = details.output.uri
     bucket, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{path}/" if path else ""
     output = Output(uri, _folder(session, uri, environ))

@@ -253,5 +253,5 @@ def unsettled_reason(settled: SubmissionResult) -> str:
 def failed(change: Change, error: ReconcilerError) -> Outcome:
     """Return the outcome of a failed change."""
     # An outcome, not an exception: one failure must not stop the other changes.
-    reason = f"{error.message} ({error.hint})" if error.hint else error.message
+    reason = f"{error.message.removesuffix('.')} ({error.hint})" if error.hint else error.message
     return Outcome(change, Status.FAILED, error=reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -27,6 +28,7 @@ from reconciler.output.terminal import (
     column_widths,
     duration,
     fitted,
+    number_text,
     painter,
     width_of,
 )
@@ -34,17 +36,22 @@ from reconciler.output.text import short_error
 
 _LABEL = 13  # columns of a row's name
 _LEAST_ROOM = 20
-_LEAST = 8  # columns of a cell
+_INDENT = 2  # of a table
+_LEAST = 5  # columns of a cell
 _MOST_LINES = 12
 _MOST_TRIALS = 20
 _LONGEST = 2000
 _TIMES = " \N{MULTIPLICATION SIGN} "
 _WIDTH = 10**9  # a text of YAML is never folded
 _SHORT_SHA = 12
+_ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 _NUMERIC = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,30})?(e[+-]?[0-9]{1,2})?", re.IGNORECASE)
 
-Row = tuple[str, str, bool]
-"""A row's name, "" for a further line of the same row; its text; True if it is cut and not wrapped."""
+Row = tuple[str | None, str, bool]
+"""A row's name, its text, and True if it is cut and not wrapped.
+
+The name is "" for a further line of the same row, and None for a line of a table, of the whole width.
+"""
 
 
 def details_text(
@@ -62,9 +69,8 @@ def details_text(
     state = details.state
     sign = f"{SIGNS[state]} " if colour and state else ""
     shown = [paint(state or "head", f"{sign}{_fitted(head, width and width - len(sign))}"), ""]
-    room = max(_LEAST_ROOM, width - _LABEL) if width else None
-    for row in _rows(details, now, room):
-        shown += _lines(row, room, paint)
+    for row in _rows(details, now, width):
+        shown += _lines(row, width, paint)
     return "\n".join(shown)
 
 
@@ -72,16 +78,22 @@ def _fitted(text: str, width: int | None) -> str:
     return fitted(text, width).rstrip() if width else text
 
 
-def _lines(row: Row, room: int | None, paint: Paint) -> Iterator[str]:
-    """Yield the lines of a row; the room is that beside its name."""
+def _lines(row: Row, width: int | None, paint: Paint) -> Iterator[str]:
+    """Yield the lines of a row."""
     name, text, is_cut = row
     plain = one_line(text)
+    if name is None:
+        yield one_line(f"  {_fitted(plain, width and width - _INDENT)}".rstrip())
+        return
+    room = max(_LEAST_ROOM, width - _LABEL) if width else None
     if room is None:
         parts = [plain]
     elif is_cut:
         parts = [_fitted(plain, room)]
     else:
-        parts = textwrap.wrap(plain, room, break_on_hyphens=False) or [""]
+        # `textwrap` counts characters, and some take two columns.
+        narrow = room if width_of(plain) <= len(plain) else room // 2
+        parts = textwrap.wrap(plain, narrow, break_on_hyphens=False) or [""]
     for number, part in enumerate(parts):
         # A command of GitHub's runner may begin at a line's first visible character.
         line = one_line(f"{'' if number else name:{_LABEL}}{part}".rstrip())
@@ -89,15 +101,17 @@ def _lines(row: Row, room: int | None, paint: Paint) -> Iterator[str]:
         yield paint("head", label) + rest if name and not number else line
 
 
-def _rows(details: JobDetails, now: datetime, room: int | None) -> Iterator[Row]:
+def _rows(details: JobDetails, now: datetime, width: int | None) -> Iterator[Row]:
     yield from _record(details, now)
     yield "", "", False
     yield from _task(details)
     if details.output is not None:
-        yield from _output(details.output, details.unread.get("output", ""))
+        yield "Output", details.output.uri, False
+        # Without a run, nothing is listed.
+        yield from _files(details.output, details.unread.get("output", "")) if details.create_time else ()
     yield from _metrics(details)
     if details.study is not None:
-        yield from _study(details, details.study, room)
+        yield from _study(details, details.study, width and width - _INDENT)
     yield from _owned(details)
     yield from _links(details)
     if details.resource and not details.is_gone:
@@ -138,7 +152,7 @@ def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
         yield "Cause", f"{details.cause.about}{details.cause.message}", False
         yield "Next step", details.cause.remedy, False
     attempt = f", attempt {details.attempt}" if details.attempt > 1 else ""
-    yield "Job", f"{details.job_name} ({details.kind}{attempt}, environment {details.environment})", False
+    yield "Job", f"{details.job_name} ({details.kind}{attempt} in {details.environment})", False
     yield from _manifest(details)
     if details.commit:
         who = f" ({details.author})" if details.author else ""
@@ -247,8 +261,7 @@ def _listed(name: str, texts: Sequence[tuple[str, bool]], noun: str = "line") ->
         yield "", f"… and {counted(left, f'more {noun}')}", False
 
 
-def _output(output: Output, unread: str) -> Iterator[Row]:
-    yield "Output", output.uri, False
+def _files(output: Output, unread: str) -> Iterator[Row]:
     if output.folder and output.files:
         yield "", output.folder, False
     if unread:
@@ -294,16 +307,11 @@ def _size(number: int) -> str:
 def _metrics(details: JobDetails) -> Iterator[Row]:
     name = "Metrics"
     for file in details.metrics:
-        texts = (f"{key} {_number(value)}" for key, value in file.values.items())
+        texts = (f"{key} {number_text(value)}" for key, value in file.values.items())
         yield name, f"{', '.join(texts)}  ({file.name})", False
         name = ""
     if unread := details.unread.get("metrics"):
         yield name, f"can't be read: {unread}", False
-
-
-def _number(value: float) -> str:
-    is_whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
-    return f"{value:.0f}" if is_whole and abs(value) < 1e15 else f"{value:.5g}"
 
 
 def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]:
@@ -313,7 +321,7 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
         goal = study.goals[0]
         yield (
             "Best trial",
-            f"{best.id}: {goal.metric} {_number(best.metrics[goal.metric])} with {values}",
+            f"{best.id}: {goal.metric} {number_text(best.metrics[goal.metric])} with {values}",
             False,
         )
         if details.output is not None:
@@ -324,8 +332,11 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
     shown = study.trials[:_MOST_TRIALS]
     if best is not None and best not in shown:
         shown = (*shown[:-1], best)
-    for number, line in enumerate(_table([_columns(study), *(_cells(study, each) for each in shown)], room)):
-        yield "" if number else "Trials", line, True
+    states = Counter(trial.state for trial in study.trials)
+    counts = ", ".join(f"{number} {state}" for state, number in states.items())
+    yield "Trials", f"{len(study.trials)} of at most {study.planned}: {counts}", False
+    for line in _table([_columns(study), *(_cells(study, each) for each in shown)], room):
+        yield None, line, True
     if left := len(study.trials) - len(shown):
         yield "", f"… and {counted(left, 'more trial')}: `--format json` has all", False
     failed = [trial for trial in study.trials if trial.reason]
@@ -349,7 +360,7 @@ def _cells(study: Study, trial: Trial) -> list[str]:
     return [
         f"{trial.id} ★" if is_best else trial.id,
         trial.state,
-        *("-" if value is None else _number(value) for value in metrics),
+        *("-" if value is None else number_text(value) for value in metrics),
         *(_value(trial.parameters.get(name)) for name in _parameters(study)),
         _span(ended - started) if started and ended else "-",
     ]
@@ -357,16 +368,18 @@ def _cells(study: Study, trial: Trial) -> list[str]:
 
 def _value(value: Value | None) -> str:
     if not isinstance(value, str):
-        return "-" if value is None else _number(value)
+        return "-" if value is None else number_text(value)
     # AI Platform writes numbers as text.
-    return _number(float(value)) if _NUMERIC.fullmatch(value) else value
+    return number_text(float(value)) if _NUMERIC.fullmatch(value) else value
 
 
 def _table(rows: Sequence[Sequence[str]], room: int | None) -> Iterator[str]:
     """Yield a table's rows within the room; the last columns are left out if they don't fit."""
     plain = [[one_line(cell) for cell in row] for row in rows]
     natural = [max(map(width_of, column)) for column in zip(*plain, strict=True)]
-    widths = column_widths(natural, [_LEAST] * len(natural), room)
+    # Only the heads shrink, as long as the values fit.
+    least = [max(map(width_of, column), default=_LEAST) for column in zip(*plain[1:], strict=True)]
+    widths = column_widths(natural, [max(each, _LEAST) for each in least], room)
     for row in plain:
         yield (" " * GAP).join(fitted(cell, width) for cell, width in zip(row, widths, strict=True) if width)
 
@@ -421,7 +434,8 @@ def _log(details: JobDetails) -> Iterator[Row]:
         yield "Log", "empty", False
     has_replicas = len({entry.replica for entry in details.log} - {"service"}) > 1
     for number, entry in enumerate(details.log):
-        yield "" if number else "Log", _entry(entry, has_replicas=has_replicas), True
+        is_error = entry.severity in _ERRORS
+        yield "" if number else "Log", _entry(entry, has_replicas=has_replicas), not is_error
 
 
 def _entry(entry: LogEntry, *, has_replicas: bool) -> str:
@@ -429,7 +443,8 @@ def _entry(entry: LogEntry, *, has_replicas: bool) -> str:
     severity = "" if entry.severity in ("INFO", "DEFAULT") else f"{entry.severity} "
     trial = f"trial {entry.trial} " if entry.trial else ""
     replica = f"{entry.replica} " if has_replicas else ""
-    return f"{time or entry.timestamp:%H:%M:%S} {severity}{trial}{replica}{' '.join(lines(entry.text))}"
+    moment = f"{time:%H:%M:%S}" if time else entry.timestamp
+    return f"{moment} {severity}{trial}{replica}{' '.join(lines(entry.text))}"
 
 
 def resource_yaml(resource: Mapping[str, object]) -> str:

@@ -33,7 +33,7 @@ from reconciler.output.text import (
     summary_line,
     target_text,
 )
-from reconciler.planning.proposal import decides
+from reconciler.planning.comparison import decides
 
 SUMMARY_LIMIT = 900_000
 """Bytes of a job summary: GitHub rejects a summary above 1 MiB."""

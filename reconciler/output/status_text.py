@@ -43,10 +43,12 @@ _STYLES: Mapping[Condition, str] = {
     Condition.GIVEN_UP: "…",
     Condition.SUSPENDED: "…",
 }
-_STATE = "STATE"
-_LEAST = {"JOB": 20, "RESULT": 10, "CAUSE": 16}
+_STATE, _CAUSE = "STATE", "CAUSE"
+_LEAST = {"JOB": 20, "RESULT": 10, _CAUSE: 16}
 """The smallest width of each column that may be cut off."""
-_MAX_CAUSE = 300
+_MAX_ERROR = 300
+_NBSP = "\N{NO-BREAK SPACE}"
+_IN_FULL = "Causes and remedies in full: `reconciler status --wide`."
 _SHOWN_OF_SHA = 12
 
 _Cells = dict[str, str]
@@ -77,13 +79,21 @@ def status_text(
     times = Counter(row.base_name for row in rows)
     cells = [_cells(row, now, is_only=times[row.base_name] == 1, wide=wide) for row in rows]
     columns = _columns(cells, width)
+    room = dict(columns).get(_CAUSE, 0)
+    is_cut = False
+    for status, row in zip(rows, cells, strict=True):
+        if row[_CAUSE] != _NONE and width_of(row[_CAUSE]) > room:
+            row[_CAUSE], is_cut = _shorter_cause(status, room), True
     head = _line({name: name for name, _ in columns}, columns, lambda style, text: text, "") if cells else ""
     lines = [paint("head", head)] if cells else []
     lines += (
         _line(row, columns, paint, _STYLES.get(status.condition, ""))
         for status, row in zip(rows, cells, strict=True)
     )
-    return "\n".join([*lines, *[""] * bool(lines), *_counts(selected, len(rows), width)])
+    below = [_counts(selected, len(rows)), *[_IN_FULL] * is_cut]
+    return "\n".join(
+        [*lines, *[""] * bool(lines), *(part for line in below for part in _wrapped(line, width))]
+    )
 
 
 def _columns(rows: Sequence[_Cells], width: int | None) -> list[tuple[str, int]]:
@@ -124,8 +134,22 @@ def _cells(row: JobStatus, now: datetime, *, is_only: bool, wide: bool) -> _Cell
             "COMMIT": one_line(row.commit[:_SHOWN_OF_SHA]) or _NONE,
             "RUN": one_line(row.job_name) or _NONE,
         }
-    cause = one_line(str(row.cause)) if row.cause else short_error(row.error)
-    return {**cells, "CAUSE": cause[:_MAX_CAUSE] or _NONE}
+    return {**cells, _CAUSE: _causes(row)[0] or _NONE}
+
+
+def _causes(row: JobStatus) -> list[str]:
+    """Return the cause: with its remedy, without it, and in a few words."""
+    cause = row.cause
+    if cause is None:
+        error = short_error(row.error)
+        return [error if len(error) <= _MAX_ERROR else f"{error[:_MAX_ERROR]}…"]
+    return [one_line(text) for text in (str(cause), cause.about + cause.message, cause.about + cause.brief)]
+
+
+def _shorter_cause(row: JobStatus, room: int) -> str:
+    """Return the longest form of the cause that fits, else its shortest form."""
+    causes = _causes(row)
+    return next((cause for cause in causes if width_of(cause) <= room), causes[-1])
 
 
 def _state(row: JobStatus, condition: Condition) -> str:
@@ -137,10 +161,19 @@ def _state(row: JobStatus, condition: Condition) -> str:
     return one_line(f"{row.state}{detail}")
 
 
-def _counts(selected: Sequence[JobStatus], shown: int, width: int | None) -> list[str]:
-    """Return the numbers of jobs by condition, in lines that fit the width."""
+def _counts(selected: Sequence[JobStatus], shown: int) -> str:
+    """Return the numbers of jobs by condition."""
     numbers = Counter(row.condition for row in selected)
-    counts = ", ".join(f"{numbers[condition]} {condition}" for condition in Condition if numbers[condition])
+    # A number stays on the line of its word.
+    counts = [
+        f"{numbers[condition]} {condition}".replace(" ", _NBSP)
+        for condition in Condition
+        if numbers[condition]
+    ]
     more = f" ({shown} shown)" if shown < len(selected) else ""
-    line = f"{counted(len(selected), 'job')}: {counts}{more}."
-    return [line] if width is None else wrap(line, max(1, width))
+    return f"{counted(len(selected), 'job')}: {', '.join(counts)}{more}."
+
+
+def _wrapped(line: str, width: int | None) -> list[str]:
+    parts = [line] if width is None else wrap(line, max(1, width), break_on_hyphens=False)
+    return [part.replace(_NBSP, " ") for part in parts]

@@ -82,6 +82,12 @@ def age(time: timedelta) -> str:
     return next((f"{seconds // size}{unit}" for size, unit in _UNITS if seconds >= size), f"{seconds}s")
 
 
+def number_text(value: float) -> str:
+    """Return a number in at most five significant digits; a whole number in all of them."""
+    is_whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
+    return f"{value:.0f}" if is_whole and abs(value) < 1e15 else f"{value:.5g}"
+
+
 def width_of(text: str) -> int:
     """Return the number of a terminal's columns that a text takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))

@@ -137,7 +137,7 @@ def _changes_lines(shown: Sequence[Change], paint: Paint) -> Iterator[str]:
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
     """Yield the lines of at most 50 changed settings, and the notes."""
-    from reconciler.planning.proposal import decides
+    from reconciler.planning.comparison import decides
 
     if compared.settings:
         yield "Settings change, in reconciler.yaml:"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
-from reconciler.base.safe_files import IrregularFileError, opened_folder, read_file
+from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folder, read_file
 from reconciler.packaging import gitignore
 
 Names = tuple[str, ...]
@@ -37,12 +37,6 @@ MAX_IGNORE_BYTES = 64 * 1024
 
 _IGNORE_FILE = ".gitignore"
 _MAX_LINKS = 40  # as many as Linux follows
-_KINDS = {
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-}
 
 
 class UnfitError(Exception):
@@ -61,8 +55,7 @@ class UnfitError(Exception):
 
 def not_a_file(mode: int) -> UnfitError:
     """Return the error for an entry with this `st_mode` that is no file, folder or link."""
-    kind = _KINDS.get(stat.S_IFMT(mode), "no file")
-    return UnfitError(f"is {kind}", "take it away, or exclude it in a .gitignore")
+    return UnfitError(f"is {kind_of(mode)}", "take it away, or exclude it in a .gitignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +138,7 @@ class WorkTree:
 
     def resolve(self, start: Names, path: str) -> Names:
         """Resolve `path`, relative to the folder at `start`, through links."""
-        names = list(start)
-        todo = _steps(path)
-        links = 0
+        names, todo, links = list(start), _steps(path), 0
         while todo:
             step = todo.pop()
             if step == "..":
@@ -204,7 +195,6 @@ def _ignore_rules(folder: Folder) -> Rules:
         return ()
     data, _ = folder.read(_IGNORE_FILE, MAX_IGNORE_BYTES + 1)
     if len(data) > MAX_IGNORE_BYTES:
-        raise UnfitError(
-            f"holds a .gitignore of more than {MAX_IGNORE_BYTES:,} bytes", "write fewer patterns"
-        )
+        size = f"{MAX_IGNORE_BYTES:,} bytes"
+        raise UnfitError(f"holds a .gitignore of more than {size}", "write fewer patterns")
     return gitignore.parse(data)

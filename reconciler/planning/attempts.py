@@ -65,7 +65,7 @@ class Attempt(Struct, frozen=True):
         """The recorded reason of this tool's cancel of a CANCELLED run; "" for none."""
         if self.run:
             return self.run.cancelled or ""
-        return self.claim.error if self.claim and self.claim.ended is State.CANCELLED else ""
+        return self.claim.reason if self.claim and self.bound else ""
 
     @property
     def name(self) -> str:

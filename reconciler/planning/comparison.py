@@ -1,13 +1,15 @@
-"""Differences between a desired job and the newest run of its base name, and the reason for a submission."""
+"""Differences between a desired job and its base name's newest run, and between two documents of settings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from msgspec import Struct
 
+from reconciler.base.diagnostics import pointer_of
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
 from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
 from reconciler.model.job import CODE, COMMIT, ActualJob
@@ -137,3 +139,60 @@ def why_changed(count: int, *, code: bool, rerun: bool | None) -> str:
         said.append("rerun changed")
     *first, last = said or ["only a default was written out or left out"]
     return " and ".join([", ".join(first), last] if first else [last])
+
+
+_WHERE = "where jobs run"
+_DECIDES = {
+    "source": "which runs are this repository's",
+    "engine": _WHERE,
+    "project": _WHERE,
+    "location": _WHERE,
+    "instance": "which runs and claims are the environment's",
+    "claimsBucket": "where it is recorded what ran",
+    "stagingBucket": "where code is uploaded",
+    "submitter": "as whom jobs are submitted",
+    "limits": "what one apply may cost",
+    "github": "who is told",
+    "endpoints": "who is asked in Google's place",
+    "defaults": "what jobs run with",
+}
+"""The effect of each setting, the most important ones first."""
+
+
+def changed_settings(before: JsonObject, after: JsonObject, environment: str) -> tuple[FieldChange, ...]:
+    """Return the fields that differ between two valid documents, as written, the most important ones first.
+
+    Each field of a setting that one side lacks counts. A written null is "no limit". The settings of
+    `environment` come before those of other environments.
+    """
+    order = [*_DECIDES]
+
+    def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
+        owner, setting = _owner_and_setting(change.pointer)
+        importance = [*order, setting].index(setting)
+        return setting not in _DECIDES, owner not in ("", environment), importance, change.pointer
+
+    old, new = dict(_settings((), before)), dict(_settings((), after))
+    pairs = ((pointer, old.get(pointer), new.get(pointer)) for pointer in {**old, **new})
+    return tuple(sorted((FieldChange(*pair) for pair in pairs if diff(*pair[1:])), key=rank))
+
+
+def decides(pointer: str) -> str:
+    """Return the effect of the setting at a JSON pointer, as a short phrase; "" for a minor setting."""
+    return _DECIDES.get(_owner_and_setting(pointer)[1], "")
+
+
+def _settings(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and (value or not keys):
+        for name, part in value.items():
+            yield from _settings((*keys, name), part)
+    else:
+        # Only limits may be null, and a written null differs from a missing limit.
+        yield pointer_of(keys), "no limit" if value is None else value
+
+
+def _owner_and_setting(pointer: str) -> tuple[str, str]:
+    """Return the environment of a setting, "" for the whole repository, and the setting's name."""
+    # Of the other settings, nothing is before the first "/".
+    owner, _, rest = pointer.removeprefix("/environments/").partition("/")
+    return owner, rest.partition("/")[0]

@@ -1,15 +1,13 @@
-"""The plan of a pull request: how its jobs and settings differ from those of the base commit."""
+"""The plan of a pull request: how its jobs differ from those of the base commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import pointer_of
 from reconciler.model.diff import diff
-from reconciler.model.manifest import JsonObject, Manifest
+from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
 from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
@@ -58,6 +56,13 @@ def propose(
             change = _removed(old[name], whole=whole, is_empty=is_empty)
         changes.append(replace(change, hours=(_hours(was, hours), _hours(now, hours))))
     return Plan(target, tuple(changes), (), None, whole, comparison)
+
+
+def only_of(plan: Plan, jobs: Sequence[DesiredJob]) -> Plan:
+    """Return the plan with the changes of these jobs' base names."""
+    names = {job.manifest.base_name for job in jobs}
+    changes = tuple(change for change in plan.changes if change.base_name.replace("-", "_") in names)
+    return replace(plan, changes=changes, whole=False)
 
 
 def _hours(job: DesiredJob | None, hours: HoursOf) -> float:
@@ -153,64 +158,3 @@ def _renamed(was: Manifest, now: Manifest) -> Iterator[str]:
         yield f"moved from {was.path}"
     if was.name != now.name:
         yield f'it was written "{was.name}"'
-
-
-_WHERE = "where jobs run"
-_DECIDES = {
-    "source": "which runs are this repository's",
-    "engine": _WHERE,
-    "project": _WHERE,
-    "location": _WHERE,
-    "instance": "which runs and claims are the environment's",
-    "claimsBucket": "where it is recorded what ran",
-    "stagingBucket": "where code is uploaded",
-    "submitter": "as whom jobs are submitted",
-    "limits": "what one apply may cost",
-    "github": "who is told",
-    "endpoints": "who is asked in Google's place",
-    "defaults": "what jobs run with",
-}
-"""The effect of each setting, the most important ones first."""
-
-
-def changed_settings(before: JsonObject, after: JsonObject, environment: str) -> tuple[FieldChange, ...]:
-    """Return the fields that differ between two valid documents, the most important ones first.
-
-    Each field of a setting that one side lacks counts. A written null is "no limit".
-
-    Args:
-        before: The base's document, as written.
-        after: The work tree's.
-        environment: The environment whose settings come before the others'.
-    """
-    order = [*_DECIDES]
-
-    def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
-        owner, setting = _owner_and_setting(change.pointer)
-        importance = [*order, setting].index(setting)
-        return setting not in _DECIDES, owner not in ("", environment), importance, change.pointer
-
-    old, new = dict(_fields((), before)), dict(_fields((), after))
-    pairs = ((pointer, old.get(pointer), new.get(pointer)) for pointer in {**old, **new})
-    return tuple(sorted((FieldChange(*pair) for pair in pairs if diff(*pair[1:])), key=rank))
-
-
-def decides(pointer: str) -> str:
-    """Return the effect of the setting at a JSON pointer, as a short phrase; "" for a minor setting."""
-    return _DECIDES.get(_owner_and_setting(pointer)[1], "")
-
-
-def _fields(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and (value or not keys):
-        for name, part in value.items():
-            yield from _fields((*keys, name), part)
-    else:
-        # Only limits may be null, and a written null differs from a missing limit.
-        yield pointer_of(keys), "no limit" if value is None else value
-
-
-def _owner_and_setting(pointer: str) -> tuple[str, str]:
-    """Return the environment of a setting, "" for the whole repository, and the setting's name."""
-    # Of the other settings, nothing is before the first "/".
-    owner, _, rest = pointer.removeprefix("/environments/").partition("/")
-    return owner, rest.partition("/")[0]

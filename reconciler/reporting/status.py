@@ -39,7 +39,7 @@ class Over(Enum):
     SOMETHING = auto()
     """Post only if the context has a status, which is out of date."""
     NO_END = auto()
-    """Don't replace the status of an ended job, which has more detail."""
+    """Don't replace the status of the same run's end, which has more detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,9 @@ def freshness(status: CommitStatus, existing: CommitStatus | None) -> Freshness:
     url = status.target_url or existing.target_url
     if replace(status, context=existing.context, over=existing.over, target_url=url) == existing:
         return Freshness.KNOWN
-    if status.over is Over.NOTHING or (status.over is Over.NO_END and existing.state != "pending"):
+    # An error without the run's mark, such as a refusal, is no end of the run.
+    is_end = existing.state != "pending" and _run_of(existing) == _run_of(status)
+    if status.over is Over.NOTHING or (status.over is Over.NO_END and is_end):
         return Freshness.KNOWN
     return Freshness.NEW if _is_forward(status, existing) else Freshness.OLD
 

@@ -178,15 +178,29 @@ def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
     return dict(found)
 
 
-def reopened(view: View, record: CommitRecord) -> CommitRecord:
-    """Return the record, open again if one of its jobs turns out to have been submitted twice."""
+def reopened(view: View, record: CommitRecord, newest: CommitRecord) -> CommitRecord:
+    """Return the record, open again if one of its jobs was submitted twice, or is attempted again."""
     twice = {key for key, attempts in view.attempts.items() if any(attempt.others for attempt in attempts)}
     jobs = {
         name: replace(job, settled=job.settled and twice.isdisjoint(job.keys))
         for name, job in record.jobs.items()
     }
     has_duplicate = any(not twice.isdisjoint(job.keys) for job in jobs.values())
-    return replace(record, jobs=jobs, closed=record.closed and not has_duplicate)
+    # A plan of selected jobs doesn't show if a failed job outside the selection has attempts left.
+    goes_on = view.plan.whole and not due_statuses(view, record, newest).final
+    return replace(record, jobs=jobs, closed=record.closed and not (has_duplicate or goes_on))
+
+
+def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
+    """Return True if a further attempt may still turn the overall status of a closed record.
+
+    That takes a job that failed and whose content the newest commit still has: its `attempts` may be raised.
+    """
+    return record.whole and any(
+        claimed[-1][1].failed
+        for name, job in record.jobs.items()
+        if not _is_superseded(name, job, newest) and (claimed := _claimed(job.keys, view.attempts))
+    )
 
 
 def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:

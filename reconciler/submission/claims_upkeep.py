@@ -12,7 +12,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Ports
-from reconciler.submission.observe import Observed
+from reconciler.submission.observe import Observed, with_reasons
 from reconciler.submission.protocol import bound
 
 
@@ -77,6 +77,15 @@ def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
     if run is None:
         return claim if claim.ended else replace(claim, gone=True)
     return replace(claim, ended=run.state if run.state.ended else claim.ended, gone=False)
+
+
+def with_reason(ports: Ports, run: ActualJob) -> ActualJob:
+    """Return a run; a cancelled one with the reason that its claim records."""
+    if run.state is not State.CANCELLED or not run.labels.get(KEY):
+        return run
+    id = ClaimId(run.labels[KEY], attempt_of(run))
+    found = ports.claims.read(id).found
+    return with_reasons({id: found}, (run,))[0] if found else run
 
 
 _CANCELS = 3

@@ -55,11 +55,11 @@ def observe(ports: Ports) -> Observed:
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
     # "not found" for "never made", and submit again.
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
-    runs = _with_reasons(claims, (*own, *_unlisted(ports, missing)))
+    runs = with_reasons(claims, (*own, *_unlisted(ports, missing)))
     return Observed(claims, runs, _doubtful(ports, claims, runs, others))
 
 
-def _with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:
+def with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:
     """Return the runs; the cancelled ones with the reason that their claim records."""
     if all(run.state is not State.CANCELLED for run in runs):
         return runs
@@ -68,15 +68,6 @@ def _with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ..
         replace(run, cancelled=reasons.get(run.resource)) if run.state is State.CANCELLED else run
         for run in runs
     )
-
-
-def with_reason(ports: Ports, run: ActualJob) -> ActualJob:
-    """Return a run; a cancelled one with the reason that its claim records."""
-    if run.state is not State.CANCELLED or not run.labels.get(KEY):
-        return run
-    id = ClaimId(run.labels[KEY], attempt_of(run))
-    found = ports.claims.read(id).found
-    return _with_reasons({id: found}, (run,))[0] if found else run
 
 
 def _by_instance(

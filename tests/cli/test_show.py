@@ -22,7 +22,10 @@ from raw_server import Arrived, RawServer, answer, passing_on
 from repository import IMAGE, Repository, Result
 
 from reconciler import cli
+from reconciler.google.claim_store import ObjectClaims
+from reconciler.google.engines import EngineJobs
 from reconciler.manifests import schemas
+from reconciler.operations import show
 from reconciler.training_service.state.records import UNFINISHED, JobState
 
 HOSTILE = "\x1b]0;title\x07\n::error::x\u202e.json"
@@ -114,12 +117,14 @@ def shown(repository: Repository, name: str, **environ: str) -> Any:
 
 def rows(text: str) -> dict[str, str]:
     """The rows of the screen by their names, each with its further lines."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     name = "head"
-    for line in text.splitlines():
-        name = line[:13].strip() or name
-        found[name] = f"{found[name]}\n{line[13:]}" if name in found else line[13:]
-    return found
+    for line in filter(None, text.splitlines()):
+        name = name if line.startswith(" ") else line[:13].strip()
+        found.setdefault(name, []).append(
+            line[13:] if line[2:3] in ("", " ") or line[0] != " " else line.strip()
+        )
+    return {name: "\n".join(texts) for name, texts in found.items()}
 
 
 def in_process(*arguments: str) -> Result:
@@ -221,7 +226,7 @@ def test_a_tuning_job_shows_its_trials_with_the_best_one(repository: Repository)
     assert failed["metrics"] == {}
     found = rows(repository.run("show", "tuned").out)
     assert found["Best trial"].startswith(f"{best['id']}: merit 8 with x 2")
-    table = found["Trials"].splitlines()
+    table = found["Trials"].splitlines()[1:]
     assert table[0].split() == ["TRIAL", "STATE", "merit", "x", "TIME"]
     assert [line.split()[0] for line in table if "★" in line] == [best["id"]]
     assert f"trial {failed['id']}: " in found["Trials"]
@@ -248,6 +253,8 @@ def test_a_job_that_was_never_submitted_is_shown_as_its_manifest_describes_it(
     job = shown(repository, "census")
     assert (job["state"], job["claim"]["state"], job["log"]) == (None, "none", [])
     assert in_process("show", job["jobName"]).code == 0
+    repository.write("jobs/census.yaml", MANIFEST.format(image=IMAGE))
+    assert rows(in_process("show", "census").out)["Output"] == "gs://models/census"
     none = in_process("show", "census", "--format", "yaml")
     assert (none.code, none.out) == (1, "")
     assert "has no run" in none.err
@@ -287,19 +294,51 @@ def test_a_queued_a_running_and_a_deleted_job(repository: Repository, service: H
     assert rows(gone.out)["Arguments"] == "--lr=3"
     assert "which the service no longer has" in rows(gone.out)["Claim"]
     job = shown(repository, "census")
-    assert (job["deletedOutside"], job["state"], job["jobName"]) == (True, "SUCCEEDED", service_name(job))
+    assert (job["deletedOutside"], job["state"]) == (True, "SUCCEEDED")
+    repository.job("census", args=["--lr=5"])
+    assert in_process("show", "census").out.startswith("census  not submitted\n")
+    assert in_process("show", job["jobName"]).out.startswith("census  deleted outside; it was SUCCEEDED\n")
+    manifest.unlink()
+    assert in_process("show", "census").out.startswith("census  deleted outside; it was SUCCEEDED\n")
+    similar = in_process("show", "cencus")
+    assert "did you mean census?" in similar.err
 
 
-def service_name(job: Any) -> str:
-    return str(job["jobName"])
+def test_a_submission_without_a_job_is_shown_with_its_claim(
+    repository: Repository, service: HeldService
+) -> None:
+    repository.job("census")
+    assert in_process("apply").code == 0
+    (claim,) = service.claims()
+    (record,) = service.store.unfinished()
+    service.store.move(record.id, JobState.FAILED, only_from=UNFINISHED, at="2026-01-01T00:00:01Z")
+    held = {**claim, "state": "held", "error": "two jobs", "attempt": 2, "job_name": f"{claim['job_name']}_2"}
+    del held["resource"]
+    name = f"reconciler/claims/local/local/local/{claim['key']}/2"
+    store(service, "reconciler-staging", name, json.dumps(held).encode())
+    found = rows(in_process("show", "census").out)["Claim"].splitlines()
+    assert found[0] == "bound: its request made this job"
+    assert found[1].startswith(f"{held['job_name']} too: held: two jobs; run `reconciler resolve")
+    alone = in_process("show", held["job_name"])
+    assert alone.out.startswith("census  held\n")
+    job = json.loads(in_process("show", "census", "--format", "json").out)
+    assert (job["attempt"], job["unsettled"]) == (1, [{"jobName": held["job_name"], "state": "held"}])
 
 
-def test_only_the_runs_of_the_base_name_are_listed(repository: Repository, service: HeldService) -> None:
-    for name in ("census", "census-two", "census_two_3"):
+def test_only_the_runs_of_the_base_name_are_listed(
+    repository: Repository, service: HeldService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("census", "census-two", "census_two_3")
+    for name in names:
         repository.job(name)
     assert in_process("apply").code == 0
-    wanted = {name: shown(repository, name)["baseName"] for name in ("census", "census-two", "census-two-3")}
-    assert [*wanted.values()] == ["census", "census-two", "census_two_3"]
+    monkeypatch.setattr(EngineJobs, "runs", pytest.fail)
+    monkeypatch.setattr(ObjectClaims, "listed", pytest.fail)
+    for name in (*names, "census-two-3"):
+        job = json.loads(in_process("show", name, "--format", "json").out)
+        assert job["baseName"].replace("-", "_") == name.replace("-", "_")
+        again = json.loads(in_process("show", job["jobName"], "--format", "json").out)
+        assert again == job
 
 
 def test_an_invalid_manifest_and_unusable_claims_hide_no_run(
@@ -318,6 +357,24 @@ def test_an_invalid_manifest_and_unusable_claims_hide_no_run(
     unclaimed = in_process("show", "census").out
     assert unclaimed.startswith("census  QUEUED\n")
     assert "can't be read as a claim" in rows(unclaimed)["Claim"]
+
+
+def test_metrics_behind_many_files_are_found(
+    repository: Repository, service: HeldService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.job()
+    repository.write("jobs/census.yaml", MANIFEST.format(image=IMAGE))
+    assert in_process("apply").code == 0
+    names = [f"checkpoints/{number}/weights" for number in range(4)]
+    for name in (*names, "eval.json", "model/metrics.json", "model/old/metrics.json"):
+        store(service, "models", f"census/{name}", b'{"f1": 1}')
+    store(service, "models", "census2/metrics.json", b'{"f1": 2}')
+    monkeypatch.setattr(show, "_MOST_FILES", 3)
+    job = json.loads(in_process("show", "census", "--format", "json").out)
+    assert [file["name"] for file in job["output"]["files"]] == names[:3]
+    assert job["output"]["complete"] is False
+    assert [metrics["file"] for metrics in job["metrics"]] == ["eval.json", "model/metrics.json"]
+    assert "3 files and more, 27 bytes and more" in rows(in_process("show", "census").out)["Output"]
 
 
 def refused(path: str) -> bool:
@@ -358,22 +415,15 @@ def test_in_the_cloud_parts_without_permission_are_one_line_each(
             said = "can't be read: ci lacks \\x1b[2Jstorage.objects.list"
             assert found["Output"].splitlines() == ["gs://models/census", said]
             assert found["Log"] == said
-            assert found["Job"].endswith("(CustomJob, environment prod)")
+            assert found["Job"].endswith("(CustomJob in prod)")
             assert "--env prod" in found["See"]
             parts = {each["part"] for each in shown(repository, "census", **environ)["unread"]}
             assert parts == {"output", "log"}
 
             is_open[0] = True
             store(service, "models", "census/metrics.json", b'{"f1": 1}')
-            for number in range(1001):
-                (service.home / "gcs/models/census/checkpoints").mkdir(parents=True, exist_ok=True)
-                (service.home / f"gcs/models/census/checkpoints/{number:04}").touch()
             job = shown(repository, "census", **environ)
-            assert (job["unread"], len(job["output"]["files"]), job["output"]["complete"]) == (
-                [],
-                1000,
-                False,
-            )
+            assert job["unread"] == []
             assert job["metrics"] == [{"file": "metrics.json", "values": {"f1": 1}}]
             assert job["output"]["folder"] is None
 

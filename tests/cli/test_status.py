@@ -10,12 +10,17 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
+from reconciler.base.errors import ServiceError
 from reconciler.manifests import schemas
+from reconciler.model.job import KEY, REQUEST_ID, ActualJob, State
+from tests.in_memory import Commands, commands_in
 from tests.repository import Repository
 
 RISK = "labels: {team: risk, stage: dev}"
@@ -112,7 +117,6 @@ def test_plan_and_apply_of_a_selection_are_partial(repository: Repository) -> No
         assert "did you mean good-one?" in misspelt.err
         nothing = repository.run(command, "-l", "team=nobody")
         assert (nothing.code, "no manifest has these names and labels" in nothing.err) == (1, True)
-    assert repository.run("plan", "--base", "HEAD", "--job", "bad").code == 64
 
 
 def test_plan_of_a_selection_judges_nothing_orphaned(repository: Repository) -> None:
@@ -147,13 +151,111 @@ def test_cancel_takes_several_names_or_labels_and_reports_each_end(repository: R
     assert repository.run("cancel", "-l", "team=nobody").code == 1
 
 
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return commands_in(tmp_path, monkeypatch, capsys.readouterr)
+
+
+def test_a_refused_cancel_keeps_no_other_job_running(commands: Commands) -> None:
+    for name in ("a", "b"):
+        commands.job(name)
+    assert commands.run("apply").code == 0
+    jobs = commands.outside.jobs
+    first, second = jobs.jobs
+    send = jobs.cancel
+
+    def cancel(job: ActualJob) -> None:
+        if job.resource == first.resource:
+            raise ServiceError("you may not")
+        send(job)
+
+    jobs.cancel = cancel  # type: ignore[method-assign]
+    cancelled = commands.run("cancel", "a", "b")
+    assert (cancelled.code, cancelled.out) == (1, f"{second.job_name} ended CANCELLED\n")
+    assert cancelled.err == "reconciler: you may not\n"
+
+
+def test_labels_never_cancel_a_run_without_a_claim(commands: Commands) -> None:
+    commands.job("a")
+    assert commands.run("apply").code == 0
+    jobs = commands.outside.jobs
+    (own,) = jobs.jobs
+    body = dict(own.body)
+    body["labels"] = {**own.labels, REQUEST_ID: "0" * 26}
+    jobs.add(body)
+    assert len(jobs.jobs) == 2
+    cancelled = commands.run("cancel", "-l", KEY)
+    assert cancelled.out == f"{own.job_name} ended CANCELLED\n"
+    assert jobs.cancelled == [own.resource]
+
+
+TUNING = """\
+apiVersion: aiplatform.googleapis.com/v1
+kind: HyperparameterTuningJob
+metadata: {name: tuned}
+spec:
+  maxTrialCount: 1
+  parallelTrialCount: 1
+  studySpec:
+    metrics: [{metricId: accuracy, goal: MAXIMIZE}]
+    parameters: [{parameterId: rate, doubleValueSpec: {minValue: 0.1, maxValue: 1}}]
+  trialJobSpec:
+    workerPoolSpecs:
+      - machineSpec: {machineType: n1-standard-4}
+        replicaCount: 1
+        containerSpec: {imageUri: "example.test/plain:1"}
+"""
+
+
+def test_result_is_the_best_metric_else_the_output_directory_and_is_read_for_30_jobs_at_most(
+    commands: Commands,
+) -> None:
+    for number in range(40):
+        commands.job(f"z-{number:02}")
+    (commands.root / "jobs/tuned.yaml").write_text(TUNING)
+    with (commands.root / "reconciler.yaml").open("a") as settings:
+        settings.write("limits: {submissions: 100}\n")
+    assert commands.run("apply").code == 0
+    measured = {
+        "id": "1",
+        "state": "SUCCEEDED",
+        "finalMeasurement": {"metrics": [{"metricId": "accuracy", "value": 0.97273}]},
+    }
+    written = {"baseOutputDirectory": {"outputUriPrefix": "gs://models/z"}}
+    jobs = commands.outside.jobs
+    jobs.jobs = [
+        replace(job, state=State.SUCCEEDED, body={**job.body, "trials": [measured]}, spec=written)
+        for job in jobs.jobs
+    ]
+    read, resources = jobs.read, []
+
+    def count(api_version: str, kind: str, resource: str) -> ActualJob:
+        resources.append(resource)
+        return read(api_version, kind, resource)
+
+    jobs.read = count  # type: ignore[method-assign]
+    lines = commands.run("status").out.splitlines()
+    assert lines[1].startswith("tuned ")
+    assert lines[1].endswith(" accuracy 0.97273")
+    assert lines[2].endswith(" gs://models/z")
+    assert len(resources) == 30
+    assert sum("gs://models/z" in line for line in lines) == 29
+    assert commands.run("status", "--format", "json").code == 0
+    assert len(resources) == 30
+
+
 PAGER = f"{sys.executable} -c \"import sys; print('PAGED', sys.stdin.read().count('STATE'))\""
 
 
 def on_terminal(
-    repository: Repository, *arguments: str, rows: int = 24, columns: int = 80, **environ: str
+    repository: Repository,
+    *arguments: str,
+    rows: int = 24,
+    columns: int = 80,
+    answer: str = "",
+    **environ: str,
 ) -> str:
-    """Return the output of the command on a terminal of this size."""
+    """Return the output of the command on a terminal of this size, where a person types the answer."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -166,6 +268,7 @@ def on_terminal(
         stderr=slave,
     )
     os.close(slave)
+    os.write(master, answer.encode())
     found = bytearray()
     # Linux reports the end of a terminal as an error.
     with suppress(OSError):

@@ -197,9 +197,9 @@ def _brief(story: Story) -> str:
 
 
 def _commands(line: str) -> list[Sequence[str]]:
-    """The commands of a line, but for `apply`, which comes last in every story, and what asks a person."""
+    """The commands of a line that remedy it; `apply` comes last in every story, and `trust` asks a person."""
     commands = [command.split() for command in re.findall("`reconciler ([^`]+)`", line)]
-    return [command for command in commands if command[0] not in ("apply", "trust")]
+    return [command for command in commands if command[0] not in ("apply", "cancel", "trust")]
 
 
 def _note(stories: Sequence[Story]) -> None:
@@ -210,4 +210,5 @@ def _note(stories: Sequence[Story]) -> None:
     with Path(path).open("a") as table:
         for story in stories:
             cells = (story.name, story.printed, story.remedied, "SUCCEEDED, exit code 0")
-            table.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+            row = " | ".join(cell.replace("|", "\\|").replace("\n    ", "<br>") for cell in cells)
+            table.write(f"| {row} |\n")

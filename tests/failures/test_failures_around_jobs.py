@@ -16,9 +16,9 @@ from threading import Thread
 import container_image
 import pytest
 import urllib3
-from repository import Repository
+from repository import Repository, Result
 from stories import GOOD, PYTHON, Place, Story, follow, play
-from waiting import until
+from waiting import PATIENCE, until
 
 from reconciler.training_service.runner.containers import find_engine
 from reconciler.training_service.state.run_folder import RunError
@@ -36,11 +36,12 @@ def place(repository: Repository) -> Place:
     return Place(repository)
 
 
-def hold(place: Place, name: str) -> None:
+def hold(place: Place, name: str, machine: str = "n1-standard-1") -> None:
     """Submit a job that runs until it is let go."""
     started = place.root.parent / "started"
     place.repository.hold.touch()
     place.job(name, HELD.format(started=str(started), hold=str(place.repository.hold)))
+    place.edit(name, "n1-standard-1", machine)
     assert place.run("apply").code == 0
     until(started.exists)
 
@@ -200,11 +201,15 @@ def test_what_people_do_is_remedied_by_what_is_printed(place: Place, story: Stor
         ),
         Story(
             "mistake in a requirement",
-            lambda place, job: (place.job(job, image="a:1"), place.image("a:1", "joblib=1")),
-            'reconciler.yaml:3:…: "joblib=1" is not a requirement (/images/a:1/requirements/0)\n'
-            '    write "joblib==1"',
-            "corrected it in reconciler.yaml, to a version that there is",
-            lambda place, job: place.image("a:1", "joblib>=1"),
+            lambda place, job: (
+                place.job(job, image="a:1"),
+                place.image("a:1", "cloudml-hypertune=0.1.0.dev6"),
+            ),
+            'reconciler.yaml:3:…: "cloudml-hypertune=0.1.0.dev6" is not a requirement '
+            "(/images/a:1/requirements/0)\n"
+            '    write "cloudml-hypertune==0.1.0.dev6"',
+            "wrote so in reconciler.yaml",
+            lambda place, job: place.image("a:1", "cloudml-hypertune==0.1.0.dev6"),
         ),
         Story(
             "mistake in a version",
@@ -246,6 +251,27 @@ def test_a_service_that_was_killed_goes_on_with_the_next_command(place: Place) -
     os.kill(place.repository.service()["pid"], signal.SIGKILL)
     let_go(place, story.job)
     follow(place, place.run("apply", "--wait"), story)
+
+
+def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
+    story = Story(
+        "staged code missing",
+        lambda place, job: place.job(job),
+        "JOB failed, set-up: The package … isn't there; run `reconciler apply`",
+        "ran the command",
+        cause="set-up",
+    )
+    hold(place, "first", machine="n1-standard-96")  # all of this computer: the next job waits
+    story.breaks(place, story.job)
+    process = place.repository.start("apply", "--wait")
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    for archive in (place.root / ".reconciler/gcs/reconciler-staging/reconciler/packages").rglob("*.tar.gz"):
+        archive.unlink()
+    let_go(place, story.job)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, out + err
+    follow(place, Result(1, out, told + err), story)
 
 
 @contextmanager
@@ -297,7 +323,7 @@ def test_an_index_that_is_reachable_again_lets_the_job_train(place: Place, wheel
             "no network",
             breaks,
             "JOB failed, set-up: cloudpickle could not be installed: cannot reach the package index at "
-            "http://127.0.0.1:…/simple: Connection refused (os error 111); make it reachable, or correct its "
+            "http://127.0.0.1:…/simple: Connection refused (os error …); make it reachable, or correct its "
             "address (`reconciler serve --stop` lets the service see changed variables), "
             "then run `reconciler apply`",
             "made it reachable",

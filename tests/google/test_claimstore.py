@@ -261,7 +261,7 @@ class TestGenesis:
         claims = ObjectClaims(
             session.connection, BUCKET, "acme-jobs", "p", "l", may_be_new=False, environment="prod"
         )
-        with pytest.raises(ServiceError, match="has 0 runs") as caught:
+        with pytest.raises(ServiceError, match="isn't prepared for the claims of acme-jobs") as caught:
             claims.check(0)
         assert "`reconciler init --claims --env prod`" in caught.value.hint
         claims.prepare()

@@ -4,6 +4,7 @@ than the service said."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -235,13 +236,22 @@ def test_another_ml_job_than_asked_for_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "word"),
-    [(400, "INVALID_ARGUMENT"), (403, "PERMISSION_DENIED"), (404, "NOT_FOUND"), (429, "RESOURCE_EXHAUSTED")],
+    ("status", "word", "hint"),
+    [
+        (400, "INVALID_ARGUMENT", ""),
+        (403, "PERMISSION_DENIED", "`reconciler init --claims` prints who needs which role"),
+        (404, "NOT_FOUND", '(check "project" and "location" in reconciler.yaml)'),
+        (429, "RESOURCE_EXHAUSTED", ""),
+    ],
 )
-def test_a_refusal_says_why_and_when_again(status: int, word: str) -> None:
+def test_a_refusal_says_why_and_when_again_with_a_hint(status: int, word: str, hint: str) -> None:
     found, _ = create_at(error(status, word, "quota\nof GPUs", retry_after="17"))
-    expected = Refused(status, word, r"quota\nof GPUs", 17.0 if status != 404 else None)
-    assert found == expected
+    assert isinstance(found, Refused)
+    assert (found.status, found.reason) == (status, word)
+    assert found.retry_after == (17.0 if status != 404 else None)
+    assert re.fullmatch(r"quota\\nof GPUs( \(.*\))?", found.message)
+    assert hint in found.message
+    assert bool(hint) == found.message.endswith(")")
 
 
 @pytest.mark.parametrize("message", [5, None, {}, ["no"], ""])

@@ -24,7 +24,7 @@ from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.client import ApiError, Connection, Endpoint
 from reconciler.google.engines import EngineJobs
-from reconciler.google.incremental import LASTS, LEAST_MARGIN, KnownRuns, TargetMemory
+from reconciler.google.listing import LASTS, LEAST_MARGIN, KnownRuns, TargetMemory
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json

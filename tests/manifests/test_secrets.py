@@ -25,7 +25,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.manifests import secrets as searching
 from reconciler.manifests.findings import MAX_FILE_BYTES
-from reconciler.manifests.secrets import may_hold_secrets
+from reconciler.manifests.secrets import may_hold_secrets, without_secrets
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
@@ -636,3 +636,56 @@ def test_secret_is_found_inside_another_value(tmp_path: Path, text: str) -> None
     (problem,) = problems(tmp_path, manifest(args=[text]))
     assert problem.message.startswith('the value of "')
     assert_unsaid(RANDOM, problem)
+
+
+@pytest.mark.parametrize("secret", [secret for _, secret in KNOWN])
+def test_a_known_shape_is_hidden_for_display(secret: str) -> None:
+    shown = without_secrets(
+        {"args": [f"--x={secret}", f"before {secret} behind"], "env": [{"value": secret}]}
+    )
+    assert len(secret) < 12 or secret not in json.dumps(shown, ensure_ascii=False)
+    assert "***" in shown["args"][1]
+    assert shown["args"][1].startswith("before ")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"env": [{"name": "DB_PASSWORD", "value": "hunter2"}]}, "***"),
+        ({"env": [{"name": "MODE", "value": "fast"}]}, "fast"),
+        ({"env": [{"name": "API_KEY", "value": "$(KEY)"}]}, "$(KEY)"),
+        ({"dbPassword": "hunter2"}, "***"),
+        (["--password", "hunter2"], "***"),
+        (["--token", "--verbose"], "--verbose"),
+        (["--password=hunter2"], "--password=***"),
+        (["--max-tokens=30"], "--max-tokens=30"),
+        (["--hub=https://host/?a=1&token=abc"], "--hub=https://host/?a=1&token=***"),
+        (["run --api-key 'a b' --epochs=3"], "run --api-key '*** b' --epochs=3"),
+        ([3], 3),
+        (["key: -----BEGIN PRIVATE KEY-----\nMIIEvQ"], "key: ***"),
+    ],
+)
+def test_the_value_of_a_secret_name_is_hidden_for_display(value: Any, shown: Any) -> None:
+    found = without_secrets(value)
+    while isinstance(found, dict | list):
+        found = [*found.values()][-1] if isinstance(found, dict) else found[-1]
+    assert found == shown
+
+
+@pytest.mark.parametrize("name", ["TRAINER_TOKEN", "hubPassword"])
+@pytest.mark.parametrize("value", RANDOM_VALUES)
+def test_whatever_is_refused_would_be_hidden(tmp_path: Path, name: str, value: str) -> None:
+    for where in (
+        env(name, value),
+        manifest(args=[f"--{name}={value}"]),
+        manifest(args=[f"--{name}", value]),
+    ):
+        assert problems(tmp_path, where)
+        assert value not in json.dumps(without_secrets(where))
+
+
+@pytest.mark.parametrize("unit", ["--", "--token=", "a=", "a-", "TOKEN ", "--a ", "://a:"])
+def test_hiding_takes_linear_time(unit: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    without_secrets([unit * (1_000_000 // len(unit))])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 10

@@ -51,6 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "planning.proposal": ("planning/test_proposing",),
     "planning.outcome": ("planning/test_outcome", "planning/test_outcome_rows"),
+    "planning.status_rows": ("planning/test_outcome", "planning/test_outcome_rows"),
     "base.sanitize": ("base/test_redaction", "base/test_inert", "google/test_jobapi"),
     "submission.protocol": (
         "submission/test_submission",

@@ -1029,3 +1029,24 @@ def test_bombs_in_the_base_cost_little(repo: Repository) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["summary"]["none"] == 1
+
+
+def test_selected_jobs_alone_are_compared_as_either_side_has_them(repo: Repository) -> None:
+    repo.job("gone")
+    repo.job("stays")
+    commit(repo)
+    (repo.root / "jobs/gone.yaml").unlink()
+    repo.job("stays", args=["--new"])
+    new = repo.job("added-later")
+    new.write_text(new.read_text().replace("name: added-later", "name: added-later\n  labels: {team: risk}"))
+
+    def compared(*arguments: str) -> list[str]:
+        changes = repo.run("plan", "--base", "HEAD", *arguments, "--format", "json").json["changes"]
+        return [change["baseName"] for change in changes]
+
+    assert compared("--job", "gone", "--job", "added_later") == ["added-later", "gone"]
+    assert compared("-l", "team=risk") == ["added-later"]
+    misspelt = repo.run("plan", "--base", "HEAD", "--job", "stay")
+    assert (misspelt.code, "did you mean stays?" in misspelt.err) == (1, True)
+    repo.write("jobs/broken.yaml", "kind: CustomJob\n")
+    assert repo.run("plan", "--base", "HEAD", "--job", "broken").code == 3

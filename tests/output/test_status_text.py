@@ -15,7 +15,8 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.output.status_text import status_text
 from reconciler.output.terminal import width_of
-from reconciler.planning.outcome import Condition, JobStatus, by_attention
+from reconciler.planning.outcome import Condition, JobStatus
+from reconciler.planning.status_rows import by_attention
 from tests.base.test_inert import ACTED_ON, runner_finds_command, texts
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -74,7 +75,9 @@ FAILED = row(
     "income",
     State.FAILED,
     end_time=at(3600),
-    cause=Cause(CauseClass.USER_CODE, "", "exit code 1: ValueError: the loss is NaN", "see the log"),
+    cause=Cause(
+        CauseClass.USER_CODE, "exit code 1", "exit code 1: ValueError: the loss is NaN", "see the log"
+    ),
 )
 
 
@@ -82,11 +85,12 @@ def test_table_has_relative_times_cause_and_counts() -> None:
     rows = by_attention([row("b", State.RUNNING), row("c", None, "none"), FAILED])
     assert status_text(rows, rows, NOW, width=80) == (
         "JOB     STATE            AGE  DURATION  CAUSE\n"
-        "income  ✗ FAILED         2h   58m20s    user code: exit code 1: ValueError: the…\n"
+        "income  ✗ FAILED         2h   58m20s    user code: exit code 1\n"
         "b       ● RUNNING        2h   1h58m     -\n"
         "c       + not submitted  -    -         -\n"
         "\n"
-        "3 jobs: 1 failed, 1 running, 1 not submitted."
+        "3 jobs: 1 failed, 1 running, 1 not submitted.\n"
+        "Causes and remedies in full: `reconciler status --wide`."
     )
 
 
@@ -131,3 +135,25 @@ def test_every_condition_has_a_sign_and_a_word(condition: Condition) -> None:
     one = row("a", states.get(condition), claims.get(condition, "none"), given_up=given_up)
     assert one.condition is condition
     assert condition in status_text([one], [one], NOW).splitlines()[1].lower()
+
+
+@pytest.mark.parametrize(
+    ("width", "cause"),
+    [
+        (120, "user code: exit code 1: ValueError: the loss is NaN; see the log"),
+        (90, "user code: exit code 1: ValueError: the loss is NaN"),
+        (70, "user code: exit code 1"),
+        (50, "user code: exit …"),
+    ],
+)
+def test_cause_is_as_long_as_there_is_room(width: int, cause: str) -> None:
+    text = status_text([FAILED], [FAILED], NOW, width=width)
+    assert text.splitlines()[1].endswith(cause)
+    assert ("--wide" in text) is (width < 120)
+
+
+def test_counts_break_between_numbers_and_never_within_one() -> None:
+    rows = [row("a", None, "none"), row("b", None, "none"), FAILED]
+    lines = status_text(rows, rows, NOW, width=30).splitlines()
+    assert "3 jobs: 1 failed," in lines
+    assert "2 not submitted." in lines

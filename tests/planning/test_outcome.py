@@ -11,7 +11,8 @@ from reconciler.model.job import COMMIT, KEY, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import DesiredJob
-from reconciler.planning.outcome import JobStatus, by_attention, is_shown, job_statuses, newest_first
+from reconciler.planning.outcome import JobStatus
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
@@ -209,6 +210,62 @@ def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first()
     rows = statuses([*jobs[:5], suspended], runs, [claim_on(jobs[4], ClaimState.HELD)])
     assert [row.base_name for row in by_attention(rows)] == ["d", "c", "e", "b", "a", "f"]
     assert [row.base_name for row in newest_first(rows)] == ["d", "c", "b", "a", "e", "f"]
+
+
+def test_rows_of_one_time_are_sorted_by_name_then_by_job_then_by_resource() -> None:
+    names = [("a", "a_1", "9"), ("b", "a_0", "9"), ("b", "b_0", "1"), ("b", "b_0", "2")]
+    rows = [
+        JobStatus(job, base, "CustomJob", None, "none", resource=resource) for base, job, resource in names
+    ]
+    assert newest_first(reversed(rows)) == by_attention(reversed(rows)) == rows
+
+
+def test_an_attempt_without_a_run_is_the_newest_one_of_its_manifest() -> None:
+    first = bound_to(JOB, run_of(JOB, State.FAILED))
+    second = claim_on(JOB, ClaimState.PENDING, attempt=2)
+    older, newest = statuses([JOB], [run_of(JOB, State.FAILED)], [first, second])
+    assert (older.current, newest.current, newest.manifest) == (False, True, JOB.manifest)
+
+
+def test_a_remedy_names_the_job_as_its_manifest_does() -> None:
+    job = wanted("a-b")
+    (row,) = statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
+    assert row.cause
+    assert "`reconciler logs a-b`" in row.cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("claim", "state", "condition"),
+    [
+        ("none", None, "not submitted"),
+        ("pending", None, "outcome unknown"),
+        ("bound", None, "deleted outside"),
+        ("rejected", None, "refused"),
+        ("held", None, "held"),
+        *(("bound", state, state.lower()) for state in State),
+    ],
+)
+def test_the_condition_is_the_state_or_the_reason_for_a_missing_run(
+    claim: str, state: State | None, condition: str
+) -> None:
+    row = JobStatus("a_1", "a", "CustomJob", state, claim)
+    assert row.condition == condition
+    given_up = replace(row, given_up=True)
+    assert given_up.condition == (condition if state else "given up")
+    is_live = state is not None and not state.ended
+    assert row.is_open is (is_live or (state is None and claim in ("pending", "held")))
+    assert given_up.is_open is is_live
+
+
+def test_only_the_present_content_of_a_suspended_job_counts_as_suspended() -> None:
+    suspended = replace(JOB.manifest, reconcile=Reconcile(suspend=True))
+    row = JobStatus("a_1", "a", "CustomJob", State.FAILED, "bound", current=True, manifest=suspended)
+    assert row.condition == "suspended"
+    assert replace(row, state=None).condition == "suspended"
+    assert replace(row, current=False).condition == "failed"
+    assert replace(row, manifest=JOB.manifest).condition == "failed"
+    assert replace(row, manifest=None).condition == "failed"
+    assert (replace(row, manifest=None).labels, row.labels) == ({}, suspended.labels)
 
 
 @pytest.mark.parametrize(

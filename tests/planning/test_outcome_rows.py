@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change
-from reconciler.planning.outcome import JobStatus, Outcome, Status, job_statuses
+from reconciler.planning.outcome import JobStatus, Outcome, Status
+from reconciler.planning.status_rows import job_statuses
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
@@ -32,6 +33,8 @@ def test_what_is_not_said_is_nothing() -> None:
     )
     assert told == ("",) * 7
     assert (row.commit, row.attempt) == ("", 1)
+    assert (row.cause, row.given_up, row.current, row.manifest, row.result) == (None, False, False, None, "")
+    assert outcome.cause is None
 
 
 def test_a_run_without_an_error_tells_none() -> None:

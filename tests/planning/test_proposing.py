@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import Problem
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Stuck
-from reconciler.planning.proposal import changed_settings, decides, propose
+from reconciler.planning.comparison import changed_settings, decides
+from reconciler.planning.proposal import propose
 from tests.planning import GOOGLE, LOCAL, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"

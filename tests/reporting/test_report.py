@@ -20,10 +20,10 @@ from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Versioned
-from reconciler.operations.report import LINGERING, PATIENCE, open_record, report
+from reconciler.operations.report import LINGERING, PATIENCE, SLOWEST, open_record, report
 from reconciler.reporting.github.settings import Contexts, GitHubSettings
-from reconciler.reporting.github.statuses import Failed, GitHubReporter
-from reconciler.reporting.status_rules import View
+from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
+from reconciler.reporting.status_rules import View, due_statuses
 from reconciler.submission.observe import Observed
 
 JOB, TREES = wanted(), wanted("trees")
@@ -248,6 +248,61 @@ def test_who_stood_still_before_posting_has_the_commit_looked_at_again(
     assert github.states(FIRST, "reconciler")[-1] == end
 
 
+def shown(github: GitHubServer) -> str:
+    newest = next(kept for kept in github.statuses[FIRST] if kept["context"] == "reconciler")
+    return str(newest["description"])
+
+
+@pytest.mark.fault(26)
+def test_what_a_reporter_covered_with_old_news_before_it_died_is_put_right(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, FIRST, JOB)
+    running, queued = view(FIRST, (JOB, State.RUNNING)), view(FIRST, (JOB, State.QUEUED))
+    tell(store, github, running)
+    said = shown(github)
+    # It read the commit before, and posted when it woke.
+    due = due_statuses(queued, store.held[FIRST].record).by_commit[FIRST]
+    (old,) = (status for status in due if status.context == "reconciler")
+    github.add(FIRST, context=old.context, state=old.state, description=old.description)
+    tell(store, github, running)
+    assert shown(github) == old.description, "nothing changed since the last post"
+    store.time.sleep(SLOWEST.total_seconds() + 1)
+    for _ in range(2):
+        tell(store, github, running)
+        assert shown(github) == said
+    store.time.sleep(SLOWEST.total_seconds() + 1)
+    tell(store, github, running)
+    requests = len(github.requests)
+    store.time.sleep(SLOWEST.total_seconds() + 1)
+    tell(store, github, running)
+    assert len(github.requests) - requests <= 2, "what was confirmed is not read again, but for the drift"
+
+
+@pytest.mark.fault(26)
+def test_who_stood_still_for_long_reads_the_commit_again_before_posting(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, FIRST, JOB)
+    old, new = view(FIRST, (JOB, State.RUNNING)), view(FIRST, (JOB, State.SUCCEEDED))
+    now = [0.0]
+
+    class Sleeping:
+        """A transport after whose first read the machine sleeps, while others report."""
+
+        def send(self, request: HttpRequest) -> HttpResponse:
+            response = DirectTransport(Loopback()).send(request)
+            if request.method == "GET" and not now[0]:
+                now[0] = FRESH + 1
+                tell(store, github, new)
+            return response
+
+    settings = GitHubSettings(github.repository, github.url, TOKEN)
+    report(store, GitHubReporter(Sleeping(), settings, clock=lambda: now[0]), old)
+    for context in ("reconciler", "reconciler/prod/census"):
+        assert github.states(FIRST, context) == ["success"]
+
+
 def test_what_goes_on_as_it_was_is_not_looked_at_again(store: Commits, github: GitHubServer) -> None:
     applied(store, FIRST, JOB)
     applied(store, THIRD, TREES)
@@ -275,6 +330,46 @@ def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
     tell(store, github, twice)
     for context in ("reconciler", "reconciler/prod/census"):
         assert github.states(FIRST, context) == ["success", "error"]
+
+
+@pytest.mark.parametrize("seen_between", [True, False])
+def test_a_further_attempt_turns_the_overall_status_of_older_commits(
+    store: Commits, github: GitHubServer, seen_between: bool
+) -> None:
+    applied(store, FIRST, JOB, TREES)
+    close(store, github, view(FIRST, (JOB, State.FAILED), (TREES, State.SUCCEEDED)))
+    other = wanted("other")
+    both = ((JOB, State.FAILED), (TREES, State.SUCCEEDED))
+    second = view(SECOND, *both, (other, State.SUCCEEDED), asked=FIRST)
+    open_record(store, SECOND, second.plan, lambda known: ())
+    close(store, github, second)
+    assert store.held.keys() == {FIRST, SECOND}, "a further attempt may turn the first"
+
+    runs = [run_of(JOB, State.FAILED), run_of(TREES, State.SUCCEEDED, number=2)]
+    runs.append(run_of(other, State.SUCCEEDED, number=3))
+    claims = [bound_to(job, run, commit=FIRST) for job, run in zip((JOB, TREES, other), runs, strict=True)]
+    more = [wanted(attempts=2), TREES, other]
+    open_record(store, THIRD, plan(more, runs, claims), lambda known: ())
+    for state in (State.RUNNING, State.SUCCEEDED) if seen_between else (State.SUCCEEDED,):
+        retried = run_of(JOB, state, 2, number=4)
+        everything = [*claims, bound_to(JOB, retried, 2, commit=THIRD)]
+        known = {claim.id: Versioned(claim, 1) for claim in everything}
+        found = plan(more, [*runs, retried], everything)
+        tell(store, github, View(Contexts("prod"), THIRD, Observed(known, (*runs, retried)), found))
+    for sha in (FIRST, SECOND, THIRD):
+        assert github.states(sha, "reconciler")[-1] == "success"
+    assert github.states(FIRST, "reconciler/prod/census")[-1] == "success"
+
+
+def test_a_red_commit_is_forgotten_once_its_failed_job_has_other_content(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, FIRST, JOB)
+    close(store, github, view(FIRST, (JOB, State.FAILED)))
+    changed = wanted(content="b")
+    applied(store, SECOND, changed)
+    close(store, github, view(SECOND, (changed, State.SUCCEEDED)))
+    assert store.held.keys() == {SECOND}
 
 
 @pytest.mark.fault(50)

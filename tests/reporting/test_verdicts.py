@@ -240,6 +240,10 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
     )
     assert freshness(found, running) is Freshness.NEW
     assert freshness(found, ended) is Freshness.KNOWN
+    refused = CommitStatus(
+        "error", found.context, "refused: it stood still for longer than its credential lasts"
+    )
+    assert freshness(found, refused) is Freshness.NEW, "that is no end of the run"
 
 
 class TestTwice:
@@ -590,12 +594,14 @@ class TestSubmittedTwice:
     def test_the_newest_record_is_opened_again_for_it_alone(self) -> None:
         jobs = {"census": WantedJob(keys_of(JOB), True), "trees": WantedJob(keys_of(TREES), True)}
         record = CommitRecord(OTHER, NOW, 1, jobs, closed=True)
-        twice = view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit=ASKED)], [JOB, TREES])
+        trees = run_of(TREES, State.SUCCEEDED, number=3)
+        claims = [bound_to(JOB, self.RUNS[0], commit=ASKED), bound_to(TREES, trees, commit=ASKED)]
+        twice = view_of([*self.RUNS, trees], claims, [JOB, TREES])
         opened = {**jobs, "census": WantedJob(keys_of(JOB))}
-        assert reopened(twice, record) == replace(record, jobs=opened, closed=False)
-        once = view_of(self.RUNS[:1], [bound_to(JOB, self.RUNS[0], commit=ASKED)], [JOB, TREES])
-        assert reopened(once, record) == record
-        assert reopened(once, replace(record, closed=False)) == replace(record, closed=False)
+        assert reopened(twice, record, record) == replace(record, jobs=opened, closed=False)
+        once = view_of([self.RUNS[0], trees], claims, [JOB, TREES])
+        assert reopened(once, record, record) == record
+        assert reopened(once, replace(record, closed=False), record) == replace(record, closed=False)
 
 
 def test_the_digest_of_what_is_told_changes_with_each_part_of_it() -> None:

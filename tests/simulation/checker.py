@@ -523,6 +523,24 @@ class Checker:
         missing = [job.job_name for job in wanted if label_of(job.identity) not in succeeded]
         if shown["state"] == "success" and missing:
             self._wrong("I3", f"commit {commit.sha[:7]} is green, and {missing[0]} has not succeeded")
+        # A commit that was passed over has no verdict of its own.
+        is_applied = not shown["description"].endswith("before it was applied")
+        if is_applied and shown["state"] in ("failure", "error") and self._has_succeeded(commit):
+            self._wrong("I3", f"all jobs of commit {commit.sha[:7]} succeeded: {shown['description']!r}")
+
+    def _has_succeeded(self, commit: Commit) -> bool:
+        """Return whether all jobs of a commit stayed wanted to the end, and their last attempts succeeded."""
+        keys = {label_of(job.identity) for job in commit.jobs}
+        history = self._repository.history
+        for later in history[history.index(commit) :]:
+            live = (job for job in later.jobs if not job.manifest.reconcile.suspend)
+            if not keys <= {label_of(job.identity) for job in live}:
+                return False
+        claims = [found.claim for id, found in self._claims.all().items() if id.key in keys]
+        last = {claim.id.key: claim for claim in sorted(claims, key=lambda claim: claim.id.attempt)}
+        ended = [claim.ended for claim in last.values() if claim.state is ClaimState.BOUND]
+        is_whole = len(ended) == len(keys) and all(state is State.SUCCEEDED for state in ended)
+        return is_whole and not self._twice(claims) and self._is_told(commit)
 
     def _is_told(self, commit: Commit) -> bool:
         """Return whether a commit has a status of this environment."""
@@ -558,6 +576,9 @@ class Checker:
             if finding.kind is DriftKind.DELETED_OUTSIDE:
                 known = [job for job in self._ours() if job.told > _TOLD]
                 caused &= all(job.job_name != finding.job_name for job in known)
+            if finding.kind is DriftKind.CANCELLED_OUTSIDE and self._beyond:
+                # Of two jobs the younger one is cancelled, and it counts if the service drops the other.
+                caused |= sum(job.job_name == finding.job_name for job in self._world.jobs) > 1
             if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
                 self._wrong(
                     "I8", f"{finding.kind} {finding.job_name} is found without a cause: {finding.detail}"

@@ -176,6 +176,16 @@ GUARDS: Mapping[str, Guard] = {
     "before-instance": Guard(
         "instance", (Patch(_DECISION, "if fresh and self._doubtful:", "if False:"),), slow=True
     ),
+    "older-verdicts": Guard(
+        "I3",
+        (
+            Patch(
+                "operations.report",
+                "red = [record for record in closed if newest and may_turn(view, record, newest)]",
+                "red: list[CommitRecord] = []",
+            ),
+        ),
+    ),
     "cancel-record": Guard(
         "I8",
         (

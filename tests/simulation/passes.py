@@ -153,7 +153,13 @@ class Outside:
         view = View(self.place.contexts, commit.sha, observed, plan, problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
-        reporter = GitHubReporter(transport, settings, sleep=process.sleep, chance=self.world.rng.random)
+        reporter = GitHubReporter(
+            transport,
+            settings,
+            sleep=process.sleep,
+            chance=self.world.rng.random,
+            clock=process.time_since_boot,
+        )
         report(RecordsPort(process, self.world, self.records), reporter, view)
 
     def _ports(self, process: Process) -> Ports:

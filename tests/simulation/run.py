@@ -38,6 +38,10 @@ _SHARED = 1 / 3
 """The part of the runs in which two environments share a project and location."""
 _IN_THE_CLOUD = 1 / 2
 """The part of these in which an ended job counts as an attempt, whatever its cause."""
+_RAISES = 3
+"""How often `attempts` is raised after the trouble, where days pass."""
+_DAY = 90_000.0
+"""Seconds after which what is owed to commits may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
@@ -104,6 +108,7 @@ class Simulation:
         }
         world.checker = self._checker = Checkers(self._checkers)
         self._nemesis = Nemesis(world, self._outsides[0].claims, self._repository, self._statuses)
+        self._days = _days(seed)
         self._haste = rng.choice((0.01, 0.05, 0.2))
         self._steps = 0
         self._started = 0
@@ -130,6 +135,9 @@ class Simulation:
         rng, faults, world = self._rng, self._faults, self._world
         while self._steps < steps and not self._checker.violations:
             self._nemesis.strike()
+            if self._days[0].random() < self._days[1]:
+                world.trace("world", "a day passes")
+                world.advance(_DAY)
             if rng.random() < self._haste:
                 world.advance(rng.choice(_SPANS) * rng.random())
             index = self._next()
@@ -173,9 +181,10 @@ class Simulation:
 
     def _last(self, outside: Outside, process: Process) -> None:
         """Whole passes until there is nothing to do, and two more."""
+        raises = _RAISES if self._days[1] > 0 and len(self._outsides) == 1 else 0
         plan, still, checker = None, 0, self._checkers[outside.place.instance]
         lasts = {f"last {other.place.instance}".strip() for other in self._outsides}
-        for _ in range(_QUIET_PASSES):
+        for _ in range(_QUIET_PASSES * (1 + raises)):
             since = self._world.now
             plan = outside.one_pass(process)
             alone = all(other.ended or other.name in lasts for other in self._processes)
@@ -184,6 +193,14 @@ class Simulation:
             calm = alone and all(job.gone or job.state.ended for job in self._world.jobs)
             still = still + 1 if plan and calm and not is_busy(plan) else 0
             if plan and still > 2:
+                if raises:
+                    # By then all that commits are owed is told, and their records are closed.
+                    process.sleep(_DAY)
+                    outside.one_pass(process)
+                    self._repository.raise_attempts()
+                    self._world.trace("repository", "every job has one more attempt")
+                    raises, still = raises - 1, 0
+                    continue
                 checker.at_the_end(plan)
                 return
             process.sleep(_BETWEEN)
@@ -228,6 +245,12 @@ def _set_ups(seed: int) -> tuple[random.Random, float]:
     """Return how often set-ups fail in one run: in most never, in some nearly always."""
     rng = random.Random(f"set-ups of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.3, 0.9))
+
+
+def _days(seed: int) -> tuple[random.Random, float]:
+    """Return how often a day passes in one run: in most never, in some so often that records are closed."""
+    rng = random.Random(f"days of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.01, 0.03))
 
 
 def _places(seed: int) -> list[Place]:

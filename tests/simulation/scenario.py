@@ -122,6 +122,13 @@ class Repository:
     def _more_attempts(self) -> str:
         return self._with(lambda r: replace(r, attempts=min(4, r.attempts + 1)), "has more attempts")
 
+    def raise_attempts(self) -> None:
+        """Commit one more attempt for every job."""
+        for name, job in sorted(self._jobs.items()):
+            reconcile = job.manifest.reconcile
+            self._put(name, content_of(job), replace(reconcile, attempts=reconcile.attempts + 1))
+        self.head = self._commit()
+
     def _with(self, change: Callable[[Reconcile], Reconcile], said: str) -> str:
         name = self._pick()
         if name is None:

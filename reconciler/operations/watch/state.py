@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from reconciler.base.errors import ReconcilerError
-from reconciler.google.incremental import TargetMemory
+from reconciler.google.listing import TargetMemory
 from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState

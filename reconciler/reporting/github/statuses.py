@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from reconciler.base.http import Transport
+from reconciler.base.http.connection import time_since_boot
 from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
@@ -18,6 +19,8 @@ from reconciler.reporting.status import CommitStatus, Freshness, StatusState, fr
 FEW = 20
 # GitHub asks for a second between the writes of a longer series.
 PAUSE = 1.0
+# Seconds for which a commit's statuses count as known: after them, others may have posted newer ones.
+FRESH = 300.0
 # GitHub accepts 1,000 statuses of a context and commit. The last ten are reserved for the ends of jobs.
 MAX_STATUSES = 1000
 KEPT_FOR_ENDS = 10
@@ -60,7 +63,10 @@ class Failed:
 
 
 class GitHubReporter:
-    """Poster of commit statuses, with a single request at a time; `sleep` and `chance` as in `GitHubApi`."""
+    """Poster of commit statuses, with a single request at a time; `sleep` and `chance` as in `GitHubApi`.
+
+    `clock` goes on while the machine sleeps.
+    """
 
     def __init__(
         self,
@@ -69,7 +75,9 @@ class GitHubReporter:
         *,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time_since_boot,
     ) -> None:
+        self._clock = clock
         self._has_token = bool(settings.token)
         self._run_url = settings.run_url
         self._sleep = sleep
@@ -94,32 +102,48 @@ class GitHubReporter:
         distinct = {_key(status.context): status for status in reversed(ordered)}
         twice = [Failed(s, _TWICE, sha) for s in ordered if distinct[_key(s.context)] is not s]
         try:
-            existing = _existing(self._api, sha)
+            existing = self._existing(sha)
         except RefusedError as refusal:
             self._remember(refusal)
             return [_failed(status, sha, refusal) for status in ordered]
         unique = [status for _, status in sorted(distinct.items())]
         changed = [status for status in unique if existing.lacks(status)]
         outdated = [Outdated(status) for status in unique if existing.is_ahead_of(status)]
-        return [*self._post_all(sha, changed), *outdated, *twice]
+        return [*self._post_all(sha, changed, existing), *outdated, *twice]
 
-    def _post_all(self, sha: str, statuses: Sequence[CommitStatus]) -> Iterator[Posted | Failed]:
+    def _existing(self, sha: str) -> _Existing:
+        # The time before the read: what others post during it may be missing.
+        existing = _Existing(self._clock())
+        for item in self._api.items(f"commits/{sha}/statuses"):
+            if status := _status(item):
+                key = _key(status.context)
+                # GitHub lists the newest first.
+                existing.newest.setdefault(key, status)
+                existing.number[key] += 1
+        return existing
+
+    def _post_all(
+        self, sha: str, statuses: Sequence[CommitStatus], existing: _Existing
+    ) -> Iterator[Posted | Outdated | Failed]:
         refusal: RefusedError | None = None
         for number, status in enumerate(statuses):
             if refusal is None or not refusal.concerns_all:
                 if (number and len(statuses) > FEW) or self._writes >= FEW:
                     self._sleep(PAUSE)
-                refusal = self._post(sha, status)
+                try:
+                    # A process may stand still here: its news are old then, and who wakes may die at once.
+                    if self._clock() - existing.read_at > FRESH:
+                        existing = self._existing(sha)
+                    if not existing.lacks(status):
+                        yield Outdated(status)
+                        continue
+                    self._writes += 1
+                    self._api.write("POST", f"statuses/{sha}", _body(status, self._run_url))
+                    refusal = None
+                except RefusedError as error:
+                    self._remember(error)
+                    refusal = error
             yield _failed(status, sha, refusal) if refusal else Posted(status)
-
-    def _post(self, sha: str, status: CommitStatus) -> RefusedError | None:
-        self._writes += 1
-        try:
-            self._api.write("POST", f"statuses/{sha}", _body(status, self._run_url))
-        except RefusedError as refusal:
-            self._remember(refusal)
-            return refusal
-        return None
 
     def _remember(self, refusal: RefusedError) -> None:
         # A commit that GitHub doesn't have says nothing about other commits.
@@ -132,10 +156,12 @@ class _Existing:
     """Statuses that a commit has on GitHub.
 
     Attributes:
+        read_at: When they were read, by the reporter's clock.
         newest: The newest status of each context in small letters.
         number: The number of statuses of each context.
     """
 
+    read_at: float
     newest: dict[str, CommitStatus] = field(default_factory=dict)
     number: Counter[str] = field(default_factory=Counter)
 
@@ -148,18 +174,6 @@ class _Existing:
     def is_ahead_of(self, status: CommitStatus) -> bool:
         """Return True if the existing status comes from a better informed report."""
         return freshness(status, self.newest.get(_key(status.context))) is Freshness.OLD
-
-
-def _existing(api: GitHubApi, sha: str) -> _Existing:
-    existing = _Existing()
-    for item in api.items(f"commits/{sha}/statuses"):
-        status = _status(item)
-        if status:
-            key = _key(status.context)
-            # GitHub lists the newest first.
-            existing.newest.setdefault(key, status)
-            existing.number[key] += 1
-    return existing
 
 
 def _failed(status: CommitStatus, sha: str, refusal: RefusedError) -> Failed:

@@ -1,0 +1,102 @@
+"""Habits of other command lines: flags before the command, a question in the cloud, and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google_place import google_place
+from held_service import HeldService
+from test_status import on_terminal
+from waiting import until
+
+from reconciler.base.errors import UsageError
+from reconciler.cli.arguments import parse
+from tests.repository import Repository
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--env", "prod", "plan", "jobs/a.yaml"),
+        ("--env=prod", "plan", "jobs/a.yaml"),
+        ("plan", "jobs/a.yaml", "--env", "prod"),
+        ("--env", "dev", "plan", "--env", "prod", "jobs/a.yaml"),
+    ],
+)
+def test_common_flags_stand_before_or_after_the_command(words: tuple[str, ...]) -> None:
+    found = parse(words)
+    assert (found.env, found.paths, found.quiet) == ("prod", [Path("jobs/a.yaml")], False)
+    assert parse(["-q", *words]).quiet
+
+
+@pytest.mark.parametrize("words", [("--env",), ("--env", "plan"), ("-v",), ("--wait", "apply")])
+def test_flags_without_a_command_or_of_one_command_are_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        parse(words)
+
+
+@pytest.fixture
+def cloud(repository: Repository, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables of an environment in Google Cloud, with a job that isn't submitted."""
+    repository.job()
+    with (
+        HeldService(repository.home).running() as service,
+        google_place(repository, service, service.url, tmp_path, submitter=False) as environ,
+    ):
+        assert repository.run("init", "--claims", **environ).code == 0
+        yield environ
+
+
+def test_apply_at_a_terminal_asks_before_it_submits_in_the_cloud(
+    repository: Repository, cloud: dict[str, str]
+) -> None:
+    refused = on_terminal(repository, "apply", answer="\n", **cloud)
+    assert "Apply this plan? (prod, project acme-ml) [y/N]" in refused
+    assert "cancelled: nothing was done" in refused
+    (job,) = repository.run("status", "--format", "json", **cloud).json["jobs"]
+    assert (job["state"], job["claim"]) == (None, "none")
+    assert "applied" in on_terminal(repository, "apply", answer="y\n", **cloud)
+    assert "[y/N]" not in on_terminal(repository, "apply", **cloud), "there is nothing to do"
+
+
+def test_cancel_at_a_terminal_asks_in_the_cloud_unless_yes_is_given(
+    repository: Repository, cloud: dict[str, str]
+) -> None:
+    applied = on_terminal(repository, "apply", "--yes", **cloud)
+    assert "applied" in applied
+    assert "[y/N]" not in applied
+    refused = on_terminal(repository, "cancel", "census", answer="n\n", **cloud)
+    assert "Cancel census_" in refused
+    assert "nothing was done" in refused
+    assert "ended CANCELLED" in on_terminal(repository, "cancel", "--yes", "census", **cloud)
+
+
+def test_without_a_terminal_nothing_is_asked(repository: Repository, cloud: dict[str, str]) -> None:
+    done = repository.run("apply", **cloud)
+    assert (done.code, "[y/N]" in done.err) == (0, False)
+
+
+def test_interrupted_wait_says_that_the_job_goes_on(repository: Repository) -> None:
+    repository.job(args=["--hold", str(repository.hold)])
+    repository.hold.touch()
+    process = repository.start("apply", "--wait")
+    try:
+        until(lambda: _state(repository) == "RUNNING")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "is RUNNING and goes on; `reconciler cancel census` stops it" in err
+    assert "Traceback" not in err
+    assert _state(repository) == "RUNNING"
+    repository.hold.unlink()
+    assert repository.run("apply", "--wait").code == 0
+
+
+def _state(repository: Repository) -> str | None:
+    jobs = repository.run("status", "--format", "json").json["jobs"]
+    return jobs[0]["state"] if jobs else None

@@ -1,0 +1,207 @@
+"""What `show` takes from the resources of both APIs: workers, output directory, trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reconciler.base.http import HttpRequest, HttpResponse
+from reconciler.google.ai_platform import AiPlatformTraining
+from reconciler.google.client import Connection, Endpoint
+from reconciler.google.vertex_ai import VertexAi
+from reconciler.model.details import Trial, Workers
+from reconciler.model.job import ActualJob, State
+
+CONSOLE = "https://console.cloud.google.com/vertex-ai/locations/us-central1/training/2?project=acme-ml"
+POOLS = [
+    {
+        "machineSpec": {
+            "machineType": "a2-highgpu-2g",
+            "acceleratorType": "NVIDIA_TESLA_A100",
+            "acceleratorCount": 2,
+        },
+        "replicaCount": "1",
+        "containerSpec": {
+            "imageUri": "europe-docker.pkg.dev/p/r/trainer@sha256:0",
+            "command": ["python", "-m", "trainer"],
+            "args": ["--epochs=3"],
+            "env": [{"name": "MODE", "value": "fast"}, {"name": "EMPTY"}],
+        },
+        "diskSpec": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100},
+    },
+    {},
+    {
+        "machineSpec": {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "4x4"},
+        "replicaCount": "4",
+        "pythonPackageSpec": {
+            "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-14.py310:latest",
+            "packageUris": ["gs://b/p.tar.gz"],
+            "pythonModule": "trainer.task",
+        },
+    },
+]
+# The shape in which the API returns a job that has ended.
+TUNED = {
+    "name": "projects/1/locations/us-central1/hyperparameterTuningJobs/2",
+    "displayName": "census_0123456789abcdef",
+    "studySpec": {
+        "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+        "parameters": [{"parameterId": "lr", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}],
+    },
+    "maxTrialCount": 4,
+    "parallelTrialCount": 2,
+    "trialJobSpec": {"workerPoolSpecs": POOLS, "baseOutputDirectory": {"outputUriPrefix": "gs://b/census/"}},
+    "trials": [
+        {
+            "id": "1",
+            "state": "SUCCEEDED",
+            "parameters": [{"parameterId": "lr", "value": 0.5}, {"parameterId": "kind", "value": "a"}],
+            "finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss", "value": 0.25}]},
+            "startTime": "2026-01-02T03:04:05.123Z",
+            "endTime": "2026-01-02T03:14:05Z",
+        },
+        {
+            "id": "2",
+            "state": "SUCCEEDED",
+            "parameters": [{"parameterId": "lr", "value": 0.75}],
+            "finalMeasurement": {"metrics": [{"metricId": "loss"}]},  # a zero is left out
+        },
+        {"id": "3", "state": "INFEASIBLE", "infeasibleReason": "NaN", "finalMeasurement": {}},
+        {
+            "id": "4",
+            "state": "ACTIVE",
+            "parameters": "odd",
+            "finalMeasurement": {"metrics": [{"value": "odd"}]},
+        },
+    ],
+}
+
+
+def vertex(kind: str, body: dict[str, Any]) -> ActualJob:
+    return ActualJob("r", "n", "aiplatform.googleapis.com/v1", kind, State.SUCCEEDED, "", body=body)
+
+
+def test_pools_of_vertex_ai() -> None:
+    spec = {"workerPoolSpecs": POOLS, "serviceAccount": "a@b", "scheduling": {"timeout": "60s"}}
+    first, second = VertexAi.workers("CustomJob", spec)
+    assert first == Workers(
+        name="workerpool0",
+        count=1,
+        machine="a2-highgpu-2g",
+        accelerator="NVIDIA_TESLA_A100",
+        accelerator_count=2,
+        image="europe-docker.pkg.dev/p/r/trainer@sha256:0",
+        command=("python", "-m", "trainer"),
+        args=("--epochs=3",),
+        env=(("MODE", "fast"), ("EMPTY", "")),
+    )
+    assert (second.name, second.count, second.machine) == ("workerpool2", 4, "ct5lp-hightpu-4t 4x4")
+    assert second.module == "trainer.task"
+    assert VertexAi.limits("CustomJob", spec) == {"serviceAccount": "a@b", "network": "", "timeout": "60s"}
+    assert VertexAi.output_directory("CustomJob", spec) == ""
+
+
+def test_study_of_vertex_ai() -> None:
+    study = VertexAi.study(vertex("HyperparameterTuningJob", TUNED))
+    assert study is not None
+    assert (study.planned, study.goals[0].metric, study.goals[0].is_maximum) == (4, "loss", False)
+    assert study.trials[0] == Trial(
+        "1",
+        "SUCCEEDED",
+        {"lr": 0.5, "kind": "a"},
+        {"loss": 0.25},
+        "2026-01-02T03:04:05.123Z",
+        "2026-01-02T03:14:05Z",
+    )
+    assert [trial.metrics for trial in study.trials[1:]] == [{"loss": 0.0}, {}, {}]
+    assert study.best is study.trials[1]
+    assert study.trials[2].reason == "NaN"
+    assert VertexAi.output_directory("HyperparameterTuningJob", TUNED) == "gs://b/census"
+    assert VertexAi.study(vertex("CustomJob", {})) is None
+
+
+def test_roles_and_study_of_ai_platform() -> None:
+    tuning = {"maxTrials": "3", "params": []}
+    training = {
+        "scaleTier": "CUSTOM",
+        "masterType": "n1-standard-4",
+        "masterConfig": {"acceleratorConfig": {"count": "1", "type": "NVIDIA_TESLA_T4"}},
+        "workerType": "n1-highcpu-8",
+        "workerCount": "2",
+        "workerConfig": {"imageUri": "gcr.io/p/worker", "containerArgs": ["--w"]},
+        "runtimeVersion": "2.11",
+        "pythonVersion": "3.7",
+        "pythonModule": "task",
+        "args": ["--m"],
+        "jobDir": "gs://b/census/",
+        "scheduling": {"maxRunningTime": "3600s"},
+        "hyperparameters": tuning,
+    }
+    spec = {"trainingInput": training}
+    master, worker = AiPlatformTraining.workers("Job", spec)
+    assert master == Workers(
+        "master", 1, "n1-standard-4", "NVIDIA_TESLA_T4", 1, "runtime 2.11, Python 3.7", "task", (), ("--m",)
+    )
+    assert worker == Workers("worker", 2, "n1-highcpu-8", image="gcr.io/p/worker", args=("--w",))
+    assert AiPlatformTraining.output_directory("Job", spec) == "gs://b/census"
+    assert AiPlatformTraining.limits("Job", spec)["timeout"] == "3600s"
+    (basic,) = AiPlatformTraining.workers("Job", {"trainingInput": {"scaleTier": "BASIC_GPU"}})
+    assert basic.machine == "BASIC_GPU"
+
+    # The service ranks the trials, and writes their parameters as text.
+    trials = [
+        {
+            "trialId": "10",
+            "hyperparameters": {"c": "0.5"},
+            "finalMetric": {"objectiveValue": 0.9},
+            "state": "SUCCEEDED",
+        },
+        {
+            "trialId": "2",
+            "hyperparameters": {"c": "1"},
+            "finalMetric": {"trainingStep": "1"},
+            "state": "SUCCEEDED",
+        },
+        {"trialId": "1", "state": "FAILED"},
+    ]
+    body = {**spec, "trainingOutput": {"trials": trials}}
+    study = AiPlatformTraining.study(ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body=body))
+    assert study is not None
+    assert [trial.id for trial in study.trials] == ["1", "2", "10"]
+    assert [trial.metrics for trial in study.trials] == [
+        {},
+        {"training/hptuning/metric": 0.0},
+        {"training/hptuning/metric": 0.9},
+    ]
+    assert (study.planned, study.best) == (3, study.trials[2])
+    plain = ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body={"trainingInput": {}})
+    assert AiPlatformTraining.study(plain) is None
+
+
+def test_the_console_shows_jobs_of_google_alone() -> None:
+    body = b'{"name": "projects/1/locations/us-central1/customJobs/2", "displayName": "census"}'
+
+    class Answers:
+        """Transport that has one answer."""
+
+        def send(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse(200, {}, body)
+
+    for console, url in ((True, CONSOLE), (False, "")):
+        endpoint = Endpoint(
+            Answers(), dict, "acme-ml", "us-central1", {"aiplatform": "https://a.test/"}, console=console
+        )
+        job = VertexAi(Connection(endpoint)).read(
+            "CustomJob", "projects/1/locations/us-central1/customJobs/2"
+        )
+        assert job.url == url
+
+
+@pytest.mark.parametrize("odd", [{}, {"workerPoolSpecs": 3}, {"workerPoolSpecs": [3, {"replicaCount": []}]}])
+def test_odd_specs_are_no_errors(odd: dict[str, Any]) -> None:
+    assert all(isinstance(each, Workers) for each in VertexAi.workers("CustomJob", odd))
+    assert VertexAi.workers("HyperparameterTuningJob", {"trialJobSpec": odd}) == VertexAi.workers(
+        "CustomJob", odd
+    )
+    assert AiPlatformTraining.workers("Job", odd)[0].count == 1
