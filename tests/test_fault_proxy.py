@@ -27,6 +27,7 @@ STATUSES = {
     Fault.PAGE_AFTER: 502,
     Fault.BUSY: 503,
     Fault.QUOTA: 429,
+    Fault.DENIED: 403,
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
-from reconciler.cli.arguments import parse
+from reconciler.cli.arguments import parse, parser_of
 
 if TYPE_CHECKING:
     from reconciler.base.diagnostics import Problem
@@ -30,6 +30,10 @@ def run(argv: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         _refuse_unsecure_commands()
+        if "_ARGCOMPLETE" in os.environ:  # set by the shell's script alone
+            from reconciler.cli.completion import complete
+
+            complete(parser_of([]))
         arguments = parse(argv)
         code: ExitCode = arguments.command(arguments)
         sys.stdout.flush()

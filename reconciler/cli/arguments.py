@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from reconciler import __version__
 from reconciler.base.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from reconciler.model.manifest import LabelTerm
+from reconciler.cli.values import count, digest, path, port, seconds, terms, trial, words
 
 _COLUMNS = 80
-_WITHOUT_HOME = frozenset({"schema", "trust"})  # "trust" accepts or refuses the home itself
+_WITHOUT_HOME = frozenset({"completion", "schema", "trust"})  # "trust" accepts or refuses the home itself
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
 _YES = "don't ask before anything is done in Google Cloud"
 _Flags = Callable[[argparse.ArgumentParser], None]
@@ -58,7 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv = [*argv[1:2], "--help"]
     if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
-    parser = _parser(argv)
+    parser = parser_of(argv)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         _refuse_unknown(unknown[0], argv[0])
@@ -114,7 +109,8 @@ def terminal_columns() -> int | None:
     return None
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that `argv` begins with; of all commands if it begins with none."""
     # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
     width = (terminal_columns() or _COLUMNS) - 2  # argparse's own default
     parser = _Parser(
@@ -171,14 +167,12 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="*", type=_path, metavar="PATH", help="files or folders of manifests (default: jobs)"
+        "paths",
+        nargs="*",
+        type=path,
+        metavar="PATH",
+        help="files or folders of manifests (default: jobs)",
     )
-
-
-def _path(text: str) -> Path:
-    from pathlib import Path  # imported late: `--help` needs no paths
-
-    return Path(text)
 
 
 def _format(parser: argparse.ArgumentParser, *choices: str) -> None:
@@ -201,7 +195,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     add("--base", metavar="REF", help="changes since HEAD left this commit or branch; asks no service")
     add(
         "--output-dir",
-        type=_path,
+        type=path,
         metavar="DIR",
         help="with --base, also write comment.md, summary.md and plan.md there",
     )
@@ -215,18 +209,13 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _selection(parser)
     _format(parser, "text", "json")
     add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
-    add("--plan-digest", type=_digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
+    add(
+        "--plan-digest",
+        type=digest,
+        metavar="sha256:…",
+        help="refuse if the plan is no longer this one",
+    )
     add("--yes", action="store_true", help=_YES)
-
-
-def _digest(text: str) -> str:
-    return _matching("sha256:[0-9a-f]{64}", "a digest as `plan` prints it", text)
-
-
-def _matching(pattern: str, expected: str, text: str) -> str:
-    if not re.fullmatch(pattern, text):
-        raise argparse.ArgumentTypeError(f'not {expected}: "{text}"')
-    return text
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
@@ -234,8 +223,14 @@ def _status(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="NAME", help="base names or job names (default: all)")
     _format(parser, "text", "json")
     _labels(parser)
-    add("--state", type=_words, action="extend", metavar="STATE", help="only these: failed, running, held, …")
-    add("--limit", type=_count, metavar="N", help="at most N jobs, the most urgent ones first")
+    add(
+        "--state",
+        type=words,
+        action="extend",
+        metavar="STATE",
+        help="only these: failed, running, held, …",
+    )
+    add("--limit", type=count, metavar="N", help="at most N jobs, the most urgent ones first")
     add("--all", action="store_true", help="all runs that there ever were, the newest first")
     add("--wide", action="store_true", help="more columns, and none cut off")
 
@@ -245,29 +240,12 @@ def _labels(parser: argparse.ArgumentParser) -> None:
         "-l",
         "--selector",
         dest="terms",
-        type=_terms,
+        type=terms,
         action="extend",
         default=[],
         metavar="KEY=VALUE",
         help="only jobs with this label; also KEY!=VALUE, KEY, and several with commas",
     )
-
-
-def _terms(text: str) -> Sequence[LabelTerm]:
-    from reconciler.model.manifest import label_terms
-
-    try:
-        return label_terms(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'not labels, such as team=risk or stage!=dev: "{text}"') from None
-
-
-def _words(text: str) -> Sequence[str]:
-    return [word.strip().lower().replace("_", "-") for word in text.split(",")]
-
-
-def _count(text: str) -> int:
-    return int(_matching("[1-9][0-9]{0,8}", "a number, at least 1", text))
 
 
 def _cancel(parser: argparse.ArgumentParser) -> None:
@@ -300,15 +278,15 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     remote = parser.add_argument_group("a branch of a remote in place of the files here")
     remote.add_argument("--remote", metavar="URL", help="https, ssh or file; fetched, and checked out apart")
     remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
-    remote.add_argument("--interval", type=_seconds, metavar="SECONDS", help="between two fetches (60)")
-    add("--resync", type=_seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)")
+    remote.add_argument("--interval", type=seconds, metavar="SECONDS", help="between two fetches (60)")
+    add(
+        "--resync",
+        type=seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="between two passes, at most (300)",
+    )
     add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone")
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text) or float(text) < 1:
-        raise argparse.ArgumentTypeError(f'not a number of seconds, at least 1: "{text}"')
-    return float(text)
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
@@ -320,27 +298,17 @@ def _logs(parser: argparse.ArgumentParser) -> None:
         metavar="REPLICA",
         help="one replica alone, such as workerpool1-0 or worker-replica-0; the service's own words: service",
     )
-    add("--trial", type=_trial, metavar="N", help="one trial of a tuning job alone, from 1")
-
-
-def _trial(text: str) -> int:
-    return int(_matching("[1-9][0-9]{0,8}", "a number of a trial, counted from 1", text))
+    add("--trial", type=trial, metavar="N", help="one trial of a tuning job alone, from 1")
 
 
 def _tensorboard(parser: argparse.ArgumentParser) -> None:
     _name(parser)
     parser.add_argument(
         "--port",
-        type=_port,
+        type=port,
         metavar="N",
         help="on this machine (TensorBoard's own choice: 6006, or a later one)",
     )
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f'not a port, 0 to 65535: "{text}"')
-    return int(text)
 
 
 def _name(parser: argparse.ArgumentParser) -> None:
@@ -390,7 +358,7 @@ def _env(parser: argparse.ArgumentParser) -> None:
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="end the service that runs")
-    parser.add_argument("--port", type=_port, metavar="PORT", help="the port to serve at (any free one)")
+    parser.add_argument("--port", type=port, metavar="PORT", help="the port to serve at (any free one)")
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
@@ -415,10 +383,14 @@ def _rerun(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commit", action="store_true", help="commit the manifest as well, and nothing else")
 
 
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
+
+
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--comment",
-        type=_path,
+        type=path,
         metavar="FILE",
         help="instead, keep one comment on this run's pull request up to date with the file's text",
     )
@@ -435,6 +407,10 @@ _CANCEL_EXAMPLES = """reconciler cancel census-income
 
 _LOGS_EXAMPLES = """reconciler logs census-income --follow
   reconciler logs census-tuned --trial 3 --replica workerpool0-0"""
+
+_COMPLETION_EXAMPLES = """source <(reconciler completion bash)
+  reconciler completion zsh > "${fpath[1]}/_reconciler"
+  reconciler completion fish > ~/.config/fish/completions/reconciler.fish"""
 
 _COMMANDS = (
     _Spec("validate", "check manifests, offline", "reconciler validate jobs/", _validate),
@@ -467,8 +443,17 @@ _COMMANDS = (
         "change rerun in a job's manifest, so that the same content runs again",
         "reconciler rerun census-income --commit",
         _rerun,
+        "manifest",
+        "rerun",
     ),
-    _Spec("render", "print the exact API request body", "reconciler render census-income", _manifest),
+    _Spec(
+        "render",
+        "print the exact API request body",
+        "reconciler render census-income",
+        _manifest,
+        "manifest",
+        "render",
+    ),
     _Spec(
         "resolve",
         "settle a submission whose outcome stayed unknown",
@@ -489,8 +474,23 @@ _COMMANDS = (
         "print what other clients need to use the embedded training service",
         'eval "$(reconciler env)"',
         _env,
+        "service",
+        "print_settings",
     ),
-    _Spec("serve", "run the embedded training service in the foreground", "reconciler serve", _serve),
+    _Spec(
+        "serve",
+        "run the embedded training service in the foreground",
+        "reconciler serve",
+        _serve,
+        "service",
+        "serve",
+    ),
+    _Spec(
+        "completion",
+        "print the script that completes commands, flags and job names in a shell",
+        _COMPLETION_EXAMPLES,
+        _completion,
+    ),
     _Spec(
         "trust",
         "show the content of the home in this checkout, and accept it as yours",

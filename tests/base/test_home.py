@@ -54,6 +54,7 @@ COMMANDS = (
     "resolve census --resubmit",
     "serve",
     "serve --stop",
+    "show census",
     "status",
     "tensorboard census",
     "validate",
@@ -121,7 +122,7 @@ def test_every_command_refuses_home_that_another_user_made(strange: Repository) 
 def test_list_of_commands_is_whole() -> None:
     names = {spec.name for spec in arguments._COMMANDS}
     assert {command.split()[0] for command in COMMANDS} == names - arguments._WITHOUT_HOME
-    assert {"schema", "trust"} == arguments._WITHOUT_HOME
+    assert {"completion", "schema", "trust"} == arguments._WITHOUT_HOME
 
 
 def test_command_ignores_committed_home_when_home_lies_outside(committed: Repository, tmp_path: Path) -> None:

@@ -63,6 +63,16 @@ def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it(
     assert row.base_name == "a-b"
 
 
+def test_a_job_is_at_its_newest_attempt_and_a_second_run_of_that_is_not_the_job() -> None:
+    for older in ("0" * 64, "f" * 64):
+        job = replace(JOB, earlier=(older,))
+        first = run_of(JOB, State.FAILED)
+        second, beside = (run_of(JOB, State.RUNNING, 2, number=number, identity=older) for number in (2, 3))
+        claims = [bound_to(JOB, first), bound_to(JOB, second, attempt=2, identity=older)]
+        rows = job_statuses([job], [first, second, beside], {claim.id: claim for claim in claims})
+        assert [row.resource for row in rows if row.current] == [second.resource]
+
+
 def test_a_stranger_beside_a_job_that_is_gone_comes_after_it() -> None:
     claim = claim_on(JOB, resource="jobs/9", ended=State.SUCCEEDED)
     stranger = run_of(JOB, State.RUNNING, mark="unknown")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from memory_ports import Outside
@@ -21,6 +22,7 @@ from reconciler.submission.claims_upkeep import (
     record_cancel,
     refreshed,
     runs_by_claim,
+    with_reason,
 )
 from reconciler.submission.observe import Observed
 from tests.planning import bound_to, claim_on, run_of, wanted
@@ -194,12 +196,56 @@ def test_a_cancel_is_recorded_on_no_claim_of_another_run() -> None:
     assert recorded(claim, replace(RUN, labels={})) == claim
 
 
-def test_a_claim_that_keeps_changing_fails_the_record_and_so_the_cancel() -> None:
-    outside = Outside()
+@pytest.mark.parametrize("changes", [{"kind": "HyperparameterTuningJob"}, {"labels": {KEY: "another"}}])
+def test_a_cancel_is_recorded_on_no_claim_that_did_not_make_the_run(changes: dict[str, Any]) -> None:
+    outside, run = Outside(), replace(RUN, **changes)
+    claim = bound_to(JOB, RUN)
+    outside.claims.write(claim, 0)
+    record_cancel(outside.ports, run, "because")
+    assert [held.claim for held in outside.claims.held.values()] == [claim]
+
+
+def test_a_cancel_of_a_later_attempt_is_recorded_on_the_claim_of_that_attempt() -> None:
+    run = run_of(JOB, State.RUNNING, 2)
+    assert recorded(bound_to(JOB, run, attempt=2), run).error == "because"
+
+
+def test_a_claim_that_changes_five_times_fails_the_record_and_so_the_cancel() -> None:
+    outside, written = Outside(), []
     outside.claims.write(bound_to(JOB, RUN), 0)
-    outside.claims.write = lambda claim, generation: None  # type: ignore[method-assign]
-    with pytest.raises(ServiceError, match="keeps changing"):
+    outside.claims.write = lambda claim, generation: written.append(claim)  # type: ignore[assignment, method-assign]
+    with pytest.raises(ServiceError, match="keeps changing") as raised:
         record_cancel(outside.ports, RUN, "because")
+    assert (raised.value.hint, len(written)) == ("another run is busy with it", 5)
+
+
+def with_stored_reason(run: ActualJob, *claims: Claim) -> str | None:
+    """The reason that a run has once its claim was read."""
+    outside = Outside()
+    for claim in claims:
+        outside.claims.write(claim, 0)
+    return with_reason(outside.ports, run).cancelled
+
+
+def test_only_a_cancelled_run_gets_the_reason_of_the_claim_of_its_attempt() -> None:
+    first, second = run_of(JOB, State.CANCELLED), run_of(JOB, State.CANCELLED, 2, number=2)
+    claims = (
+        bound_to(JOB, first, error="because"),
+        bound_to(JOB, second, attempt=2, error="for another reason"),
+    )
+    assert with_stored_reason(first, *claims) == "because"
+    assert with_stored_reason(second, *claims) == "for another reason"
+    assert with_stored_reason(replace(first, state=State.FAILED), *claims) is None
+    assert with_stored_reason(replace(first, labels={}), *claims) is None
+    assert with_stored_reason(second, claims[0]) is None
+
+
+def test_no_claim_is_read_for_a_run_that_was_not_cancelled() -> None:
+    outside, read = Outside(), []
+    outside.claims.read = read.append  # type: ignore[assignment]
+    run = run_of(JOB, State.FAILED)
+    assert with_reason(outside.ports, run) == run
+    assert read == []
 
 
 def test_the_reason_of_a_cancel_goes_with_the_run_that_it_was_about() -> None:

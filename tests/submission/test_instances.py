@@ -236,7 +236,7 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
 
         stores = {name: store(name) for name in ("", "blue", "bl", "p")}
         for name, claims in stores.items():
-            with pytest.raises(ServiceError, match=r"(holds|has) no claims"):
+            with pytest.raises(ServiceError, match=r"isn't prepared|has no claims"):
                 claims.check(0)
             claims.prepare()
             claims.write(replaced(CLAIM, id=ClaimId(CLAIM.id.key, len(name) + 1)), 0)

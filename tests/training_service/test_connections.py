@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,17 @@ def test_request_is_answered_while_thousands_of_silent_connections_are_held(
         assert psutil.Process(process.pid).num_fds() < FILES / 2
 
 
+def answers_in_the_end(found: Address) -> int:
+    """The status that a client gets which connects again while its connections are closed without an answer.
+
+    The service closes the connection that has been silent for longest: on a busy machine, maybe a new one.
+    """
+    for _ in range(20):
+        with suppress(ConnectionError):
+            return answers(found)
+    return 0
+
+
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="the flood is written for Linux")
 def test_requests_are_answered_during_flood_of_connections_that_come_back(
     attacked: tuple[subprocess.Popen[str], Address],
@@ -169,7 +180,7 @@ def test_requests_are_answered_during_flood_of_connections_that_come_back(
         try:
             assert flood.stdout
             assert flood.stdout.readline()
-            assert [answers(found) for _ in range(20)] == [200] * 20
+            assert [answers_in_the_end(found) for _ in range(20)] == [200] * 20
         finally:
             flood.kill()
 

@@ -6,7 +6,6 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -204,6 +203,8 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
     remedy = f"say under images in reconciler.yaml what to run it as: {how_to_override(task.image)}"
     if pool.image_field != RUNTIME_FIELD:
         if find_image(task.image) is None:
+            from difflib import get_close_matches  # only needed for messages
+
             name = "".join(f" to {similar}" for similar in get_close_matches(task.image, job.images, 1))
             message = f"The embedded training service doesn't know the image {task.image}"
             yield pool.image_field, f"{message}: correct its name{name}, or {remedy}"

@@ -1,4 +1,4 @@
-"""The command `env`."""
+"""The commands `serve` and `env`: the embedded training service, and what its other clients need."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ServiceError, UsageError
 from reconciler.base.safe_files import opened_folder, replace_file
+from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.cli.context import context_of
-from reconciler.google.embedded import address_of
+from reconciler.google.embedded import EmbeddedService, address_of, check_installed, service_command
+from reconciler.manifests.settings import find_root
 
 # The service's token has no end but the service's own; clients insist on one.
 _NEVER = "2099-12-31T00:00:00Z"
@@ -83,7 +85,21 @@ class _Client(NamedTuple):
     location: str
 
 
-def run(arguments: argparse.Namespace) -> ExitCode:
+def serve(arguments: argparse.Namespace) -> ExitCode:
+    """Run the embedded training service in this process, or stop the running service."""
+    check_installed()
+    home = home_of(find_root(Path.cwd()), os.environ)
+    if not arguments.stop:
+        prepare_home(home, os.environ)
+        command = service_command(home, stay=True, port=arguments.port)
+        os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
+    with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
+        ran = service.stop()
+    print("the embedded service has ended" if ran else "no embedded service runs here")
+    return ExitCode.DONE
+
+
+def print_settings(arguments: argparse.Namespace) -> ExitCode:
     """Print what other people's clients need to use the embedded service, which is started if needed."""
     context = context_of(arguments)
     environment = context.environment
