@@ -119,6 +119,42 @@ def test_other_forms_give_the_same_name_and_request_as_the_plain_form(tmp_path: 
     assert pasted.manifests[0].spec == plain.manifests[0].spec
 
 
+def _spelled_otherwise(value: Any, source: random.Random) -> Any:
+    """Return a value with absent fields written out, and lists of one mapping as the mapping."""
+    if isinstance(value, list):
+        items = [_spelled_otherwise(item, source) for item in value]
+        return items[0] if len(items) == 1 and isinstance(items[0], dict) and source.random() < 0.7 else items
+    if not isinstance(value, dict):
+        return value
+    result = {key: _spelled_otherwise(part, source) for key, part in value.items()}
+    for field, absent in (
+        ("acceleratorType", "ACCELERATOR_TYPE_UNSPECIFIED"),
+        ("diskSpec", None),
+        ("nfsMounts", None),
+    ):
+        if "machineType" in value and field == "acceleratorType" and field not in value:
+            result[field] = source.choice([absent, None])
+        elif "replicaCount" in value and field != "acceleratorType" and field not in value:
+            result[field] = absent
+    return result
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_mix_of_the_other_forms_gives_the_name_of_the_plain_form(seed: int, tmp_path: Path) -> None:
+    source = random.Random(seed)
+    for number, (document, edits) in enumerate(GOOD.values()):
+        plain = changed(document, edits)
+        if document is CONFIG or "package" in plain:
+            continue
+        other = {**plain, "spec": _spelled_otherwise(plain["spec"], source)}
+        found = [
+            validated(tmp_path / f"{number}{name}", json.dumps(each))
+            for name, each in (("plain", plain), ("other", other))
+        ]
+        assert found[0].problems == found[1].problems == (), other
+        assert found[0].identities == found[1].identities
+
+
 @pytest.mark.parametrize(
     ("written", "mistaken", "line"),
     [

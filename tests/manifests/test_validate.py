@@ -353,12 +353,15 @@ LISTS = [case for case in KEYS if isinstance(at(GOOD[case.values[0]], case.value
 
 
 @pytest.mark.parametrize(("kind", "keys"), LISTS)
-def test_a_single_thing_for_a_list_is_one_problem_that_shows_the_list(
+def test_a_single_value_for_a_list_is_one_problem_and_a_single_mapping_counts_as_a_list(
     kind: str, keys: tuple[str, ...], root: Path
 ) -> None:
     value = copy.deepcopy(GOOD[kind])
-    at(value, keys[:-1])[keys[-1]] = at(value, keys)[0]
+    single = at(value, keys[:-1])[keys[-1]] = at(value, keys)[0]
     told = problems_of(root, value)
+    if keys[0] == "spec" and isinstance(single, dict):
+        assert told == []
+        return
     assert [problem.pointer for problem in told] == [pointer(keys)]
     assert told[0].hint.startswith("write")
 
