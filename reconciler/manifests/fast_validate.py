@@ -40,7 +40,7 @@ def known_files(
         if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
     ]
-    valid = [found for each in candidates if (found := _valid(each, contents[each.digest])) is not None]
+    valid = [plain for each in candidates if (plain := _valid(each, contents[each.digest])) is not None]
     sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
     found: dict[bytes, list[KnownDocument]] = {}
     for each in sound:

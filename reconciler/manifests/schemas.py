@@ -206,7 +206,8 @@ def _is_absent(value: Any, field: Mapping[str, Any]) -> bool:
 
 def _target_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     name = schema.get("$ref", "").removeprefix("#/$defs/")
-    return definitions.get(name, schema)
+    found: Mapping[str, Any] = definitions.get(name, schema)
+    return found
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:

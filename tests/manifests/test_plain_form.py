@@ -146,13 +146,13 @@ def test_every_mix_of_the_other_forms_gives_the_name_of_the_plain_form(seed: int
         plain = changed(document, edits)
         if document is CONFIG or "package" in plain:
             continue
+        expected = validated(tmp_path / f"{number}plain", json.dumps(plain))
+        if expected.problems:  # by a rule beyond the schema
+            continue
         other = {**plain, "spec": _spelled_otherwise(plain["spec"], source)}
-        found = [
-            validated(tmp_path / f"{number}{name}", json.dumps(each))
-            for name, each in (("plain", plain), ("other", other))
-        ]
-        assert found[0].problems == found[1].problems == (), other
-        assert found[0].identities == found[1].identities
+        found = validated(tmp_path / f"{number}other", json.dumps(other))
+        assert found.problems == (), other
+        assert found.identities == expected.identities
 
 
 @pytest.mark.parametrize(
