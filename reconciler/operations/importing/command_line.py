@@ -82,7 +82,7 @@ def find_command(words: Sequence[str]) -> tuple[Command, str, list[str]] | None:
         place += 1
         track = _TRACKS.get(group[0], GA) if group else GA
         plain = group[1:] if group and group[0] in _TRACKS else group
-        found = tuple([OLD_GROUPS.get(plain[0], plain[0]), *plain[1:]]) if plain else ()
+        found = (OLD_GROUPS.get(plain[0], plain[0]), *plain[1:]) if plain else ()
         for command in COMMANDS:
             if found == command.words:
                 return command, track, [*flags, *words[place:]]

@@ -13,8 +13,8 @@ from msgspec import Struct
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 Kind = Literal[
-    "text", "list", "map", "integer", "count", "int32", "switch", "boolean", "choice", "labels", "accelerator",
-    "pool", "account", "bucket", "object"
+    "text", "list", "map", "integer", "count", "int32", "switch", "boolean", "choice", "labels",
+    "accelerator", "pool", "account", "bucket", "object"
 ]  # fmt: skip
 GA, BETA, ALPHA = "ga", "beta", "alpha"
 TRACKS = (GA, BETA, ALPHA)
@@ -236,24 +236,28 @@ POOL_BUILD_KEYS = ("script", "output-image-uri", "requirements", "extra-packages
 """Keys that only go with `local-package-path`."""
 
 POOL_ACCELERATORS = frozenset(
-    """
-    NVIDIA_A100_80GB NVIDIA_B200 NVIDIA_GB200 NVIDIA_H100_80GB NVIDIA_H100_MEGA_80GB
-    NVIDIA_H200_141GB NVIDIA_L4 NVIDIA_RTX_PRO_6000 NVIDIA_TESLA_A100 NVIDIA_TESLA_K80
-    NVIDIA_TESLA_P100 NVIDIA_TESLA_P4 NVIDIA_TESLA_T4 NVIDIA_TESLA_V100 TPU_V2 TPU_V3 TPU_V4_POD
-    TPU_V5_LITEPOD
-    """.split()
+    {
+        *("NVIDIA_A100_80GB", "NVIDIA_B200", "NVIDIA_GB200", "NVIDIA_H100_80GB"),
+        *("NVIDIA_H100_MEGA_80GB", "NVIDIA_H200_141GB", "NVIDIA_L4", "NVIDIA_RTX_PRO_6000"),
+        *("NVIDIA_TESLA_A100", "NVIDIA_TESLA_K80", "NVIDIA_TESLA_P100", "NVIDIA_TESLA_P4"),
+        *("NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100", "TPU_V2", "TPU_V3", "TPU_V4_POD"),
+        *("TPU_V5_LITEPOD",),
+    }
 )
 """Accelerator types of a pool. Only the API's spelling counts there."""
 
 REGIONS = frozenset(
-    """
-    africa-south1 asia-east1 asia-east2 asia-northeast1 asia-northeast2 asia-northeast3 asia-south1
-    asia-south2 asia-southeast1 asia-southeast2 australia-southeast1 australia-southeast2 europe-
-    central2 europe-north1 europe-north2 europe-southwest1 europe-west1 europe-west2 europe-west3
-    europe-west4 europe-west6 europe-west8 europe-west9 europe-west12 europe-west15 me-central1 me-
-    central2 me-west1 northamerica-northeast1 northamerica-northeast2 southamerica-east1
-    southamerica-west1 us-central1 us-east1 us-east4 us-east5 us-south1 us-west1 us-west2 us-west3
-    us-west4 us-west8
-    """.split()
+    {
+        *("africa-south1", "asia-east1", "asia-east2", "asia-northeast1"),
+        *("asia-northeast2", "asia-northeast3", "asia-south1", "asia-south2"),
+        *("asia-southeast1", "asia-southeast2", "australia-southeast1"),
+        *("australia-southeast2", "europe-", "central2", "europe-north1", "europe-north2"),
+        *("europe-southwest1", "europe-west1", "europe-west2", "europe-west3"),
+        *("europe-west4", "europe-west6", "europe-west8", "europe-west9", "europe-west12"),
+        *("europe-west15", "me-central1", "me-", "central2", "me-west1"),
+        *("northamerica-northeast1", "northamerica-northeast2", "southamerica-east1"),
+        *("southamerica-west1", "us-central1", "us-east1", "us-east4", "us-east5"),
+        *("us-south1", "us-west1", "us-west2", "us-west3", "us-west4", "us-west8"),
+    }
 )
 """Regions that gcloud 578 accepts for Vertex AI."""

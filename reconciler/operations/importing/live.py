@@ -1,4 +1,4 @@
-"""Jobs as the services return them: answers of `describe`, `list` and the APIs -> bodies of create requests."""
+"""Jobs as the services return them -> the bodies of the requests that create them again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from reconciler.operations.importing.marks import SourceError, quoted
 Json = dict[str, Any]
 _LISTS = ("customJobs", "hyperparameterTuningJobs", "jobs", "trainingPipelines")
 _OUTPUT_ONLY = frozenset(
-    """
-    name state createTime startTime endTime updateTime error webAccessUris satisfiesPzs satisfiesPzi trials
-    trainingOutput jobPosition etag errorMessage
-    """.split()
+    {
+        *("name", "state", "createTime", "startTime", "endTime", "updateTime"),
+        *("error", "webAccessUris", "satisfiesPzs", "satisfiesPzi", "trials"),
+        *("trainingOutput", "jobPosition", "etag", "errorMessage"),
+    }
 )
 _SIGNS = {
     (AIPLATFORM_V1, "CustomJob"): "jobSpec",
     (AIPLATFORM_V1, "HyperparameterTuningJob"): "studySpec",
     (ML_V1, "Job"): "trainingInput",
 }
-_ENDED = re.compile("(?:JOB_STATE_|PIPELINE_STATE_)?(?:SUCCEEDED|FAILED|CANCELLED|EXPIRED|PARTIALLY_SUCCEEDED)")
+_ENDED = re.compile(
+    "(?:JOB_STATE_|PIPELINE_STATE_)?(?:SUCCEEDED|FAILED|CANCELLED|EXPIRED|PARTIALLY_SUCCEEDED)"
+)
 _STATE_NUMBERS = {4: "SUCCEEDED", 5: "FAILED", 7: "CANCELLED", 9: "EXPIRED"}
 _RESOURCE = re.compile("projects/([^/]+)/locations/([^/]+)/.+")
 _PIPELINE_TASK = re.compile(r"/custom_task_[\w.]+\.yaml")
@@ -94,17 +97,16 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
     body = {key: part for key, part in resource.items() if key not in _OUTPUT_ONLY}
     if "trainingTaskInputs" in resource:
         body = _of_pipeline(resource, notes)
-    for (api_version, kind), sign in _SIGNS.items():
-        if isinstance(body.get(sign), dict):
-            break
-    else:
+    found = next((key for key, sign in _SIGNS.items() if isinstance(body.get(sign), dict)), None)
+    if found is None:
         hint = "import a CustomJob, a HyperparameterTuningJob or a Job of AI Platform"
         raise SourceError(f"{quoted(name)} is no training job", hint=hint)
+    api_version, kind = found
     labels = {key: text for key, text in (body.get("labels") or {}).items() if not key.startswith(PREFIX)}
     body.pop("labels", None)
     if labels:
         body["labels"] = labels
-    body = _without_defaults(body, sign, notes)
+    body = _without_defaults(body, _SIGNS[found], notes)
     written = str(resource.get("displayName") or resource.get("jobId") or name.rpartition("/")[2])
     place = _RESOURCE.fullmatch(name)
     project, location = place.groups() if place else ("", "")
@@ -127,7 +129,9 @@ def _of_pipeline(resource: Mapping[str, Any], notes: list[str]) -> Json:
         raise SourceError("the training pipeline has started a custom job", hint=hint)
     if not _PIPELINE_TASK.search(definition):
         raise SourceError("the training pipeline runs no custom job", hint="import custom jobs only")
-    lost = [key for key in ("inputDataConfig", "modelToUpload", "modelId", "parentModel") if resource.get(key)]
+    lost = [
+        key for key in ("inputDataConfig", "modelToUpload", "modelId", "parentModel") if resource.get(key)
+    ]
     if lost:
         notes.append(f"A custom job has no place for the pipeline's {', '.join(lost)}.")
     kept = {key: resource[key] for key in ("displayName", "labels", "encryptionSpec") if key in resource}

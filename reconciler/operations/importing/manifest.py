@@ -28,7 +28,7 @@ _HIDDEN = "***"
 _MOST_NAME = 80  # leaves room for a number behind it
 _WIDTH = 88
 _PLAIN = re.compile(r"[A-Za-z][\w./@-]*(?::[\w./@-]+)*|[A-Za-z][\w/-]*://[\w./@-]+", re.ASCII)
-_WORDS = frozenset("y n yes no on off true false null".split())
+_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
 _MISSING = " is missing"
 _ORDER = (
     *("scaleTier", "region", "runtimeVersion", "pythonVersion", "masterType", "workerType", "workerCount"),
@@ -96,7 +96,9 @@ def tidy(api_version: str, kind: str, spec: Any) -> Any:
     """Return a spec in plain form, with a list for a lone text, numbers for counts, and fields in order."""
     schema = schemas.manifest_schema(api_version, kind)
     assert schema is not None, "imported kinds have schemas"
-    plain = schemas.plain_form({"spec": _with_lists(spec, schema["properties"]["spec"], schema["$defs"])}, schema)
+    plain = schemas.plain_form(
+        {"spec": _with_lists(spec, schema["properties"]["spec"], schema["$defs"])}, schema
+    )
     return _tidied(plain["spec"], schema["properties"]["spec"], schema["$defs"])
 
 
@@ -216,7 +218,9 @@ def _is_short(value: Any) -> bool:
         return not value
     texts = [str(part) for part in (*value, *parts)]
     has_lines = any("\n" in text for text in texts)
-    return not has_lines and sum(len(text) + 2 for text in texts) < _WIDTH - (20 if isinstance(value, dict) else 0)
+    return not has_lines and sum(len(text) + 2 for text in texts) < _WIDTH - (
+        20 if isinstance(value, dict) else 0
+    )
 
 
 def _yaml(value: Json) -> str:
@@ -232,7 +236,9 @@ def problems_of(job: Imported, text: str, path: str, place: Path, root: Path) ->
 
     data = text.encode("utf-8", "backslashreplace")
     file = ManifestFile(path, str(place), Signature(0, 0, len(data), 0, 0))
-    examined = examine(file, data, frozenset(), lambda file, written: package_folder(Path(file.place), written))
+    examined = examine(
+        file, data, frozenset(), lambda file, written: package_folder(Path(file.place), written)
+    )
     examined.check(root)
     return [problem for problem in examined.problems if problem.level == ERROR]
 

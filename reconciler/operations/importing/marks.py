@@ -19,7 +19,7 @@ _NO_NAME = re.compile(r"\W+", re.ASCII)
 DATE = "DATE"
 """Name of a mark for the time of the call."""
 
-SECRET = "SECRET"
+SECRET = "SECRET"  # noqa: S105  (a name, not a password)
 """Name of a mark in the place of a secret."""
 
 

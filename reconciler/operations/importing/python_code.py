@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from reconciler.operations.importing.command_line import find_command
+from reconciler.operations.importing.found import Found, calls_of, is_config, new_state
 from reconciler.operations.importing.marks import DATE, mark
 from reconciler.operations.importing.shell import ShellState, read_shell
-from reconciler.operations.importing.sources import Found, calls_of, is_config, new_state
 
 _MAGIC = re.compile(r"[ \t]*[!%]")
 _SHELL_LINE = re.compile(r"[ \t]*(?:!{1,2}|%sx |%system )[ \t]*(.*)", re.DOTALL)
@@ -96,12 +96,19 @@ class PythonReader:
                 self._assign(target.id, value)
                 if is_config(value):
                     self.found.append(Found(line + node.lineno - 1, value=value))
-            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                if ast.unparse(target.value) == "os.environ":
-                    self._assign(str(target.slice.value), value)
+            elif (
+                isinstance(target, ast.Subscript)
+                and isinstance(target.slice, ast.Constant)
+                and ast.unparse(target.value) == "os.environ"
+            ):
+                self._assign(str(target.slice.value), value)
         elif isinstance(node, ast.List):
             words = self._value(node, 0)
-            if isinstance(words, list) and all(isinstance(word, str) for word in words) and find_command(words):
+            if (
+                isinstance(words, list)
+                and all(isinstance(word, str) for word in words)
+                and find_command(words)
+            ):
                 self.found.append(Found(line + node.lineno - 1, words))
         elif isinstance(node, ast.Call):
             for argument in node.args[:1]:
@@ -129,7 +136,12 @@ class PythonReader:
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
             pairs = zip(node.keys, node.values, strict=True)
             return {str(key.value): self._value(part, depth + 1) for key, part in pairs}  # type: ignore[union-attr]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str" and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "str"
+            and node.args
+        ):
             return self._text(node.args[0], depth)
         source = ast.unparse(node)[:200]
         return mark(DATE if _TIME.search(source) else source)

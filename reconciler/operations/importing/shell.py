@@ -23,7 +23,10 @@ _BLANKS, _ENDS = " \t", "\n;&|()"
 _OPENING = frozenset({"if", "case", "for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "esac", "done"})
 _PREFIXES = frozenset(
-    "then else elif do ! { } time exec sudo command nohup env export readonly declare local typeset".split()
+    {
+        *("then", "else", "elif", "do", "!", "{", "}", "time", "exec", "sudo", "command", "nohup", "env"),
+        *("export", "readonly", "declare", "local", "typeset"),
+    }
 )
 _DECLARING = frozenset({"export", "readonly", "declare", "local", "typeset"})
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}

@@ -6,20 +6,18 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any
 
-from msgspec import Struct, field
-
-from reconciler.operations.importing.command_line import find_command
+from reconciler.operations.importing.found import FixedValues, Found, calls_of, is_config, new_state
 from reconciler.operations.importing.live import is_answer
 from reconciler.operations.importing.marks import SourceError, mark, without_marks
+from reconciler.operations.importing.python_code import PythonReader
 from reconciler.operations.importing.shell import ShellError, ShellState, Value, read_shell
+from reconciler.operations.importing.workflows import workflow_calls
 from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
 
 MAX_SOURCE = 8 * 1024 * 1024
 """Most bytes of a source."""
 
-_CONFIG_KEYS = frozenset({"trainingInput", "workerPoolSpecs", "studySpec", "trialJobSpec"})
 _BLOCK = re.compile(r"([ \t]*)(trainingInput|workerPoolSpecs|studySpec|trialJobSpec):[ \t]*$")
 _FIELD = re.compile(r"[A-Za-z]\w*:(?:[ \t].*)?$")
 _PROMPT = re.compile(r"^[ \t]*(?:[$%>]+[ \t]+|!)?")
@@ -27,35 +25,11 @@ _CALL = re.compile(r"(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:(?:sudo|time|exec)[ \t]+)?[\w
 _LITERAL = re.compile(r"(?:export[ \t]+)?[A-Za-z_]\w*\+?=")
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?(\w+)")
 _HEREDOC_CALL = re.compile(r"[ \t]*(?:cat|tee)\b.*<<")
-_EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_MAKE_ASSIGNMENT = re.compile(r"[ ]*(?:export[ ]+|override[ ]+)*([A-Za-z_][\w.-]*)[ \t]*(\?|:{0,3}|\+)=[ \t]*(.*)")
+_MAKE_ASSIGNMENT = re.compile(
+    r"[ ]*(?:export[ ]+|override[ ]+)*([A-Za-z_][\w.-]*)[ \t]*(\?|:{0,3}|\+)=[ \t]*(.*)"
+)
 _MOST_NESTED = 20
 _MOST_EXPANDED = 200_000
-
-
-class Found(Struct):
-    """One command line, config or answer in a source.
-
-    Attributes:
-        line: Its first line, from 1.
-        words: The words of a command line; empty for a value.
-        value: A config or an answer of a service.
-        environ: The variables of a command line.
-        stdin: A command line's standard input; None if it is unknown.
-        files: Files that the source writes itself.
-        blocks: Configs in the text around a command line.
-        defaults: The variables with a default that counts.
-    """
-
-    line: int
-    words: list[str] = field(default_factory=list)
-    value: Any = None
-    environ: Mapping[str, str] = {}
-    stdin: str | None = None
-    files: Mapping[str, str] = {}
-    blocks: list[Any] = field(default_factory=list)
-    defaults: list[str] = field(default_factory=list)
 
 
 def read_source(name: str, data: bytes, values: Mapping[str, str]) -> list[Found]:
@@ -103,45 +77,10 @@ def _reader_of(name: str, text: str) -> _Reader:
 # --- Shell scripts -----------------------------------------------------------------------------------------
 
 
-def new_state(values: Mapping[str, Value]) -> ShellState:
-    """Return a state in which the given variables keep their values."""
-    return ShellState(variables=_Fixed(values), files={})
-
-
-class _Fixed(dict[str, Value]):
-    """Variables of which some can't be assigned again."""
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        super().__init__(values)
-        self._fixed = frozenset(values)
-
-    def __setitem__(self, name: str, value: Value) -> None:
-        if name not in self._fixed:
-            super().__setitem__(name, value)
-
-
 def _script(text: str, values: Mapping[str, str]) -> list[Found]:
     state = new_state(values)
     read_shell(text.replace("\r\n", "\n"), state)
     return calls_of(state)
-
-
-def calls_of(state: ShellState) -> list[Found]:
-    """Return the commands that submit jobs, with the properties that commands before them set."""
-    found, properties = [], {}
-    for command in state.commands:
-        words = command.words
-        if words[:3] == ["gcloud", "config", "set"] and len(words) > 4:
-            name = words[3] if "/" in words[3] else f"core/{words[3]}"
-            properties[f"CLOUDSDK_{name.replace('/', '_').upper()}"] = words[4]
-        if find_command(words):
-            environ = {**properties, **command.environ}
-            defaults = list(dict.fromkeys(state.defaults))
-            stdin, files = command.stdin, dict(state.files)
-            found.append(
-                Found(command.line, words, environ=environ, stdin=stdin, files=files, defaults=defaults)
-            )
-    return found
 
 
 def _standard_input(text: str, values: Mapping[str, str]) -> list[Found]:
@@ -226,11 +165,6 @@ def _continues(line: str, indent: str) -> bool:
     return line.startswith(indent) and (rest[:1] in " \t-#" or bool(_FIELD.match(rest)))
 
 
-def is_config(value: Any) -> bool:
-    """Return True for a config file of gcloud."""
-    return isinstance(value, dict) and bool(_CONFIG_KEYS & value.keys())
-
-
 # --- YAML and JSON -----------------------------------------------------------------------------------------
 
 
@@ -245,8 +179,6 @@ def _data(text: str, values: Mapping[str, str]) -> list[Found]:
     found = [Found(line, value=value) for value, line in documents if is_answer(value) or is_config(value)]
     if found:
         return found
-    from reconciler.operations.importing.workflows import workflow_calls
-
     return workflow_calls(text, values)
 
 
@@ -254,7 +186,7 @@ def _data(text: str, values: Mapping[str, str]) -> list[Found]:
 
 
 def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
-    variables: dict[str, Value] = _Fixed(values)
+    variables: dict[str, Value] = FixedValues(values)
     found: list[Found] = []
     lines = text.replace("\r\n", "\n").split("\n")
     place = conditions = 0
@@ -343,16 +275,12 @@ def _reference(inner: str, variables: Mapping[str, Value], depth: int) -> str:
 
 
 def _python_file(text: str, values: Mapping[str, str]) -> list[Found]:
-    from reconciler.operations.importing.python_code import PythonReader
-
     reader = PythonReader(values)
     reader.read(text, 1)
     return reader.found
 
 
 def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
-    from reconciler.operations.importing.python_code import PythonReader
-
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError):
@@ -378,24 +306,3 @@ def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
         elif cell.get("cell_type") == "markdown":
             found += [each for each in _page(code, values) if each.words]
     return [*reader.found, *found]
-
-
-def expanded(text: str, values: Mapping[str, Value]) -> str:
-    """Return a text with `$NAME` and `${NAME}` replaced by known values, and by marks."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        known = values.get(name)
-        return known if isinstance(known, str) else mark(name)
-
-    return _VARIABLE.sub(value, text)
-
-
-def without_expressions(text: str) -> str:
-    """Return a text with a shell variable or a mark in place of each `${{ … }}` of a workflow."""
-
-    def value(match: re.Match[str]) -> str:
-        scope, _, name = match[1].rpartition(".")
-        return f"${{{name}}}" if scope == "env" and name.isidentifier() else mark(name or match[1])
-
-    return _EXPRESSION.sub(value, text)

@@ -85,7 +85,9 @@ def _labels(flag: Flag, value: Any) -> dict[str, str]:
     labels = _map(flag, value)
     for key, text in labels.items():
         if not (is_marked(key) or (_LABEL_KEY.fullmatch(key) and key == key.lower())):
-            raise flag_error(flag.name, f"{quoted(key)} is not a label key", "use lower-case letters, a-z first")
+            raise flag_error(
+                flag.name, f"{quoted(key)} is not a label key", "use lower-case letters, a-z first"
+            )
         if not (is_marked(text) or (_LABEL_VALUE.fullmatch(text) and text == text.lower())):
             hint = "use lower-case letters, digits, '-' and '_', at most 63"
             raise flag_error(flag.name, f"{quoted(text)} is not a label value", hint)
@@ -205,4 +207,3 @@ _CONVERSIONS: dict[str, Callable[[Flag, Any], Any]] = {
     "bucket": _bucket,
     "object": _object,
 }
-

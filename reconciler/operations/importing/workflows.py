@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from reconciler.operations.importing.command_line import find_command
+from reconciler.operations.importing.found import Found, calls_of, expanded, new_state, without_expressions
 from reconciler.operations.importing.marks import mark
 from reconciler.operations.importing.shell import ShellState, Value, read_shell
-from reconciler.operations.importing.sources import Found, calls_of, expanded, new_state, without_expressions
 
 _VARIABLES = ("env", "environment", "variables", "substitutions")
 _BLOCK_STYLES = ("|", ">")

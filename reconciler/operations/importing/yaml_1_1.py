@@ -13,8 +13,7 @@ from reconciler.operations.importing.marks import SourceError, quoted, without_m
 MAX_VALUES = 100_000
 """Most values of a file, those of aliases counted each time."""
 
-_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
-_KEPT = ("bool", "int", "float", "null")
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+\Z")
 _MOST_DEPTH = 100
 
 
@@ -33,6 +32,16 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("+-0123456789"))
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
+
+
+def _boolean(loader: Any, node: Any) -> bool:
+    return node.value.lower() in ("y", "yes", "true", "on")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:bool", _boolean)
 
 
 def _text(loader: Any, node: Any) -> Any:
@@ -66,7 +75,7 @@ def load_all(text: str) -> list[tuple[Any, int]]:
     loader = _Loader(without_marks(text))
     try:
         while loader.check_node():
-            node = loader.get_node()
+            node: Any = loader.get_node()
             _check_depth(node)
             value = loader.construct_document(node)
             _check_size(value)
@@ -78,7 +87,7 @@ def load_all(text: str) -> list[tuple[Any, int]]:
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError("not readable as YAML", hint="correct it, or save it as UTF-8") from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
     return found
 
 
