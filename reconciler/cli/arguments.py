@@ -371,13 +371,9 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="a job name, or a base name with one submission that isn't settled"
     )
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--resubmit", action="store_true", help="send it again, as soon as no earlier request can act"
-    )
-    how.add_argument(
-        "--give-up", action="store_true", help="never send it again; its job is bound if it appears"
-    )
+    add = parser.add_mutually_exclusive_group(required=True).add_argument
+    add("--resubmit", action="store_true", help="send it again, as soon as no earlier request can act")
+    add("--give-up", action="store_true", help="never send it again; its job is bound if it appears")
 
 
 def _rerun(parser: argparse.ArgumentParser) -> None:
@@ -389,6 +385,8 @@ def _import(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("sources", nargs="*", metavar="SOURCE", help="files, - for standard input; or -- and a command line")
     add("-o", "--output", type=path, metavar="PATH", help="a folder, or a .yaml file for all jobs (jobs)")
+    add("--live", action="store_true", help="jobs of the environment; SOURCE is then a job's name")
+    _labels(parser)
     add("--dry-run", action="store_true", help="print the manifests, and write nothing")
     add("--force", action="store_true", help="overwrite files with other content")
     add("--run", action="store_true", help="don't suspend jobs that have ended: they run again")

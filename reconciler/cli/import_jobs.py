@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reconciler.base.errors import ExitCode, UsageError
+from reconciler.base.errors import ExitCode, NotFoundError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import find_root
+from reconciler.model.job import PREFIX
+from reconciler.model.manifest import ML_V1, Selection
 from reconciler.operations.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
 from reconciler.operations.importing.sources import MAX_SOURCE
 
@@ -24,7 +26,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     values = _values(arguments.set, arguments.set_file, working)
     output = working / arguments.output if arguments.output else root / "jobs"
     importer = Importer(root, working, output, values, run=arguments.run)
-    plan = importer.plan(_sources(arguments, working))
+    plan = importer.plan([_live(arguments)] if arguments.live else _sources(arguments, working))
     if arguments.dry_run:
         for text in plan.texts.values():
             print(text, end="" if text is [*plan.texts.values()][-1] else "---\n")
@@ -52,6 +54,33 @@ def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
         hint = "name files, or write `reconciler import -- gcloud ai custom-jobs create …`"
         raise UsageError("import needs a source", hint=hint)
     return sources
+
+
+def _live(arguments: argparse.Namespace) -> Source:
+    """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
+    # Slow to import, and needed by no other source.
+    from reconciler.cli.context import context_of
+    from reconciler.google.engines import api_versions
+    from reconciler.operations.importing.live import live_job
+
+    context = context_of(arguments)
+    selection = Selection((), tuple(arguments.terms))
+    found = []
+    with context.session(start=False) as session:
+        for version in api_versions():
+            if version == ML_V1 and context.environment.engine != "local":
+                continue  # the service was switched off
+            engine = session.engine(version)
+            for job in engine.jobs({}):
+                names = {job.job_name, job.resource, job.resource.rpartition("/")[2]}
+                is_named = not arguments.sources or names & {*arguments.sources}
+                is_own = any(key.startswith(PREFIX) for key in job.labels)
+                if is_named and not is_own and selection.has_labels(job.labels):
+                    found.append(live_job(engine.read(job.kind, job.resource).body))
+    if not found:
+        hint = "jobs that this tool has submitted have manifests already; see `reconciler status`"
+        raise NotFoundError("there is no such job to import", hint=hint)
+    return Source(f"environment {context.environment.name}", Path.cwd(), live=found)
 
 
 def _values(pairs: Sequence[str], files: Sequence[str], working: Path) -> Mapping[str, str]:

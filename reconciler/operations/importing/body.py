@@ -47,11 +47,13 @@ class Code(Struct, frozen=True):
         path: The folder of the package.
         is_package: True if the folder is the Python package itself, False if it contains the modules.
         archives: Local archives.
+        module: The Python module that is run, if the folder contains it.
     """
 
     path: str = ""
     is_package: bool = False
     archives: tuple[str, ...] = ()
+    module: str = ""
 
 
 class Request(Struct):
@@ -369,7 +371,7 @@ def _built(pools: list[Json], invocation: Invocation, request: Request) -> Json 
         )
         return {"containerSpec": {"imageUri": image or built}}
     module = first.get("python-module") or script.removesuffix(".py").replace("/", ".")
-    request.code = Code(first["local-package-path"])
+    request.code = Code(first["local-package-path"], module=module)
     request.notes.append("the code is staged as a package; gcloud built an image of it")
     return {"pythonPackageSpec": {"executorImageUri": first["executor-image-uri"], "pythonModule": module}}
 

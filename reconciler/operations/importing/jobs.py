@@ -32,7 +32,6 @@ from reconciler.operations.importing.manifest import (
     tidy,
 )
 from reconciler.operations.importing.marks import (
-    DATE,
     SECRET,
     SourceError,
     filled,
@@ -274,7 +273,6 @@ class Importer:
 
     def _checked(self, job: Imported, place: Path) -> tuple[str, list[str]]:
         """Return the text of a job's manifest, and the values that a person has to give."""
-        unknown = [name for name in job.unknown if name != DATE]
         if job.unknown and not job.suspended:
             job.suspended = "values are unknown; fill them in, and remove suspend"
         path = self._shown(place)
@@ -283,7 +281,7 @@ class Importer:
         if any(set_fields):
             job.spec = tidy(job.api_version, job.kind, job.spec)
             found = problems_of(job, text_of(job, place.parent), path, place, self._root)
-        sentences = [_to_fill_in(name) for name in unknown]
+        sentences = [_to_fill_in(name) for name in job.unknown]
         name, _, line = job.source.partition(",")[0].rpartition(":")
         for problem in found:
             if is_to_fill_in(job, problem):

@@ -171,7 +171,7 @@ def document(job: Imported, folder: Path) -> Json:
 
 def text_of(job: Imported, folder: Path) -> str:
     """Return the text of a job's manifest: comments, then YAML."""
-    comments = [f"Imported from {job.source}.", *job.notes]
+    comments = [f"Imported from {job.source}.", *(f"{note[:1].upper()}{note[1:]}" for note in job.notes)]
     comments += [f'"<{name}>" stands for an unknown value: fill it in.' for name in job.unknown]
     if job.suspended:
         comments.append(f"Suspended: {job.suspended}.")
@@ -217,7 +217,8 @@ def _is_short(value: Any) -> bool:
     if any(isinstance(part, dict | list) for part in parts):
         return not value
     texts = [str(part) for part in (*value, *parts)]
-    has_lines = any("\n" in text for text in texts)
+    # A colon would need quotes inside a line.
+    has_lines = any("\n" in text or ":" in text for text in texts if isinstance(value, dict))
     return not has_lines and sum(len(text) + 2 for text in texts) < _WIDTH - (
         20 if isinstance(value, dict) else 0
     )

@@ -120,7 +120,7 @@ class Files:
                 flag, f"there is no folder {quoted(name)}", "paths count from the file or the folder"
             )
         if not code.is_package:
-            return place
+            return self._around_module(place, code.module, output, notes)
         if not file_mode(place / "__init__.py") and not file_mode(place / "setup.py"):
             raise flag_error(flag, f"{quoted(name)} has no __init__.py", "name the Python package's folder")
         above = place.parent
@@ -132,6 +132,16 @@ class Files:
                 f"The package is {self.shown(place)} without the setup.py above: manifests are beside it."
             )
         return place
+
+    def _around_module(self, place: Path, module: str, output: Path, notes: list[str]) -> Path:
+        """Return a folder of code; only the module's own folder if the manifests are in the folder too."""
+        inside = place / module.partition(".")[0]
+        if not output.is_relative_to(place) or "." not in module or not inside.is_dir():
+            return place
+        notes.append(f"Only {self.shown(inside)} is staged, as {self.shown(place)} also contains manifests.")
+        if file_mode(place / "requirements.txt") and not file_mode(inside / "requirements.txt"):
+            notes.append(f"Move requirements.txt to {self.shown(inside)}.")
+        return inside
 
     def check_archive(self, name: str, names: Sequence[str]) -> None:
         """Raise SourceError for an archive that gcloud can't upload."""
