@@ -12,7 +12,6 @@ from waiting import until
 
 from tests.training_service.bodies import VERTEX, custom_job
 
-
 # A job whose package is missing may have failed before it is cancelled.
 ENDS = {"JOB_STATE_CANCELLED", "JOB_STATE_FAILED"}
 
