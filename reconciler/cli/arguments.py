@@ -67,7 +67,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     place = argv.index("--") if argv[:1] == ["import"] and "--" in argv else len(argv)
     arguments, unknown = parser_of(argv).parse_known_args(argv[:place])
     if argv[place:]:
-        arguments.sources += argv[place + 1 :]
+        arguments.sources += argv[place:]
     if unknown:
         _refuse_unknown(unknown[0], argv[0])
     if arguments.env is None:

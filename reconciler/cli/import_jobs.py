@@ -39,17 +39,16 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
     words: Sequence[str] = arguments.sources
-    start = words.index("gcloud") if "gcloud" in words else len(words)
+    start = words.index("--") if "--" in words else len(words)
     needs_stdin = "-" in words or any(word == "--config=-" for word in words)
     stdin = sys.stdin.buffer.read(MAX_SOURCE + 1) if needs_stdin else None
     sources = [
         Source("-", working, stdin or b"") if name == "-" else source_of(name, working)
         for name in words[:start]
-        if name != "--"
     ]
     if words[start:]:
         text = None if stdin is None else stdin.decode("utf-8-sig", "replace")
-        sources.append(source_of_words(words[start:], working, text))
+        sources.append(source_of_words(words[start + 1 :], working, text))
     if not sources:
         hint = "name files, or write `reconciler import -- gcloud ai custom-jobs create …`"
         raise UsageError("import needs a source", hint=hint)

@@ -172,6 +172,7 @@ def test_control_characters_of_a_source_are_inert(root: Path, capsys: pytest.Cap
         ("a.sh", f"{CREATE} --config=$C\n", "--set C="),
         ("a.sh", f"{CREATE} --config=none.yaml\n", "there is no file"),
         ("a.sh", "$(" * 200 + ")" * 200 + f"\n{CREATE}\n", "nested too deeply"),
+        ("a.sh", "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 12 + CREATE, "too much text"),
         ("a.sh", "echo hi\n", "contains no training job"),
         ("a.ipynb", "{", "isn't JSON"),
         ("a.ipynb", '{"cells": 3}', "no notebook"),
@@ -191,6 +192,12 @@ def test_bad_source_is_refused_with_its_place(
     (root / name).write_text(text)
     assert message in refused(capsys, name)
     assert not (root / "jobs").exists()
+
+
+def test_other_command_lines_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no command of gcloud that submits" in refused(capsys, "--", "gsutil", "ls")
+    assert "no command of gcloud that submits" in refused(capsys, "--", "gcloud", "ai", "custom-jobs", "list")
+    assert "import needs a source" in refused(capsys, code=64)
 
 
 def test_binary_large_and_missing_files_are_refused(

@@ -182,7 +182,8 @@ class Importer:
             notes.append(f"Flags may be missing: the command has {', '.join(invocation.unknown)}.")
         if request.location or request.project:
             parts = [("project", request.project), ("location", request.location)]
-            notes.append(f"gcloud's {' and '.join(f'{name} {text}' for name, text in parts if text)}.")
+            named = ", ".join(f"{name} {text}" for name, text in parts if text)
+            notes.append(f"In gcloud: {named}.")
         written = str(request.body.pop(command.name_field, ""))
         name = base_name(written, Path(source.name).stem if source.name != _COMMAND_LINE else command.kind)
         spec, labels = spec_of(command.kind, request.body)

@@ -19,6 +19,8 @@ Value = str | list[str]
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _DEFAULT = re.compile(r":?[-=](.*)", re.DOTALL)
+_RUN = re.compile(r"""[^\s'"\\$`;&|()<>]+""")
+_QUOTED_RUN = re.compile(r"""[^"\\$`]+""")
 _BLANKS, _ENDS = " \t", "\n;&|()"
 _OPENING = frozenset({"if", "case", "for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "esac", "done"})
@@ -31,7 +33,7 @@ _PREFIXES = frozenset(
 _DECLARING = frozenset({"export", "readonly", "declare", "local", "typeset"})
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
 _MOST_DEPTH = 30
-_MOST_TEXT = 1_000_000
+_MOST_TEXT = 4_000_000
 """Most characters of all expanded words: variables can repeat each other."""
 
 
@@ -299,10 +301,14 @@ class _Shell:
                     open_word = (open_word or "") + part
         if self._place == start:  # a character that begins no word
             self._place += 1
-        self._state.length += self._place - start + sum(map(len, words))
-        if self._state.length > _MOST_TEXT:
-            raise ShellError("the script expands to too much text", self._line(start))
+        self._pay(sum(map(len, words)))
         return words if open_word is None else [*words, open_word]
+
+    def _pay(self, length: int) -> None:
+        """Count expanded text against the limit; raise ShellError beyond it."""
+        self._state.length += length
+        if self._state.length > _MOST_TEXT:
+            raise ShellError("the script expands to too much text", self._line(self._place))
 
     def _pieces(self) -> list[_Piece]:
         """Read the pieces of one word."""
@@ -328,9 +334,15 @@ class _Shell:
             elif char in "$`":
                 pieces += self._expansion(is_quoted=False)
             else:
-                pieces.append(_Piece(char))
-                self._place += 1
+                pieces.append(self._run(_RUN))
         return pieces
+
+    def _run(self, pattern: re.Pattern[str]) -> _Piece:
+        """Read characters without a meaning, at least one."""
+        match = pattern.match(self._text, self._place)
+        end = match.end() if match else self._place + 1
+        text, self._place = self._text[self._place : end], end
+        return _Piece(text)
 
     def _quoted_pieces(self, end: str) -> list[_Piece]:
         """Read the pieces inside double quotes, or to the end of the text."""
@@ -348,8 +360,7 @@ class _Shell:
             elif char in "$`":
                 pieces += self._expansion(is_quoted=True)
             else:
-                pieces.append(_Piece(char))
-                self._place += 1
+                pieces.append(self._run(_QUOTED_RUN))
         if end:
             raise ShellError("a quote is never closed", self._line(start - 1))
         return pieces
@@ -455,6 +466,7 @@ class _Shell:
         value = self._state.variables.get(name)
         if value is None:
             return [_Piece(mark(name))]
+        self._pay(sum(map(len, value)) if isinstance(value, list) else len(value))
         if isinstance(value, list):
             # A separator that no word contains keeps the items apart.
             pieces = [each for item in value for each in (_Piece(" ", is_split=True), _Piece(item))]

@@ -72,8 +72,8 @@ def load_all(text: str) -> list[tuple[Any, int]]:
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError("the file is too large", hint=f"at most {MAX_FILE_BYTES // 1024} KB are read")
     found = []
-    loader = _Loader(without_marks(text))
     try:
+        loader = _Loader(without_marks(text))
         while loader.check_node():
             node: Any = loader.get_node()
             _check_depth(node)
@@ -86,8 +86,6 @@ def load_all(text: str) -> list[tuple[Any, int]]:
         raise ConfigError(f"not readable as YAML: {error.problem}", hint="correct it", line=line) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError("not readable as YAML", hint="correct it, or save it as UTF-8") from None
-    finally:
-        loader.dispose()
     return found
 
 
