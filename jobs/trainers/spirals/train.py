@@ -5,6 +5,7 @@ replica has its share of the points, and DistributedDataParallel averages the gr
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -89,6 +90,10 @@ def main():
         Path("metrics.json").write_text(json.dumps(metrics))
         upload("model.pt", "metrics.json")
     distributed.barrier()
+    # The wrapper holds the process group in a reference cycle. A group that is left when the interpreter ends
+    # may abort the process: `terminate called without an active exception`.
+    del model
+    gc.collect()
     distributed.destroy_process_group()
 
 

@@ -1,6 +1,7 @@
 """A classifier of flowers in PyTorch, trained by one replica or several; data and model are at gs://."""
 
 import argparse
+import gc
 import os
 import platform
 
@@ -60,6 +61,8 @@ def main():
         uploaded("model.pt", os.environ["AIP_MODEL_DIR"])
         print(f"with Python {platform.python_version()}, PyTorch {torch.__version__}")
     distributed.barrier()
+    # DistributedDataParallel holds the group in a cycle; a group that is left at exit may abort the process.
+    gc.collect()
     distributed.destroy_process_group()
 
 
