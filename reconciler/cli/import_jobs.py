@@ -14,6 +14,7 @@ from reconciler.manifests.settings import find_root
 from reconciler.model.job import PREFIX
 from reconciler.model.manifest import ML_V1, Selection
 from reconciler.operations.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
+from reconciler.operations.importing.marks import shown
 from reconciler.operations.importing.sources import MAX_SOURCE
 
 _MOST_VALUE = 64 * 1024
@@ -33,7 +34,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     else:
         write(plan, force=arguments.force)
     report = _report(plan, root, is_dry=arguments.dry_run)
-    print("\n".join(one_line(line) for line in report), file=sys.stderr if arguments.dry_run else sys.stdout)
+    print(
+        "\n".join(one_line(str(shown(line))) for line in report),
+        file=sys.stderr if arguments.dry_run else sys.stdout,
+    )
     return ExitCode.DONE
 
 

@@ -96,6 +96,25 @@ def test_values_of_each_kind_of_source(name: str, text: str, args: list[str], ro
     assert manifest.get("reconcile") == ({"suspend": True} if "<" in str(args) else None)
 
 
+def test_placeholders_of_a_page_are_values_to_fill_in(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = (
+        "workerPoolSpecs:\n  - machineSpec: {machineType: n1-standard-4}\n    replicaCount: REPLICA_COUNT\n"
+    )
+    config += "    containerSpec: {imageUri: gcr.io/PROJECT-ID/x:1}\n"
+    call = f"gcloud ai custom-jobs create --region=LOCATION --display-name=JOB_NAME {POOL}-<your-tag>"
+    (root / "page.md").write_text(f"Replace LOCATION.\n\n{call} --args=BASIC\n\n{config}\nThen go on.\n")
+    values = ["--set", "REPLICA_COUNT=1", "--set", "PROJECT_ID=tide"]
+    assert run(["import", "page.md", *values]) == 0
+    found = written(root)
+    assert image_and_args(found["page"]) == ("gcr.io/tide/fit:7-<YOUR_TAG>", ["BASIC"])
+    assert found["page-2"]["spec"]["workerPoolSpecs"][0]["replicaCount"] == 1
+    assert image_and_args(found["page-2"])[0] == "gcr.io/tide/x:1"
+    shown = capsys.readouterr().out
+    assert shown.isprintable() or "\n" in shown
+    assert "location <LOCATION>" in shown
+    assert run(["validate", "jobs/page-2.yaml"]) == 0
+
+
 def test_given_values_replace_unknown_ones(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "train.sh").write_text(f"{CREATE} {POOL} --args=--to=gs://$BUCKET/x,--n=$N\n")
     assert run(["import", "train.sh", "--dry-run"]) == 0

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import Struct, field
 
+from reconciler.manifests import schemas
 from reconciler.operations.importing.command_line import find_command
 from reconciler.operations.importing.marks import mark
 from reconciler.operations.importing.shell import ShellState, Value
 
 _CONFIG_KEYS = frozenset({"trainingInput", "workerPoolSpecs", "studySpec", "trialJobSpec"})
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+_PLACEHOLDER = re.compile(
+    r"<([A-Za-z][\w -]{0,40})>|\[([A-Z][A-Z0-9_-]+)\]"
+    r"|(?<![\w$@{.-])([A-Z][A-Z0-9]+(?:[_-][A-Z0-9]+)*)(?![\w=(:])"
+)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -74,6 +80,35 @@ def calls_of(state: ShellState) -> list[Found]:
                 Found(command.line, words, environ=environ, stdin=stdin, files=files, defaults=defaults)
             )
     return found
+
+
+@cache
+def _api_words() -> frozenset[str]:
+    """Return the words in capitals that the APIs themselves know."""
+    found: set[str] = set()
+    todo: list[Any] = [schemas.document(name) for name in schemas.KINDS.values()]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            found.update(word for word in node.get("enum", ()) if isinstance(word, str))
+            todo += node.values()
+        elif isinstance(node, list):
+            todo += node
+    return frozenset(found)
+
+
+def without_placeholders(value: Any) -> Any:
+    """Return a value of a page of text with marks for placeholders: `<your-bucket>`, `[BUCKET]`, `BUCKET`."""
+    if isinstance(value, dict):
+        return {key: without_placeholders(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_placeholders(part) for part in value]
+    return _PLACEHOLDER.sub(_marked, value) if isinstance(value, str) else value
+
+
+def _marked(match: re.Match[str]) -> str:
+    name = next(group for group in match.groups() if group)
+    return match[0] if name in _api_words() else mark(name)
 
 
 def is_config(value: Any) -> bool:

@@ -131,8 +131,8 @@ def _tidied(value: Any, node: Any, definitions: Mapping[str, Any]) -> Any:
         return {key: _tidied(value[key], fields.get(key, {}), definitions) for key in ordered}
     if isinstance(value, list):
         return [_tidied(item, node.get("items", {}), definitions) for item in value]
-    is_int64 = node.get("format") == "int64" and isinstance(value, str)
-    return int(value) if is_int64 and value.isdecimal() and len(value) < 19 else value
+    is_whole = node.get("format") in ("int64", "int32") and isinstance(value, str)
+    return int(value) if is_whole and value.isdecimal() and len(value) < 19 else value
 
 
 def hide_secrets(job: Imported) -> list[str]:

@@ -7,7 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 
-from reconciler.operations.importing.found import FixedValues, Found, calls_of, is_config, new_state
+from reconciler.operations.importing.found import (
+    FixedValues,
+    Found,
+    calls_of,
+    is_config,
+    new_state,
+    without_placeholders,
+)
 from reconciler.operations.importing.live import is_answer
 from reconciler.operations.importing.marks import SourceError, mark, without_marks
 from reconciler.operations.importing.python_code import PythonReader
@@ -116,7 +123,9 @@ def _page(text: str, values: Mapping[str, str]) -> list[Found]:
             place += 1
             if logical[-1].strip() == heredoc[1]:
                 break
-        _read_line("\n".join(logical), state, first + 1)
+        text = "\n".join(logical)
+        is_call = _CALL.match(logical[0]) is not None
+        _read_line(without_placeholders(text) if is_call else text, state, first + 1)
     blocks = [*_blocks(lines)]
     calls = [call for call in calls_of(state) if any(word.startswith("--") for word in call.words)]
     for call in calls:
@@ -154,7 +163,7 @@ def _blocks(lines: list[str]) -> Iterator[Found]:
             documents = []
         for value, line in documents:
             if is_config(value):
-                yield Found(first + line, value=value)
+                yield Found(first + line, value=without_placeholders(value))
         place = end
 
 
