@@ -180,6 +180,15 @@ def test_control_characters_of_a_source_are_inert(root: Path, capsys: pytest.Cap
         assert "\n# b: c" not in text
 
 
+def test_no_text_of_a_source_passes_for_an_unknown_value(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "train.sh").write_text(f"{CREATE} {POOL} --args='\ue000BUCKET\ue001'\n")
+    assert run(["import", "train.sh", "--dry-run", "--set", "BUCKET=tide"]) == 0
+    manifest = yaml.safe_load(capsys.readouterr().out)
+    assert image_and_args(manifest)[1] == ["\ufffdBUCKET\ufffd"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
