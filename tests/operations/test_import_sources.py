@@ -293,3 +293,44 @@ def test_pipeline_becomes_its_custom_job_and_names_what_is_lost(root: Path) -> N
     (root / "p.json").write_text(json.dumps({"trainingPipelines": [pipeline]}))
     assert run(["import", "p.json"]) == 0
     assert "modelToUpload" in (root / "jobs/tide.yaml").read_text()
+
+
+SCRIPT = """\
+#!/usr/bin/env bash
+usage() { echo "usage: $0 [-p project]"; exit 1; }
+while getopts "p:" o; do case "${o}" in p) PROJECT_ID=${OPTARG} ;; *) usage ;; esac; done
+[[ "$1" =~ ^(x|y)$ ]] || true
+((i=1))
+export JOB_NAME="census_$(date +"%Y%m%d_%H%M%S")"
+FLAGS=(--stream-logs --runtime-version=2.11)
+FLAGS+=("--python-version=3.7")
+gcloud config set project tide
+gcloud ml-engine jobs submit training "${JOB_NAME}" \\
+    "${FLAGS[@]}" --scale-tier basic --region us-east1 \\
+    --job-dir gs://tide-out/x --package-path ../trainer --module-name trainer.task \\
+    -- \\
+    --files "gs://tide-out/data/*.csv" --steps 100 # done
+gcloud ai-platform jobs describe $JOB_NAME
+"""
+
+
+def test_script_as_people_write_them_is_read(root: Path) -> None:
+    (root / "trainer").mkdir()
+    (root / "trainer/__init__.py").touch()
+    (root / "trainer/task.py").touch()
+    (root / "scripts").mkdir()
+    (root / "scripts/train.sh").write_text(SCRIPT)
+    assert run(["import", "scripts/train.sh"]) == 0
+    manifest = written(root)["census"]
+    assert manifest["package"] == {"path": "../trainer"}
+    assert manifest["spec"]["trainingInput"] == {
+        "scaleTier": "BASIC",
+        "region": "us-east1",
+        "runtimeVersion": "2.11",
+        "pythonVersion": "3.7",
+        "pythonModule": "trainer.task",
+        "args": ["--files", "gs://tide-out/data/*.csv", "--steps", "100"],
+        "jobDir": "gs://tide-out/x",
+    }
+    assert "In gcloud: project tide." in (root / "jobs/census.yaml").read_text()
+    assert run(["validate"]) == 0

@@ -27,7 +27,7 @@ MAX_SOURCE = 8 * 1024 * 1024
 
 _BLOCK = re.compile(r"([ \t]*)(trainingInput|workerPoolSpecs|studySpec|trialJobSpec):[ \t]*$")
 _FIELD = re.compile(r"[A-Za-z]\w*:(?:[ \t].*)?$")
-_PROMPT = re.compile(r"^[ \t]*(?:[$%>]+[ \t]+|!)?")
+_PROMPT = re.compile(r"^[ \t]*(?:(?:[$%>]+|[-*]|RUN|run:)[ \t]+|!)?")
 _CALL = re.compile(r"(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:(?:sudo|time|exec)[ \t]+)?[\w./~-]*\bgcloud[ \t]")
 _LITERAL = re.compile(r"(?:export[ \t]+)?[A-Za-z_]\w*\+?=")
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?(\w+)")
