@@ -295,6 +295,21 @@ def test_pipeline_becomes_its_custom_job_and_names_what_is_lost(root: Path) -> N
     assert "modelToUpload" in (root / "jobs/tide.yaml").read_text()
 
 
+def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "page.md").write_text(f"{CREATE} --broken\n\n{CREATE} {POOL}\n")
+    assert "page.md:1:1: --broken" in refused(capsys, "page.md")
+    assert run(["import", "page.md:3"]) == 0
+    assert [*written(root)] == ["census"]
+    assert "page.md:2:1: no job begins in this line" in refused(capsys, "page.md:2")
+
+
+def test_messages_quote_no_secret(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "a.sh").write_text(f"{CREATE} {POOL} -- --password hunter2-Xk39vLqP84\n")
+    shown = refused(capsys, "a.sh")
+    assert "a.sh:1:1: --: this command takes no arguments" in shown
+    assert "hunter2" not in shown
+
+
 SCRIPT = """\
 #!/usr/bin/env bash
 usage() { echo "usage: $0 [-p project]"; exit 1; }

@@ -14,6 +14,7 @@ from reconciler.base.diagnostics import Problem, quote
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError
 from reconciler.base.safe_files import opened_folder, read_file, write_temporary
 from reconciler.manifests.findings import MAX_FILE_BYTES
+from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.operations.importing.body import Code, Request, request_of
@@ -31,12 +32,7 @@ from reconciler.operations.importing.manifest import (
     text_of,
     tidy,
 )
-from reconciler.operations.importing.marks import (
-    SECRET,
-    SourceError,
-    filled,
-    mark,
-)
+from reconciler.operations.importing.marks import SECRET, SourceError, filled, mark, shown
 from reconciler.operations.importing.named_files import Files
 from reconciler.operations.importing.shell import ShellError
 from reconciler.operations.importing.sources import MAX_SOURCE, read_source
@@ -55,12 +51,14 @@ class Source(Struct):
         folder: The folder that its relative paths count from.
         data: Its bytes; unused with `found`.
         found: What it contains, if that needs no reading.
+        line: The only line to import from; 0 for all.
     """
 
     name: str
     folder: Path
     data: bytes = b""
     found: list[Found] | None = None
+    line: int = 0
     live: list[LiveJob] = field(default_factory=list)
 
 
@@ -140,7 +138,9 @@ class Importer:
 
     def _refuse(self, path: str, line: int, error: SourceError) -> None:
         place = error.line if isinstance(error, ShellError) else line
-        self._problems.append(Problem(path, place, 1, "", error.message, error.hint))
+        # The message may quote an argument.
+        message = str(without_secrets(str(shown(error.message))))
+        self._problems.append(Problem(path, place, 1, "", message, error.hint))
 
     def _readers(self, source: Source) -> Iterator[tuple[int, Any]]:
         """Yield the line of each job in a source, and the function that reads it."""
@@ -148,8 +148,11 @@ class Importer:
             found = source.found
             if found is None and not source.live:
                 found = read_source(source.name, source.data, self._values)
+                found = [each for each in found if source.line in (0, each.line)]
+                if not found:
+                    raise SourceError("no job begins in this line", hint="name the first line of a command")
         except SourceError as error:
-            self._refuse(source.name, getattr(error, "line", 1), error)
+            self._refuse(source.name, getattr(error, "line", source.line or 1), error)
             return
         for each in found or ():
             yield each.line, lambda each=each: self._read(source, each)
@@ -347,7 +350,10 @@ def write(plan: Plan, *, force: bool) -> None:
 
 
 def source_of(path: str, working: Path) -> Source:
-    """Return the source of a named file; raise InvalidError if it is unreadable or too large."""
+    """Return the source of a named file, or of one line of it; raise InvalidError if it is unreadable."""
+    name, _, number = path.rpartition(":")
+    is_line = number.isdecimal() and len(number) < 9 and not os.path.lexists(working / path)
+    path, line = (name, int(number)) if is_line else (path, 0)
     place = working / path
     try:
         data, _ = read_file(place, MAX_SOURCE + 1, follow=True)
@@ -355,7 +361,7 @@ def source_of(path: str, working: Path) -> Source:
         reason = "it is a folder: name its files" if place.is_dir() else (error.strerror or str(error))
         problem = Problem(path, 1, 1, "", f"can't be read: {reason}", "name a readable file")
         raise InvalidError("nothing is imported", problems=[problem]) from None
-    return Source(path, place.parent, data)
+    return Source(path, place.parent, data, line=line)
 
 
 def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> Source:

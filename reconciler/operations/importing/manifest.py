@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from reconciler.manifests import schemas
 from reconciler.manifests.files import ManifestFile, Signature
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.secrets import value_at, without_secrets
-from reconciler.model.manifest import ML_V1
 from reconciler.operations.importing.marks import SECRET, is_marked, mark, names_in, shown, without_dates
 
 if TYPE_CHECKING:
@@ -140,6 +139,7 @@ def hide_secrets(job: Imported) -> list[str]:
     hidden: list[str] = []
     job.spec = _hidden(job.spec, without_secrets(job.spec), "spec", hidden)
     job.labels = _hidden(job.labels, without_secrets(job.labels), "labels", hidden)
+    job.notes = [str(without_secrets(note)) for note in job.notes]
     return hidden
 
 
@@ -252,11 +252,6 @@ def is_to_fill_in(job: Imported, problem: Problem) -> bool:
     return any(True for _ in names_in(value_at(marked, problem.pointer)))
 
 
-def is_batch_prediction(body: Mapping[str, Any], api_version: str) -> bool:
-    """Return True for a job of AI Platform that predicts."""
-    return api_version == ML_V1 and bool({"predictionInput", "predictionOutput"} & body.keys())
-
-
 def fill_missing(job: Imported, problem: Problem, values: Mapping[str, str]) -> bool:
     """Set the field that a problem misses, if a value of its name is given; return True if it was set."""
     match = re.match(r'"(\w+)"', problem.message)
@@ -266,9 +261,3 @@ def fill_missing(job: Imported, problem: Problem, values: Mapping[str, str]) -> 
         return False
     around[name] = values[name]
     return True
-
-
-def secret_free(texts: Sequence[str]) -> Iterator[str]:
-    """Yield texts of a report, without secrets."""
-    for text in texts:
-        yield str(without_secrets(text))
