@@ -295,6 +295,16 @@ def test_pipeline_becomes_its_custom_job_and_names_what_is_lost(root: Path) -> N
     assert "modelToUpload" in (root / "jobs/tide.yaml").read_text()
 
 
+def test_dictionary_in_a_page_is_a_config(root: Path) -> None:
+    page = "Write:\n\ninputs = {\n    'scaleTier': 'BASIC', 'region': 'us-east1',\n"
+    page += "    'masterConfig': {'imageUri': 'x/y:1'},\n"
+    (root / "page.txt").write_text(
+        page + "}\n\nspec = {'jobId': 'fit', 'trainingInput': inputs}\n\nThen go on.\n"
+    )
+    assert run(["import", "page.txt"]) == 0
+    assert written(root)["fit"]["spec"]["trainingInput"]["masterConfig"] == {"imageUri": "x/y:1"}
+
+
 def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "page.md").write_text(f"{CREATE} --broken\n\n{CREATE} {POOL}\n")
     assert "page.md:1:1: --broken" in refused(capsys, "page.md")

@@ -18,6 +18,7 @@ _CONFIG_KEYS = frozenset({"trainingInput", "workerPoolSpecs", "studySpec", "tria
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 _PLACEHOLDER = re.compile(
     r"<([A-Za-z][\w -]{0,40})>|\[([A-Z][A-Z0-9_-]+)\]"
+    r"|(?<=gs://)([A-Za-z]{1,2})(?=/)"  # too short for a bucket
     r"|(?<![\w$@{.-])([A-Z][A-Z0-9]+(?:[_-][A-Z0-9]+)*)(?![\w=(:])"
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
+from textwrap import dedent
 
 from reconciler.operations.importing.found import (
     FixedValues,
@@ -35,6 +36,8 @@ _HEREDOC_CALL = re.compile(r"[ \t]*(?:cat|tee)\b.*<<")
 _MAKE_ASSIGNMENT = re.compile(
     r"[ ]*(?:export[ ]+|override[ ]+)*([A-Za-z_][\w.-]*)[ \t]*(\?|:{0,3}|\+)=[ \t]*(.*)"
 )
+_DICTIONARY = re.compile(r"[ \t]*[A-Za-z_]\w* = \{")
+_MOST_LINES = 300  # of a dictionary
 _MOST_NESTED = 20
 _MOST_EXPANDED = 200_000
 
@@ -130,7 +133,7 @@ def _page(text: str, values: Mapping[str, str]) -> list[Found]:
     calls = [call for call in calls_of(state) if any(word.startswith("--") for word in call.words)]
     for call in calls:
         call.blocks = [block.value for block in blocks]
-    return sorted([*calls, *blocks], key=lambda found: found.line)
+    return sorted([*calls, *blocks, *_dictionaries(lines, values)], key=lambda found: found.line)
 
 
 def _read_line(text: str, state: ShellState, line: int) -> None:
@@ -165,6 +168,29 @@ def _blocks(lines: list[str]) -> Iterator[Found]:
             if is_config(value):
                 yield Found(first + line, value=without_placeholders(value))
         place = end
+
+
+def _dictionaries(lines: list[str], values: Mapping[str, str]) -> list[Found]:
+    """Return the configs that a text shows as Python's dictionaries."""
+    reader = PythonReader(values)
+    place = 0
+    while place < len(lines):
+        first = place
+        place += 1
+        if not _DICTIONARY.match(lines[first]):
+            continue
+        depth = _depth(lines[first])
+        while depth > 0 and place < min(len(lines), first + _MOST_LINES):
+            depth += _depth(lines[place])
+            place += 1
+        reader.read(dedent("\n".join(lines[first:place])), first + 1)
+    for found in reader.found:
+        found.value = without_placeholders(found.value)
+    return reader.found
+
+
+def _depth(line: str) -> int:
+    return line.count("{") - line.count("}")
 
 
 def _continues(line: str, indent: str) -> bool:
