@@ -281,6 +281,23 @@ def test_ended_job_is_suspended_unless_it_may_run(root: Path, capsys: pytest.Cap
     assert "reconcile" not in written(root)["census-2024"]
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"labels": "x"},
+        {"labels": [1]},
+        {"displayName": [1]},
+        {"state": {}},
+        {"jobSpec": {"scheduling": {"strategy": []}}},
+    ],
+)
+def test_malformed_answer_is_no_failure(field: Json, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"name": "projects/p/locations/l/customJobs/7", "jobSpec": yaml.safe_load(CONFIG)}
+    (root / "job.json").write_text(json.dumps({**job, **field}))
+    assert run(["import", "job.json"]) in (0, 3)
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_pipeline_becomes_its_custom_job_and_names_what_is_lost(root: Path) -> None:
     pipeline = {
         "name": "projects/p/locations/l/trainingPipelines/7",

@@ -102,8 +102,9 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
         hint = "import a CustomJob, a HyperparameterTuningJob or a Job of AI Platform"
         raise SourceError(f"{quoted(name)} is no training job", hint=hint)
     api_version, kind = found
-    labels = {key: text for key, text in (body.get("labels") or {}).items() if not key.startswith(PREFIX)}
-    body.pop("labels", None)
+    labels = body.pop("labels", None)
+    if isinstance(labels, dict):
+        labels = {key: text for key, text in labels.items() if not str(key).startswith(PREFIX)}
     if labels:
         body["labels"] = labels
     body = _without_defaults(body, _SIGNS[found], notes)
@@ -152,8 +153,8 @@ def _without_defaults(body: Json, sign: str, notes: list[str]) -> Json:
 def _cleaned(value: Any, path: str, left_out: list[str]) -> Any:
     """Return a value without the fields that a service may have filled in."""
     name = path.rpartition(".")[2]
-    if name == "strategy" and value in _OLD_STRATEGIES:
-        return _OLD_STRATEGIES[value]
+    if name == "strategy" and isinstance(value, str):
+        return _OLD_STRATEGIES.get(value, value)
     if isinstance(value, list):
         return [_cleaned(item, path, left_out) for item in value]
     if not isinstance(value, dict):
