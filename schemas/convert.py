@@ -133,9 +133,11 @@ def _enum(node: Json) -> Json:
     """The values without the one for "nothing said"; a `type` beside them would tell a mistake twice."""
     told = zip(node["enum"], node["enumDescriptions"], strict=True)
     kept = [(value, prose) for value, prose in told if not value.endswith("UNSPECIFIED")]
+    none = [value for value in node["enum"] if value.endswith("UNSPECIFIED")]
     return {
         "enum": [value for value, _ in kept],
         "enumDescriptions": [_prose(prose) for _, prose in kept],
+        **({"x-unspecified": none} if none else {}),
     }
 
 

@@ -30,6 +30,11 @@ class Kind:
     body: str
     spec: str
 
+    @property
+    def plain_file(self) -> str:
+        """The file of the schema that takes only the plain form, see `lenient.py`."""
+        return self.file.replace(".schema.json", ".plain.json")
+
 
 KINDS = (
     Kind(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import convert
 import envelope
+import lenient
 import outputs
 import settings
 import trim
@@ -49,13 +50,17 @@ def files() -> dict[str, str]:
 
 
 def manifests() -> dict[str, Json]:
-    """One schema for each kind, and one for editors that chooses among them."""
+    """Two schemas for each kind, published and plain (`lenient.py`), and one for editors for all kinds."""
     defs = convert.definitions()
     roots = {kind.file: envelope.one_kind(kind, defs) for kind in envelope.KINDS}
     defs |= {kind.name: roots[kind.file] for kind in envelope.KINDS}
     roots["manifest.schema.json"] = envelope.any_kind()
-    return {
+    plain = {
         file: convert.with_definitions(envelope.document(file, root), defs) for file, root in roots.items()
+    }
+    published = {file: lenient.lenient(schema) for file, schema in plain.items()}
+    return published | {
+        kind.plain_file: plain[kind.file] | {"$id": kind.plain_file} for kind in envelope.KINDS
     }
 
 

@@ -390,8 +390,9 @@ _ML: dict[str, Rule] = {
         refused={"predictionInput": 'a manifest is a training job and has "trainingInput"'},
     ),
     "ml.TrainingInput": Rule(
-        required=("scaleTier", "region"),  # "Required." for both
-        gcloud={"scaleTier": "--scale-tier", "region": "--region"},
+        # "Required."; so is scaleTier, but gcloud sends jobs without it, and they are to run as BASIC.
+        required=("region",),
+        gcloud={"region": "--region"},
         fields={
             "region": {"allOf": REGION},
             "packageUris": _PACKAGE_URIS,
@@ -437,7 +438,7 @@ _ML: dict[str, Rule] = {
             ),
             # The same: "This value can only be used when `scale_tier` is set to `CUSTOM`."
             when(
-                has("scaleTier", enum=_FIXED_TIERS),
+                {"properties": {"scaleTier": {"enum": _FIXED_TIERS}}},  # or none, which is BASIC
                 forbidden(
                     [f"{role}{part}" for role in _MORE_ROLES for part in ("Type", "Count")],
                     "this scale tier brings its own machines",

@@ -14,6 +14,8 @@ x-output-only, x-set-by-reconciler
     `additionalProperties: false` refuses them, and the list says why.
 x-refused
     Beside `properties`: other names that are no properties -> what to write instead.
+x-unspecified
+    Beside `enum`: the API's values that count as no value.
 
 A field that must not be there under a condition has the schema `{"not": {}, "x-message": …}` below that
 condition, so that the place of the failure is the field. In `propertyNames` the failing instance is the key,

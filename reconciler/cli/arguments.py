@@ -5,16 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from reconciler import __version__
 from reconciler.base.errors import ExitCode, UsageError
-from reconciler.cli.values import count, digest, path, port, seconds, terms, trial, words
+from reconciler.cli.values import (
+    COLUMNS,
+    EXAMPLES,
+    count,
+    digest,
+    path,
+    port,
+    seconds,
+    terminal_columns,
+    terms,
+    trial,
+    words,
+)
 
-_COLUMNS = 80
 _WITHOUT_HOME = frozenset({"completion", "schema", "trust"})  # "trust" accepts or refuses the home itself
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
 _YES = "don't ask for confirmation in a Google Cloud environment"
@@ -53,8 +63,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv = [*argv[1:2], "--help"]
     if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
-    parser = parser_of(argv)
-    arguments, unknown = parser.parse_known_args(argv)
+    # A command line to import is no command line of ours: argparse must not read its flags.
+    place = argv.index("--") if argv[:1] == ["import"] and "--" in argv else len(argv)
+    arguments, unknown = parser_of(argv).parse_known_args(argv[:place])
+    if argv[place:]:
+        arguments.sources += argv[place:]
     if unknown:
         _refuse_unknown(unknown[0], argv[0])
     if arguments.env is None:
@@ -99,20 +112,10 @@ def _hint(word: str, known: Sequence[str], program: str) -> str:
     return f"did you mean {similar}? See `{program} --help`" if similar else f"see `{program} --help`"
 
 
-def terminal_columns() -> int | None:
-    """Return the width of the terminal, or COLUMNS; None if stdout is no terminal."""
-    with suppress(KeyError, ValueError):
-        if (columns := int(os.environ["COLUMNS"])) > 0:
-            return columns
-    with suppress(OSError):
-        return os.get_terminal_size(1).columns or _COLUMNS
-    return None
-
-
 def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the command that `argv` begins with; of all commands if it begins with none."""
     # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
-    width = (terminal_columns() or _COLUMNS) - 2  # argparse's own default
+    width = (terminal_columns() or COLUMNS) - 2  # argparse's own default
     parser = _Parser(
         prog="reconciler",
         formatter_class=partial(argparse.HelpFormatter, width=width),
@@ -346,12 +349,8 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 
 def _env(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--format",
-        choices=("shell", "json", "python"),
-        default="shell",
-        help="output format (default: shell)",
-    )
+    forms = ("shell", "json", "python")
+    parser.add_argument("--format", choices=forms, default="shell", help="output format (shell)")
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
@@ -369,11 +368,9 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="a job name, or a base name with one unresolved submission"
     )
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--resubmit", action="store_true", help="submit it again once no earlier request can create a job"
-    )
-    how.add_argument(
+    add = parser.add_mutually_exclusive_group(required=True).add_argument
+    add("--resubmit", action="store_true", help="submit it again once no earlier request can create a job")
+    add(
         "--give-up", action="store_true", help="don't submit it again; if its job appears after all, adopt it"
     )
 
@@ -381,6 +378,19 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
 def _rerun(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="a base name, or the job name of one of its runs")
     parser.add_argument("--commit", action="store_true", help="also commit the manifest, and nothing else")
+
+
+def _import(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("sources", nargs="*", metavar="SOURCE", help="files, - for standard input; or -- and a command line")
+    add("-o", "--output", type=path, metavar="PATH", help="a folder, or a .yaml file for all jobs (jobs)")
+    add("--live", action="store_true", help="jobs of the environment; SOURCE is then a job's name")
+    _labels(parser)
+    add("--dry-run", action="store_true", help="print the manifests, and write nothing")
+    add("--force", action="store_true", help="overwrite files with other content")
+    add("--run", action="store_true", help="don't suspend jobs that have ended: they run again")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a variable or <NAME>")
+    add("--set-file", action="append", default=[], metavar="NAME=FILE", help="the same, from a file")
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -396,41 +406,25 @@ def _report(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_PLAN_EXAMPLES = """reconciler plan --detailed-exitcode
-  reconciler plan --base origin/main --format markdown"""
-
-_STATUS_EXAMPLES = """reconciler status -l team=risk --state failed
-  reconciler status --all census-income"""
-
-_CANCEL_EXAMPLES = """reconciler cancel census-income
-  reconciler cancel -l stage=dev"""
-
-_LOGS_EXAMPLES = """reconciler logs census-income --follow
-  reconciler logs census-tuned --trial 3 --replica workerpool0-0"""
-
-_COMPLETION_EXAMPLES = """source <(reconciler completion bash)
-  reconciler completion zsh > "${fpath[1]}/_reconciler"
-  reconciler completion fish > ~/.config/fish/completions/reconciler.fish"""
-
 _COMMANDS = (
     _Spec("validate", "check manifests offline", "reconciler validate jobs/", _validate),
-    _Spec("plan", "show what apply would do, and any drift", _PLAN_EXAMPLES, _plan),
+    _Spec("plan", "show what apply would do, and any drift", EXAMPLES["plan"], _plan),
     _Spec("apply", "submit, retry and cancel jobs as planned", "reconciler apply --wait", _apply),
-    _Spec("status", "show jobs and their states", _STATUS_EXAMPLES, _status),
+    _Spec("status", "show jobs and their states", EXAMPLES["status"], _status),
     _Spec(
         "show",
         "show one job: state, cause, times, results and log",
         "reconciler show census-income",
         _show,
     ),
-    _Spec("logs", "show a job's log", _LOGS_EXAMPLES, _logs),
+    _Spec("logs", "show a job's log", EXAMPLES["logs"], _logs),
     _Spec(
         "tensorboard",
         "open TensorBoard on a job's logs",
         "reconciler tensorboard census-income --port 6006",
         _tensorboard,
     ),
-    _Spec("cancel", "stop a run and report how it ended", _CANCEL_EXAMPLES, _cancel),
+    _Spec("cancel", "stop a run and report how it ended", EXAMPLES["cancel"], _cancel),
     _Spec("report", "post commit statuses for jobs that changed", "reconciler report", _report),
     _Spec(
         "watch",
@@ -467,6 +461,9 @@ _COMMANDS = (
         _init,
     ),
     _Spec(
+        "import", "write manifests of jobs from gcloud's commands", EXAMPLES["import"], _import, "import_jobs"
+    ),
+    _Spec(
         "schema", "print a JSON Schema", "reconciler schema CustomJob", _schema, "validate", "print_schema"
     ),
     _Spec(
@@ -488,7 +485,7 @@ _COMMANDS = (
     _Spec(
         "completion",
         "print the script that completes commands, flags and job names in a shell",
-        _COMPLETION_EXAMPLES,
+        EXAMPLES["completion"],
         _completion,
     ),
     _Spec(

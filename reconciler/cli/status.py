@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.cli import has_colours, print_error, print_json_rows, print_paged
-from reconciler.cli.arguments import terminal_columns
 from reconciler.cli.context import context_of, readable_jobs, selection_of
+from reconciler.cli.values import terminal_columns
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State

@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from reconciler.model.manifest import LabelTerm
+
+
+EXAMPLES = {
+    "plan": """reconciler plan --detailed-exitcode
+  reconciler plan --base origin/main --format markdown""",
+    "status": """reconciler status -l team=risk --state failed
+  reconciler status --all census-income""",
+    "cancel": """reconciler cancel census-income
+  reconciler cancel -l stage=dev""",
+    "import": """reconciler import train.sh Makefile config.yaml
+  reconciler import --dry-run -- gcloud ai custom-jobs create --config job.yaml …""",
+    "logs": """reconciler logs census-income --follow
+  reconciler logs census-tuned --trial 3 --replica workerpool0-0""",
+    "completion": """source <(reconciler completion bash)
+  reconciler completion zsh > "${fpath[1]}/_reconciler"
+  reconciler completion fish > ~/.config/fish/completions/reconciler.fish""",
+}
+"""Examples of more than a line, by command."""
+
+COLUMNS = 80
+"""The width without a terminal."""
+
+
+def terminal_columns() -> int | None:
+    """Return the width of the terminal, or COLUMNS; None if stdout is no terminal."""
+    with suppress(KeyError, ValueError):
+        if (columns := int(os.environ["COLUMNS"])) > 0:
+            return columns
+    with suppress(OSError):
+        return os.get_terminal_size(1).columns or COLUMNS
+    return None
 
 
 def path(text: str) -> Path:

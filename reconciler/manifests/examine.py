@@ -18,7 +18,7 @@ from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.findings import Finding, Keys, Rules
 from reconciler.manifests.packages import PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import is_shipped, schema_of
+from reconciler.manifests.schemas import is_shipped, plain_form, schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document, Position
 from reconciler.manifests.yaml_load import load_documents
@@ -136,6 +136,10 @@ def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: 
     if not documents and not problems:
         hint = "write a job, or remove the file"
         problems.append(Problem(file.path, 1, 1, "", "the file contains no job", hint))
+    for document in documents:
+        schema = schema_of(document.value, filled)
+        if not isinstance(schema, Finding):
+            document.value = plain_form(document.value, schema)
     # Secrets replace all other problems, whose messages might quote them.
     found = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]

@@ -14,7 +14,7 @@ from msgspec import Raw, msgpack
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import DEFAULT_POLICY, Identities, KnownDocument, KnownFile
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import is_valid
+from reconciler.manifests.schemas import is_valid, plain_form
 from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import JsonObject, Manifest, Reconcile
@@ -40,9 +40,7 @@ def known_files(
         if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
     ]
-    valid = [
-        each for each in candidates if each.schema is not None and is_valid(each.document.value, each.schema)
-    ]
+    valid = [plain for each in candidates if (plain := _valid(each, contents[each.digest])) is not None]
     sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
     found: dict[bytes, list[KnownDocument]] = {}
     for each in sound:
@@ -90,6 +88,20 @@ class _Candidate(NamedTuple):
     digest: bytes
     document: CleanDocument
     schema: Mapping[str, Any] | None
+
+
+def _valid(candidate: _Candidate, data: bytes) -> _Candidate | None:
+    """Return a valid candidate with its value in plain form; None for an invalid one."""
+    document, schema = candidate.document, candidate.schema
+    if schema is None:
+        return None
+    if is_valid(document.value, schema):
+        return candidate  # in plain form already, as nearly all are
+    plain = plain_form(document.value, schema)
+    # A pointer to what is no secret is a pointer into the plain form.
+    if not is_valid(plain, schema) or has_secrets(data, [plain]):
+        return None
+    return candidate._replace(document=CleanDocument(plain, document.line, document.aliased))
 
 
 def _record(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import quote
+from reconciler.base.diagnostics import WARNING, quote
 from reconciler.manifests import known_values
 from reconciler.manifests.findings import Finding, Keys
 from reconciler.manifests.secrets import exemption_findings
@@ -170,6 +170,10 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         yield from found
         if not found and (doubtful := _doubtful_machine(ML_V1, training_input, type_field)):
             yield replace(doubtful, keys=(*keys, *doubtful.keys))
+    if "scaleTier" not in training_input:
+        message = '"scaleTier" is missing, so the job runs as BASIC: one machine without accelerators'
+        hint = 'write "scaleTier: BASIC", or the tier that you want; gcloud takes it from --scale-tier'
+        yield Finding(keys, message, hint, of_key=True, level=WARNING)
     yield from _region_and_runtime(keys, training_input)
     if "packageUris" in training_input:
         yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])

@@ -14,6 +14,8 @@ x-output-only, x-set-by-reconciler
     them.
 x-refused
     Beside `properties`: other names that are not allowed -> the correction.
+x-unspecified
+    Beside `enum`: values that count as absent.
 
 A field that a condition forbids has the schema `{"not": {}, "x-message": …}` there, so that the failure's
 place is the field. `propertyNames` reports a wrong key: the failure's instance is the key, its place the
@@ -46,7 +48,7 @@ KINDS = {
     (AIPLATFORM_V1, "HyperparameterTuningJob"): "hyperparameter-tuning-job.schema.json",
     (ML_V1, "Job"): "job.schema.json",
 }
-"""(apiVersion, kind) of a manifest -> its schema's file."""
+"""(apiVersion, kind) of a manifest -> its published schema's file."""
 
 ANY_KIND = "manifest.schema.json"
 """The schema for editors, which selects by apiVersion and kind."""
@@ -96,7 +98,7 @@ def is_shipped(schema: Mapping[str, Any]) -> bool:
 def manifest_schema(
     api_version: str, kind: str, filled: frozenset[str] = frozenset()
 ) -> dict[str, Any] | None:
-    """Return the schema of manifests of this kind; None for an unknown kind.
+    """Return the schema of manifests of this kind in plain form (see `plain_form`); None for an unknown kind.
 
     `filled` names the fields of `trainingInput` that may be missing, because an environment's defaults give
     them.
@@ -104,7 +106,8 @@ def manifest_schema(
     name = KINDS.get((api_version, kind))
     if name is None:
         return _other_schema(api_version, kind)
-    return _with_optional(name, filled) if filled and kind == "Job" else document(name)
+    plain = name.replace(".schema.json", ".plain.json")
+    return _with_optional(plain, filled) if filled and kind == "Job" else document(plain)
 
 
 @cache
@@ -158,6 +161,53 @@ def schema_of(value: Any, filled: frozenset[str] = frozenset()) -> dict[str, Any
     if api_version in _API_VERSIONS:
         return _wrong_kind(value, api_version, kind)
     return _wrong_api_version(value, api_version, kind)
+
+
+def plain_form(manifest: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a manifest of any shape with its `spec` in plain form; the argument stays as it is.
+
+    The published schemas also accept other forms that gcloud takes: a null field and an enum's
+    `x-unspecified` value, which count as absent, and a single mapping where the API repeats, which counts as
+    a list of one. The checks, the name, the plan and the request see only the plain form.
+
+    A required field stays even if it is null, so that its message has a place. `schema` is the plain schema
+    of the manifest's kind.
+    """
+    if not isinstance(manifest, dict) or "spec" not in manifest or "properties" not in schema:
+        return manifest
+    spec = schema["properties"].get("spec", {})
+    return {**manifest, "spec": _plain(manifest["spec"], spec, schema.get("$defs", {}))}
+
+
+def _plain(value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    """Return the value of one field in plain form."""
+    schema = _target_of(schema, definitions)
+    if "items" in schema:
+        item = _target_of(schema["items"], definitions)
+        if "properties" not in item:
+            return value
+        # A mapping without any field of an item, such as `env: {SEED: "1"}`, is a mistake of another kind.
+        if isinstance(value, dict) and (not value or value.keys() & item["properties"].keys()):
+            value = [value]
+        return [_plain(each, item, definitions) for each in value] if isinstance(value, list) else value
+    if "properties" not in schema or not isinstance(value, dict):
+        return value
+    fields, required = schema["properties"], schema.get("required", ())
+    return {
+        key: _plain(part, fields.get(key, {}), definitions)
+        for key, part in value.items()
+        if key not in fields or key in required or not _is_absent(part, fields[key])
+    }
+
+
+def _is_absent(value: Any, field: Mapping[str, Any]) -> bool:
+    return value is None or (isinstance(value, str) and value in field.get("x-unspecified", ()))
+
+
+def _target_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = schema.get("$ref", "").removeprefix("#/$defs/")
+    found: Mapping[str, Any] = definitions.get(name, schema)
+    return found
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:

@@ -59,6 +59,8 @@ class Document:
         entry = _Entry(None, self._root)
         for key in keys:
             child = self._children(entry.value).get(key)
+            if child is None and key == 0 and isinstance(entry.value, MappingNode):
+                continue  # a single mapping stands for a list of one
             if child is None:
                 return self._at(entry.key or entry.value)
             entry = child
@@ -69,6 +71,8 @@ class Document:
         node = self._root
         for key in keys:
             child = self._children(node).get(key)
+            if child is None and key == 0 and isinstance(node, MappingNode):
+                continue
             if child is None:
                 return ""
             node = child.value

@@ -43,6 +43,8 @@ COMMANDS = (
     "apply",
     "cancel census",
     "env",
+    "import --live",
+    "import jobs/census.yaml",
     "init",
     "init --claims",
     "logs census",

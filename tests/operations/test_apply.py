@@ -234,7 +234,7 @@ def test_an_unknown_outcome_is_waited_for_as_long_as_patience_lasts(outside: Out
     assert outside.time.slept == [15.0] * 4
     assert outcome.status is Status.FAILED
     assert outcome.error == (
-        "whether a job was created is not known: the next apply after 00:03:00 UTC settles it"
+        "it is not known whether a job was created: the next apply after 00:03:00 UTC finds out"
     )
     outside.jobs.hidden.clear()
     assert told(apply(outside, wanted())) == [("submit", "applied", "QUEUED")]
@@ -266,7 +266,7 @@ def test_a_store_that_fails_while_waiting_fails_that_submission_only(outside: Ou
     assert {first.status, second.status} == {Status.FAILED}
     assert first.error == "the store is away"
     assert second.error is not None
-    assert second.error.startswith("whether a job was created is not known")
+    assert second.error.startswith("it is not known whether a job was created")
 
 
 def test_what_a_held_submission_needs_is_said(outside: Outside) -> None:
@@ -777,7 +777,7 @@ def test_resubmitting_says_how_it_went(outside: Outside) -> None:
     waiting = applier(outside).resubmit(job, claim_of_job(outside, job), ())
     assert (
         unsettled_reason(waiting)
-        == "whether a job was created is not known: the next apply after 00:03:00 UTC settles it"
+        == "it is not known whether a job was created: the next apply after 00:03:00 UTC finds out"
     )
     settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job), ())
     assert settled.claim.state is ClaimState.BOUND

@@ -237,7 +237,7 @@ class TestSaid:
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
         assert unsettled_reason(SubmissionResult(self.CLAIM, cause="no answer came")) == (
-            "whether a job was created is not known (no answer came): the next apply settles it"
+            "it is not known whether a job was created (no answer came): the next apply finds out"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:

@@ -136,7 +136,11 @@ CODE = {"census", "trees"}
             CODE,
             "trainer/data/numbers.csv is only in",
         ),
-        (lambda t: (t.root / "trainer/task.py").chmod(0o755), CODE, "trainer/task.py has a different executable"),
+        (
+            lambda t: (t.root / "trainer/task.py").chmod(0o755),
+            CODE,
+            "trainer/task.py has a different executable",
+        ),
         (linked, CODE, "trainer/data/numbers.csv differs from"),
         (converted, CODE, "trainer/task.py differs from"),
         (write("trainer/.gitignore", "*.log\n*.csv\n"), CODE, "trainer/.gitignore differs from"),
@@ -358,7 +362,7 @@ def test_a_repository_of_sha256_objects_gives_no_commit_and_says_why(tree: Repos
     commit(tree)
     assert set(carried(tree).values()) == {""}
     (line,) = lines(tree)
-    assert "carry no commit: the repository names its objects by SHA-256" in line
+    assert "carry no commit: the repository uses SHA-256 object names" in line
 
 
 def test_a_commit_that_is_not_all_here_gives_none_and_says_why(tree: Repository) -> None:

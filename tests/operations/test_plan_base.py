@@ -353,7 +353,10 @@ def test_jobs_of_invalid_manifests_of_the_base_are_new(repo: Repository) -> None
         "odd": NEW,
     }
     assert (compared(found).base_problems, compared(found).problems) == (1, ())
-    assert "have 1 problem: jobs of invalid ones count as new" in repo.run("plan", "--base", "HEAD").out
+    assert (
+        "has 1 problem: the jobs of its invalid manifests count as new"
+        in repo.run("plan", "--base", "HEAD").out
+    )
 
 
 def test_a_base_without_settings_and_jobs(repo: Repository) -> None:
@@ -429,7 +432,7 @@ def test_settings_alone(google: Repository, tmp_path: Path) -> None:
     assert lines[0].startswith("Plan for production (project acme-ml, us-east1)")
     assert lines[2:5] == [
         "Settings change, in reconciler.yaml:",
-        '  ! /source: "acme-models" → "acme-more"  (which runs are this repository\'s)',
+        '  ! /source: "acme-models" → "acme-more"  (which runs belong to this repository)',
         '  ! /environments/production/location: "us-central1" → "us-east1"  (where jobs run)',
     ]
     assert "Earlier runs aren't known" in lines[6]

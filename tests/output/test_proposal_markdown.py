@@ -431,8 +431,8 @@ def test_settings_are_told_before_all_else() -> None:
         )
     )
     assert (
-        "**Settings change:** 4 in <code>reconciler.yaml</code>; they decide where jobs run, what one apply "
-        "may cost.\n" in shown
+        "**Settings change:** 4 in <code>reconciler.yaml</code>; they decide where jobs run, the limits "
+        "of each apply.\n" in shown
     )
     page = Page(shown).shown
     order = ["Settings change", "what that means", "1 problem", "1 changed", "decides"]
@@ -463,7 +463,7 @@ def test_settings_in_a_terminal() -> None:
     assert lines[1:5] == [
         "",
         "Settings change, in reconciler.yaml:",
-        '  ! /source: "a\\u001b[2J" → "b"  (which runs are this repository\'s)',
+        '  ! /source: "a\\u001b[2J" → "b"  (which runs belong to this repository)',
         '    /images/0/python: "3.11" → "3.12"',
     ]
     assert lines[53:57] == ["    … and 11 more", "", "what\\nthat means", ""]
@@ -565,7 +565,7 @@ def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
     assert shown.count("| submit |") == 2010
     assert shown.count("| orphaned |") == 50
     assert "Not shown of the details: " in shown
-    assert "`reconciler plan` tells the rest" in shown
+    assert "`reconciler plan` shows the rest" in shown
 
 
 def test_long_texts_are_cut() -> None:

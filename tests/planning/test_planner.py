@@ -40,9 +40,7 @@ RERUN = "run it again with `reconciler rerun`"
 MORE = f'raise "attempts" or {RERUN}'
 GONE = "the service no longer has its record"
 RESOLVE = f"run `reconciler resolve {JOB.job_name} --resubmit` or `--give-up`"
-UNKNOWN = (
-    "the outcome of its submission is unknown: apply looks for its job, and submits it again{} if none appears"
-)
+UNKNOWN = "the outcome of its submission is unknown: apply looks for its job, and submits it again{} if none appears"
 
 BOUND, PENDING, REJECTED, HELD = (
     ClaimState.BOUND,

@@ -120,7 +120,7 @@ def test_without_a_claim_the_commit_that_is_checked_out_is_told_that_it_waits_or
 
 
 UNSETTLED: list[tuple[ClaimState, dict[str, Any], str, str]] = [
-    (ClaimState.REJECTED, {"error": "a quota is used up"}, "error", "refused: a quota is used up"),
+    (ClaimState.REJECTED, {"error": "a quota is exhausted"}, "error", "refused: a quota is exhausted"),
     (ClaimState.REJECTED, {}, "error", "refused: no reason given"),
     (
         ClaimState.HELD,

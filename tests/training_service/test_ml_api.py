@@ -51,6 +51,14 @@ def test_a_new_job_is_queued_and_keeps_what_it_was_given(service: Service) -> No
     assert service.get(f"/v1/projects/{number_of('demo')}/jobs/census_1").json == job
 
 
+def test_job_without_a_scale_tier_is_accepted_and_stays_without(service: Service) -> None:
+    body = ml_job()
+    del body["trainingInput"]["scaleTier"]
+    answer = service.post(ML, body)
+    assert answer.status == 200, answer.content
+    assert "scaleTier" not in answer.json["trainingInput"]
+
+
 def test_a_job_id_is_used_up_for_ever(service: Service) -> None:
     create(service)
     service.post(ML + "/census_1:cancel")
@@ -236,7 +244,6 @@ def in_image(args: list[str], **config: list[str]) -> dict[str, Any]:
         ({"jobId": "a"}, "training_input"),
         (ml_job(labels={"A": "b"}), "labels.A"),
         (changed(region=None), "training_input.region"),
-        (changed(scaleTier=None), "training_input.scale_tier"),
         (changed(scaleTier="CUSTOM"), "training_input.master_type"),
         (changed(runtimeVersion=None), "training_input.runtime_version"),
         (changed(packageUris=[]), "training_input.package_uris"),

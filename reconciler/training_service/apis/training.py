@@ -364,7 +364,7 @@ def _variables(spec: Message, path: str) -> Iterator[Mistake]:
 
 def _training_input(given: Message) -> Iterator[Mistake]:
     path = "training_input"
-    yield from _unset(given, path + ".", "region", "scaleTier")
+    yield from _unset(given, path + ".", "region")
     if given.get("scaleTier") == "CUSTOM":
         yield from _unset(given, path + ".", "masterType")
     if not given.get("masterConfig", {}).get("imageUri"):

@@ -1,0 +1,343 @@
+"""Command lines and configs in files of other tools: scripts, Makefiles, workflows, pages, notebooks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePath
+from textwrap import dedent
+
+from reconciler.operations.importing.found import (
+    FixedValues,
+    Found,
+    calls_of,
+    is_config,
+    new_state,
+    without_placeholders,
+)
+from reconciler.operations.importing.live import is_answer
+from reconciler.operations.importing.marks import SourceError, mark, without_marks
+from reconciler.operations.importing.python_code import PythonReader
+from reconciler.operations.importing.shell import ShellError, ShellState, Value, read_shell
+from reconciler.operations.importing.workflows import workflow_calls
+from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
+
+MAX_SOURCE = 8 * 1024 * 1024
+"""Most bytes of a source."""
+
+_BLOCK = re.compile(r"([ \t]*)(trainingInput|workerPoolSpecs|studySpec|trialJobSpec):[ \t]*$")
+_FIELD = re.compile(r"[A-Za-z]\w*:(?:[ \t].*)?$")
+_PROMPT = re.compile(r"^[ \t]*(?:(?:[$%>]+|[-*]|RUN|run:)[ \t]+|!)?")
+_CALL = re.compile(r"(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:(?:sudo|time|exec)[ \t]+)?[\w./~-]*\bgcloud[ \t]")
+_LITERAL = re.compile(r"(?:export[ \t]+)?[A-Za-z_]\w*\+?=")
+_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?(\w+)")
+_HEREDOC_CALL = re.compile(r"[ \t]*(?:cat|tee)\b.*<<")
+_MAKE_ASSIGNMENT = re.compile(
+    r"[ ]*(?:export[ ]+|override[ ]+)*([A-Za-z_][\w.-]*)[ \t]*(\?|:{0,3}|\+)=[ \t]*(.*)"
+)
+_DICTIONARY = re.compile(r"[ \t]*[A-Za-z_]\w* = \{")
+_MOST_LINES = 300  # of a dictionary
+_MOST_NESTED = 20
+_MOST_EXPANDED = 200_000
+
+
+def read_source(name: str, data: bytes, values: Mapping[str, str]) -> list[Found]:
+    """Return what a source contains; raise SourceError if it contains nothing to import.
+
+    Args:
+        name: The file's name; "-" for standard input.
+        data: Its content.
+        values: Values of variables that count more than the source's own.
+    """
+    if len(data) > MAX_SOURCE:
+        hint = f"at most {MAX_SOURCE >> 20} MB are read; clear a notebook's outputs"
+        raise SourceError("the file is too large", hint=hint)
+    if b"\0" in data:
+        raise SourceError("the file is binary", hint="name a script, a config or a page of text")
+    text = without_marks(data.decode("utf-8-sig", "replace"))
+    found = _reader_of(name, text)(text, values)
+    if not found:
+        hint = "commands such as `gcloud ai custom-jobs create`, configs and saved answers are imported"
+        raise SourceError("the file contains no training job of gcloud", hint=hint)
+    return found
+
+
+_Reader = Callable[[str, Mapping[str, str]], list[Found]]
+
+
+def _reader_of(name: str, text: str) -> _Reader:
+    path = PurePath(name)
+    suffix = path.suffix.lower()
+    if suffix == ".ipynb":
+        return _notebook
+    if suffix in (".yaml", ".yml", ".json"):
+        return _data
+    if suffix == ".mk" or path.name in ("Makefile", "GNUmakefile", "makefile"):
+        return _makefile
+    if suffix == ".py":
+        return _python_file
+    if suffix in (".sh", ".bash", ".zsh", ".ksh") or text.startswith("#!"):
+        return _python_file if "python" in text.partition("\n")[0] else _script
+    if name == "-":
+        return _standard_input
+    return _page
+
+
+# --- Shell scripts -----------------------------------------------------------------------------------------
+
+
+def _script(text: str, values: Mapping[str, str]) -> list[Found]:
+    state = new_state(values)
+    read_shell(text.replace("\r\n", "\n"), state)
+    return calls_of(state)
+
+
+def _standard_input(text: str, values: Mapping[str, str]) -> list[Found]:
+    try:
+        found = _data(text, values)
+    except SourceError:
+        found = []
+    return found or _script(text, values)
+
+
+# --- Pages of text -----------------------------------------------------------------------------------------
+
+
+def _page(text: str, values: Mapping[str, str]) -> list[Found]:
+    """Return the command lines and configs among the lines of a text."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    state = new_state(values)
+    place = 0
+    while place < len(lines):
+        line = _PROMPT.sub("", lines[place], count=1)
+        is_file = _HEREDOC_CALL.match(line)
+        if not (_CALL.match(line) or _LITERAL.match(line) or is_file):
+            place += 1
+            continue
+        first, place, logical = place, place + 1, [line]
+        while logical[-1].rstrip().endswith("\\") and place < len(lines):
+            logical[-1] = logical[-1].rstrip()
+            logical.append(lines[place])
+            place += 1
+        heredoc = _HEREDOC.search(logical[-1])
+        while heredoc and place < len(lines):
+            logical.append(lines[place])
+            place += 1
+            if logical[-1].strip() == heredoc[1]:
+                break
+        text = "\n".join(logical)
+        is_call = _CALL.match(logical[0]) is not None
+        _read_line(without_placeholders(text) if is_call else text, state, first + 1)
+    blocks = [*_blocks(lines)]
+    calls = [call for call in calls_of(state) if any(word.startswith("--") for word in call.words)]
+    for call in calls:
+        call.blocks = [block.value for block in blocks]
+    return sorted([*calls, *blocks, *_dictionaries(lines, values)], key=lambda found: found.line)
+
+
+def _read_line(text: str, state: ShellState, line: int) -> None:
+    try:
+        read_shell(text, state, line)
+    except ShellError:
+        # Prose may look like an assignment; only a command line has to be readable.
+        if "gcloud" in text and "--" in text:
+            raise
+
+
+def _blocks(lines: list[str]) -> Iterator[Found]:
+    """Yield the configs that a text contains."""
+    place = 0
+    while place < len(lines):
+        match = _BLOCK.match(lines[place])
+        if not match:
+            place += 1
+            continue
+        indent = match[1]
+        first, end = place, place + 1
+        while first and lines[first - 1].startswith(indent) and _FIELD.match(lines[first - 1][len(indent) :]):
+            first -= 1
+        while end < len(lines) and _continues(lines[end], indent):
+            end += 1
+        block = "\n".join(line[len(indent) :] for line in lines[first:end])
+        try:
+            documents = load_all(block)
+        except ConfigError:
+            documents = []
+        for value, line in documents:
+            if is_config(value):
+                yield Found(first + line, value=without_placeholders(value))
+        place = end
+
+
+def _dictionaries(lines: list[str], values: Mapping[str, str]) -> list[Found]:
+    """Return the configs that a text shows as Python's dictionaries."""
+    reader = PythonReader(values)
+    place = 0
+    while place < len(lines):
+        first = place
+        place += 1
+        if not _DICTIONARY.match(lines[first]):
+            continue
+        depth = _depth(lines[first])
+        while depth > 0 and place < min(len(lines), first + _MOST_LINES):
+            depth += _depth(lines[place])
+            place += 1
+        reader.read(dedent("\n".join(lines[first:place])), first + 1)
+    for found in reader.found:
+        found.value = without_placeholders(found.value)
+    return reader.found
+
+
+def _depth(line: str) -> int:
+    return line.count("{") - line.count("}")
+
+
+def _continues(line: str, indent: str) -> bool:
+    if not line.strip():
+        return True
+    rest = line[len(indent) :]
+    return line.startswith(indent) and (rest[:1] in " \t-#" or bool(_FIELD.match(rest)))
+
+
+# --- YAML and JSON -----------------------------------------------------------------------------------------
+
+
+def _data(text: str, values: Mapping[str, str]) -> list[Found]:
+    """Return the configs, answers and command lines of a YAML or JSON file."""
+    try:
+        documents = load_all(text)
+    except ConfigError:
+        if "gcloud" not in text:
+            raise
+        return _page(text, values)  # a template, such as of Helm or Jinja
+    found = [Found(line, value=value) for value, line in documents if is_answer(value) or is_config(value)]
+    if found:
+        return found
+    return workflow_calls(text, values)
+
+
+# --- Makefiles ---------------------------------------------------------------------------------------------
+
+
+def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
+    variables: dict[str, Value] = FixedValues(values)
+    found: list[Found] = []
+    lines = text.replace("\r\n", "\n").split("\n")
+    place = conditions = 0
+    while place < len(lines):
+        first = place
+        logical = [lines[place]]
+        place += 1
+        while logical[-1].endswith("\\") and place < len(lines):
+            logical.append(lines[place])
+            place += 1
+        if logical[0].startswith("\t"):
+            recipe = "\n".join(logical).lstrip("\t @+-")
+            state = new_state(values)
+            read_shell(_made(recipe, variables, 0), state, first + 1)
+            found += calls_of(state)
+            continue
+        line = " ".join(part.rstrip("\\").strip() for part in logical)
+        if re.match(r"\s*(?:ifeq|ifneq|ifdef|ifndef)\b", line):
+            conditions += 1
+        elif re.match(r"\s*endif\b", line):
+            conditions = max(0, conditions - 1)
+        elif match := _MAKE_ASSIGNMENT.fullmatch(line):
+            _assign(variables, *match.groups(), is_certain=not conditions)
+    return found
+
+
+def _assign(variables: dict[str, Value], name: str, operator: str, text: str, *, is_certain: bool) -> None:
+    value = re.sub(r"\s+#.*$", "", text).strip()
+    if operator.startswith(":"):
+        value = _made(value, variables, 0)
+    if operator == "?" and name in variables:
+        return
+    if operator == "+":
+        value = f"{variables.get(name, '')} {value}".strip()
+    # A value under a condition is a guess.
+    variables[name] = value if is_certain else mark(name)
+
+
+def _made(text: str, variables: Mapping[str, Value], depth: int) -> str:
+    """Return a text with make's references replaced by their values."""
+    if depth > _MOST_NESTED:
+        raise SourceError("the Makefile's variables refer to each other", hint="break the circle")
+    made: list[str] = []
+    place = length = 0
+    while place < len(text):
+        char = text[place]
+        following = text[place + 1 : place + 2]
+        part, step = char, 1
+        if char == "$" and following == "$":
+            part, step = "$", 2
+        elif char == "$" and following in ("(", "{"):
+            end = _balanced(text, place + 1)
+            part, step = _reference(text[place + 2 : end], variables, depth), end - place + 1
+        elif char == "$" and following:
+            part, step = mark("TARGET"), 2
+        made.append(part)
+        place += step
+        length += len(part)
+        if length > _MOST_EXPANDED:
+            raise SourceError("the Makefile expands to too much text", hint="import the command line alone")
+    return "".join(made)
+
+
+def _balanced(text: str, place: int) -> int:
+    """Return the place of the bracket that closes the one at a place; the end of the text if none does."""
+    close = {"(": ")", "{": "}"}[text[place]]
+    depth = 0
+    for end in range(place, len(text)):
+        depth += (text[end] == text[place]) - (text[end] == close)
+        if not depth:
+            return end
+    return len(text)
+
+
+def _reference(inner: str, variables: Mapping[str, Value], depth: int) -> str:
+    name = inner.strip()
+    value = variables.get(name)
+    if isinstance(value, str):
+        return _made(value, variables, depth + 1)
+    if re.match(r"shell\s+date\b", name):
+        return mark("DATE")
+    return mark("SHELL" if name.startswith("shell") else re.split(r"[\s:,]", name)[0])
+
+
+# --- Python and notebooks ----------------------------------------------------------------------------------
+
+
+def _python_file(text: str, values: Mapping[str, str]) -> list[Found]:
+    reader = PythonReader(values)
+    reader.read(text, 1)
+    return reader.found
+
+
+def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
+    try:
+        notebook = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SourceError("the notebook isn't JSON", hint="save it again") from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise SourceError("the file is no notebook of format 4", hint="open it in Jupyter and save it again")
+    reader = PythonReader(values)
+    found: list[Found] = []
+    place = 0
+    for cell in cells:
+        source = cell.get("source") if isinstance(cell, dict) else None
+        lines = source if isinstance(source, list) else [source]
+        code = "".join(part for part in lines if isinstance(part, str))
+        if not code.strip():
+            continue
+        # The place in the file, for messages; the first line may be in the file in another spelling.
+        at = text.find(json.dumps(code.split("\n")[0], ensure_ascii=False)[1:-1], place)
+        place = max(at, place)
+        line = text.count("\n", 0, place) + 1
+        if cell.get("cell_type") == "code":
+            reader.read(code, line)
+        elif cell.get("cell_type") == "markdown":
+            found += [each for each in _page(code, values) if each.words]
+    return [*reader.found, *found]

@@ -1,0 +1,378 @@
+"""Sources of import: files of other tools, hostile ones too, and the manifests made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reconciler.cli import run
+from reconciler.operations.importing import sources
+
+CREATE = "gcloud ai custom-jobs create --region=us-central1 --display-name=census"
+POOL = "--worker-pool-spec=machine-type=n1-standard-4,container-image-uri=gcr.io/tide/fit:7"
+CONFIG = """
+workerPoolSpecs:
+  machineSpec: {machineType: n1-standard-4}
+  replicaCount: 1
+  containerSpec: {imageUri: "gcr.io/tide/fit:6"}
+"""
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "reconciler.yaml").touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def written(root: Path) -> dict[str, Json]:
+    """Return the manifests in `jobs` by name."""
+    found = [yaml.safe_load(file.read_text()) for file in sorted((root / "jobs").glob("*.yaml"))]
+    return {manifest["metadata"]["name"]: manifest for manifest in found}
+
+
+def image_and_args(manifest: Json) -> tuple[str, list[str]]:
+    container = manifest["spec"]["workerPoolSpecs"][0]["containerSpec"]
+    return container["imageUri"], container.get("args", [])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 3) -> str:
+    """Return the message of a refused import."""
+    assert run(["import", *arguments]) == code
+    return capsys.readouterr().err
+
+
+def test_five_files_become_five_manifests_in_one_call(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "train.sh").write_text(f"#!/bin/sh\nIMAGE=gcr.io/tide/fit:7\n{CREATE}-sh \\\n  {POOL}\n")
+    (root / "Makefile").write_text(f"STEPS := 3\ntrain:\n\t@{CREATE}-make {POOL} --args=--steps=$(STEPS)\n")
+    cell = ["STEPS = 4\n", f"!{CREATE}-nb {POOL} --args=--steps={{STEPS}}"]
+    notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell}]}
+    (root / "nb.ipynb").write_text(json.dumps(notebook))
+    (root / "one.yaml").write_text(CONFIG)
+    (root / "two.json").write_text(json.dumps(yaml.safe_load(CONFIG)))
+    assert run(["import", "train.sh", "Makefile", "nb.ipynb", "one.yaml", "two.json"]) == 0
+    assert [*written(root)] == ["census-make", "census-nb", "census-sh", "one", "two"]
+    assert image_and_args(written(root)["census-nb"]) == ("gcr.io/tide/fit:7", ["--steps=4"])
+    report = capsys.readouterr().out
+    assert "jobs/census-sh.yaml: written, CustomJob census-sh, from train.sh:3" in report
+    assert report.endswith("The next apply submits census-make, census-nb, census-sh, one, two.\n")
+    assert run(["validate"]) == 0
+    before = {file: file.read_bytes() for file in (root / "jobs").iterdir()}
+    assert run(["import", "train.sh", "Makefile", "nb.ipynb", "one.yaml", "two.json"]) == 0
+    assert {file: file.read_bytes() for file in (root / "jobs").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "args"),
+    [
+        ("a.sh", f"A=(--x 'two words')\n{CREATE} {POOL} --args=\"${{A[1]}}\"\n", ["<A>"]),
+        ("a.sh", f"N=3\n{CREATE} {POOL} --args=--n=$N,--m=${{M:-4}}\n", ["--n=3", "--m=4"]),
+        ("a.sh", f"if true; then N=3; fi\n{CREATE} {POOL} --args=--n=$N\n", ["--n=<N>"]),
+        ("a.sh", f"for N in 1 2; do\n{CREATE} {POOL} --args=--n=$N\ndone\n", ["--n=<N>"]),
+        ("a.sh", f'J=$({CREATE} {POOL} --args="it\'s" --format=json)\n', ["it's"]),
+        ("a.sh", f"V=1 CLOUDSDK_AI_REGION=x {CREATE} {POOL} --args=a >log 2>&1 || exit 1\n", ["a"]),
+        ("a.sh", f"T=$(git describe)\n{CREATE} {POOL} --args=$T # --args=b\n", ["<T>"]),
+        ("Makefile", f"A ?= $(B)1\nB = 2\nx:\n\t{CREATE} {POOL} --args=$(A),$$C\n", ["21", "<C>"]),
+        ("a.md", f"Run don't\n\n```console\n$ N=7\n$ {CREATE} \\\n    {POOL} --args=$N\n```\n", ["7"]),
+        ("ci.yml", f"env: {{N: 5}}\nj:\n  - run: |\n      {CREATE} {POOL} --args=${{{{ env.N }}}}\n", ["5"]),
+        ("ci.yml", f"script:\n  - N=6\n  - {CREATE} {POOL} --args=$N\n", ["6"]),
+        ("a.py", f"import os\nN = 8\nos.system(f'{CREATE} {POOL} --args={{N}}')\n", ["8"]),
+        ("a.py", f"from subprocess import run\nrun({[*CREATE.split(), POOL, '--args=9']!r})\n", ["9"]),
+    ],
+)
+def test_values_of_each_kind_of_source(name: str, text: str, args: list[str], root: Path) -> None:
+    (root / name).write_text(text)
+    assert run(["import", name]) == 0
+    (manifest,) = written(root).values()
+    assert image_and_args(manifest) == ("gcr.io/tide/fit:7", args)
+    assert manifest.get("reconcile") == ({"suspend": True} if "<" in str(args) else None)
+
+
+def test_placeholders_of_a_page_are_values_to_fill_in(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = (
+        "workerPoolSpecs:\n  - machineSpec: {machineType: n1-standard-4}\n    replicaCount: REPLICA_COUNT\n"
+    )
+    config += "    containerSpec: {imageUri: gcr.io/PROJECT-ID/x:1}\n"
+    call = f"gcloud ai custom-jobs create --region=LOCATION --display-name=JOB_NAME {POOL}-<your-tag>"
+    (root / "page.md").write_text(f"Replace LOCATION.\n\n{call} --args=BASIC\n\n{config}\nThen go on.\n")
+    values = ["--set", "REPLICA_COUNT=1", "--set", "PROJECT_ID=tide"]
+    assert run(["import", "page.md", *values]) == 0
+    found = written(root)
+    assert image_and_args(found["page"]) == ("gcr.io/tide/fit:7-<YOUR_TAG>", ["BASIC"])
+    assert found["page-2"]["spec"]["workerPoolSpecs"][0]["replicaCount"] == 1
+    assert image_and_args(found["page-2"])[0] == "gcr.io/tide/x:1"
+    shown = capsys.readouterr().out
+    assert shown.isprintable() or "\n" in shown
+    assert "location <LOCATION>" in shown
+    assert run(["validate", "jobs/page-2.yaml"]) == 0
+
+
+def test_given_values_replace_unknown_ones(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "train.sh").write_text(f"{CREATE} {POOL} --args=--to=gs://$BUCKET/x,--n=$N\n")
+    assert run(["import", "train.sh", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "gs://<BUCKET>/x" in shown.out
+    assert "fill in <BUCKET>: --set BUCKET=VALUE" in shown.err
+    assert "The next apply submits none of these jobs." in shown.err
+    assert not (root / "jobs").exists()
+    (root / "n.txt").write_text("5\n")
+    assert run(["import", "train.sh", "--set", "BUCKET=tide", "--set-file", "N=n.txt"]) == 0
+    (manifest,) = written(root).values()
+    assert image_and_args(manifest)[1] == ["--to=gs://tide/x", "--n=5"]
+    assert "reconcile" not in manifest
+
+
+def test_time_of_the_call_is_no_part_of_the_name(root: Path) -> None:
+    (root / "train.sh").write_text(f"NOW=$(date +%s)\n{CREATE} --display-name=tide_${{NOW}} {POOL}\n")
+    assert run(["import", "train.sh"]) == 0
+    assert [*written(root)] == ["tide"]
+
+
+def test_config_of_a_here_document_is_read(root: Path) -> None:
+    (root / "train.sh").write_text(f"cat > c.yaml <<EOF\n{CONFIG}EOF\n{CREATE} --config=c.yaml\n")
+    assert run(["import", "train.sh"]) == 0
+    assert image_and_args(written(root)["census"])[0] == "gcr.io/tide/fit:6"
+
+
+def test_code_in_the_repository_becomes_the_package(root: Path) -> None:
+    (root / "src/tide").mkdir(parents=True)
+    (root / "src/tide/__init__.py").touch()
+    (root / "src/tide/fit.py").touch()
+    words = "gcloud ai-platform jobs submit training fit --region us-east1 --runtime-version 2.11"
+    words += " --scale-tier basic --module-name tide.fit --package-path src/tide --staging-bucket gs://tide-x"
+    assert run(["import", "--", *words.split(), "--", "--epochs", "3"]) == 0
+    manifest = written(root)["fit"]
+    assert manifest["package"] == {"path": "../src/tide"}
+    assert manifest["spec"]["trainingInput"]["args"] == ["--epochs", "3"]
+    assert run(["validate"]) == 0
+    (root / "src/setup.py").touch()
+    assert run(["import", "--force", "--", *words.split()]) == 0
+    assert written(root)["fit"]["package"] == {"path": "../src"}
+
+
+def test_secrets_are_never_written(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "hunter2-Xk39vLqP84"
+    (root / "train.sh").write_text(f"{CREATE} {POOL} --args=--password={secret},--epochs=3\n")
+    assert run(["import", "train.sh"]) == 0
+    shown = capsys.readouterr()
+    texts = [shown.out, shown.err, *(file.read_text() for file in (root / "jobs").iterdir())]
+    assert not any(secret in text for text in texts)
+    assert image_and_args(written(root)["census"])[1] == ["--password=<SECRET>", "--epochs=3"]
+    assert written(root)["census"]["reconcile"] == {"suspend": True}
+
+
+def test_control_characters_of_a_source_are_inert(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[31m\n# b: c\u202e.sh"
+    (root / name).write_text(f"{CREATE} {POOL} --args='x\x1b[2J'\n")
+    run(["import", name, "--dry-run"])
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "\n# b: c" not in text
+
+
+def test_no_text_of_a_source_passes_for_an_unknown_value(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "train.sh").write_text(f"{CREATE} {POOL} --args='\ue000BUCKET\ue001'\n")
+    assert run(["import", "train.sh", "--dry-run", "--set", "BUCKET=tide"]) == 0
+    manifest = yaml.safe_load(capsys.readouterr().out)
+    assert image_and_args(manifest)[1] == ["\ufffdBUCKET\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.sh", f"x\n{CREATE} 'never closed", "a.sh:2:1: a quote is never closed"),
+        ("a.sh", "gcloud ai custom-jobs create\n", "a.sh:1:1: --display-name: is missing"),
+        ("a.sh", f"\n\n{CREATE} {POOL} --wrker=1\n", "a.sh:3:1: --wrker: unknown flag"),
+        ("a.sh", f"{CREATE} --config=../outside.yaml\n", "is outside the repository"),
+        ("a.sh", f"{CREATE} --config=link.yaml\n", "is behind a link"),
+        ("a.sh", f"{CREATE} --config=$C\n", "--set C="),
+        ("a.sh", f"{CREATE} --config=none.yaml\n", "there is no file"),
+        ("a.sh", "$(" * 200 + ")" * 200 + f"\n{CREATE}\n", "nested too deeply"),
+        ("a.sh", "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 12 + CREATE, "too much text"),
+        ("a.sh", "echo hi\n", "contains no training job"),
+        ("a.ipynb", "{", "isn't JSON"),
+        ("a.ipynb", '{"cells": 3}', "no notebook"),
+        ("a.yaml", "a: &a [*a]\nb: gcloud\n", "contains no training job"),
+        ("a.yaml", "workerPoolSpecs: [\n", "not readable as YAML"),
+        ("a.yaml", "workerPoolSpecs: {}\nworkerPoolSpecs: {}\n", "is defined twice"),
+        ("a.yaml", "jobs: [{predictionInput: {}, state: x}]\n", "is a batch prediction"),
+        ("Makefile", f"A = $(B)\nB = $(A)\nx:\n\t{CREATE} $(A)\n", "refer to each other"),
+    ],
+)
+def test_bad_source_is_refused_with_its_place(
+    name: str, text: str, message: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root.parent / "outside.yaml").write_text(CONFIG)
+    (root / "real.yaml").write_text(CONFIG)
+    (root / "link.yaml").symlink_to(root / "real.yaml")
+    (root / name).write_text(text)
+    assert message in refused(capsys, name)
+    assert not (root / "jobs").exists()
+
+
+def test_other_command_lines_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no command of gcloud that submits" in refused(capsys, "--", "gsutil", "ls")
+    assert "no command of gcloud that submits" in refused(capsys, "--", "gcloud", "ai", "custom-jobs", "list")
+    assert "import needs a source" in refused(capsys, code=64)
+
+
+def test_binary_large_and_missing_files_are_refused(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a.sh").write_bytes(b"\x7fELF\0\1")
+    assert "the file is binary" in refused(capsys, "a.sh")
+    with (root / "big.ipynb").open("wb") as file:
+        os.truncate(file.fileno(), 50 << 20)
+    assert "the file is too large" in refused(capsys, "big.ipynb")
+    assert "can't be read" in refused(capsys, "none.sh")
+    os.mkfifo(root / "fifo")
+    assert "can't be read" in refused(capsys, "fifo")
+    assert sources.MAX_SOURCE < 50 << 20
+
+
+def test_all_manifests_are_written_or_none(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "a.sh").write_text(f"{CREATE}-a {POOL}\n{CREATE}-b --worker-pool-spec=machine-type=x\n")
+    assert "a.sh:2:1: --worker-pool-spec" in refused(capsys, "a.sh")
+    assert not (root / "jobs").exists()
+    (root / "jobs").mkdir()
+    (root / "jobs/census-a.yaml").write_text("mine")
+    (root / "a.sh").write_text(f"{CREATE}-0 {POOL}\n{CREATE}-a {POOL}\n")
+    assert "use --force" in refused(capsys, "a.sh", code=4)
+    assert [file.name for file in (root / "jobs").iterdir()] == ["census-a.yaml"]
+    assert run(["import", "--force", "a.sh"]) == 0
+    assert [*written(root)] == ["census-0", "census-a"]
+
+
+def test_name_of_another_manifest_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", "-o", "jobs/other/x.yaml", "--", *CREATE.split(), POOL]) == 0
+    assert 'is taken by "jobs/other/x.yaml"' in refused(capsys, "--", *CREATE.split(), POOL, code=4)
+
+
+def test_ended_job_is_suspended_unless_it_may_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {
+        "name": "projects/p/locations/us-central1/customJobs/7",
+        "displayName": "census 2024",
+        "state": "JOB_STATE_FAILED",
+        "createTime": "2024-01-01T00:00:00Z",
+        "labels": {"team": "tide", "reconciler-key": "x"},
+        "jobSpec": {**yaml.safe_load(CONFIG), "scheduling": {"timeout": "604800s"}, "enableWebAccess": False},
+    }
+    (root / "jobs.json").write_text(json.dumps([job]))
+    assert run(["import", "jobs.json"]) == 0
+    manifest = written(root)["census-2024"]
+    assert manifest["reconcile"] == {"suspend": True}
+    assert manifest["metadata"]["labels"] == {"team": "tide"}
+    assert set(manifest["spec"]) == {"workerPoolSpecs"}
+    assert "has ended (FAILED)" in (root / "jobs/census-2024.yaml").read_text()
+    assert capsys.readouterr().out.endswith("The next apply submits none of these jobs.\n")
+    assert run(["import", "--run", "--force", "jobs.json"]) == 0
+    assert "reconcile" not in written(root)["census-2024"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"labels": "x"},
+        {"labels": [1]},
+        {"displayName": [1]},
+        {"state": {}},
+        {"jobSpec": {"scheduling": {"strategy": []}}},
+    ],
+)
+def test_malformed_answer_is_no_failure(field: Json, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"name": "projects/p/locations/l/customJobs/7", "jobSpec": yaml.safe_load(CONFIG)}
+    (root / "job.json").write_text(json.dumps({**job, **field}))
+    assert run(["import", "job.json"]) in (0, 3)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_pipeline_becomes_its_custom_job_and_names_what_is_lost(root: Path) -> None:
+    pipeline = {
+        "name": "projects/p/locations/l/trainingPipelines/7",
+        "displayName": "tide",
+        "state": "PIPELINE_STATE_SUCCEEDED",
+        "trainingTaskDefinition": "gs://x/schema/trainingjob/definition/custom_task_1.0.0.yaml",
+        "trainingTaskInputs": yaml.safe_load(CONFIG),
+        "modelToUpload": {"displayName": "m"},
+    }
+    (root / "p.json").write_text(json.dumps({"trainingPipelines": [pipeline]}))
+    assert run(["import", "p.json"]) == 0
+    assert "modelToUpload" in (root / "jobs/tide.yaml").read_text()
+
+
+def test_dictionary_in_a_page_is_a_config(root: Path) -> None:
+    page = "Write:\n\ninputs = {\n    'scaleTier': 'BASIC', 'region': 'us-east1',\n"
+    page += "    'masterConfig': {'imageUri': 'x/y:1'},\n"
+    (root / "page.txt").write_text(
+        page + "}\n\nspec = {'jobId': 'fit', 'trainingInput': inputs}\n\nThen go on.\n"
+    )
+    assert run(["import", "page.txt"]) == 0
+    assert written(root)["fit"]["spec"]["trainingInput"]["masterConfig"] == {"imageUri": "x/y:1"}
+
+
+def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "page.md").write_text(f"{CREATE} --broken\n\n{CREATE} {POOL}\n")
+    assert "page.md:1:1: --broken" in refused(capsys, "page.md")
+    assert run(["import", "page.md:3"]) == 0
+    assert [*written(root)] == ["census"]
+    assert "page.md:2:1: no job begins in this line" in refused(capsys, "page.md:2")
+
+
+def test_messages_quote_no_secret(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "a.sh").write_text(f"{CREATE} {POOL} -- --password hunter2-Xk39vLqP84\n")
+    shown = refused(capsys, "a.sh")
+    assert "a.sh:1:1: --: this command takes no arguments" in shown
+    assert "hunter2" not in shown
+
+
+SCRIPT = """\
+#!/usr/bin/env bash
+usage() { echo "usage: $0 [-p project]"; exit 1; }
+while getopts "p:" o; do case "${o}" in p) PROJECT_ID=${OPTARG} ;; *) usage ;; esac; done
+[[ "$1" =~ ^(x|y)$ ]] || true
+((i=1))
+export JOB_NAME="census_$(date +"%Y%m%d_%H%M%S")"
+FLAGS=(--stream-logs --runtime-version=2.11)
+FLAGS+=("--python-version=3.7")
+gcloud config set project tide
+gcloud ml-engine jobs submit training "${JOB_NAME}" \\
+    "${FLAGS[@]}" --scale-tier basic --region us-east1 \\
+    --job-dir gs://tide-out/x --package-path ../trainer --module-name trainer.task \\
+    -- \\
+    --files "gs://tide-out/data/*.csv" --steps 100 # done
+gcloud ai-platform jobs describe $JOB_NAME
+"""
+
+
+def test_script_as_people_write_them_is_read(root: Path) -> None:
+    (root / "trainer").mkdir()
+    (root / "trainer/__init__.py").touch()
+    (root / "trainer/task.py").touch()
+    (root / "scripts").mkdir()
+    (root / "scripts/train.sh").write_text(SCRIPT)
+    assert run(["import", "scripts/train.sh"]) == 0
+    manifest = written(root)["census"]
+    assert manifest["package"] == {"path": "../trainer"}
+    assert manifest["spec"]["trainingInput"] == {
+        "scaleTier": "BASIC",
+        "region": "us-east1",
+        "runtimeVersion": "2.11",
+        "pythonVersion": "3.7",
+        "pythonModule": "trainer.task",
+        "args": ["--files", "gs://tide-out/data/*.csv", "--steps", "100"],
+        "jobDir": "gs://tide-out/x",
+    }
+    assert "In gcloud: project tide." in (root / "jobs/census.yaml").read_text()
+    assert run(["validate"]) == 0
