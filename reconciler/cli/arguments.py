@@ -370,9 +370,7 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_mutually_exclusive_group(required=True).add_argument
     add("--resubmit", action="store_true", help="submit it again once no earlier request can create a job")
-    add(
-        "--give-up", action="store_true", help="don't submit it again; if its job appears after all, adopt it"
-    )
+    add("--give-up", action="store_true", help="don't submit it again; adopt its job if it appears after all")
 
 
 def _rerun(parser: argparse.ArgumentParser) -> None:

@@ -291,7 +291,7 @@ def test_ml_run_of_one_location_is_not_taken_for_the_run_of_another(repository: 
     (outcome,) = applied.json["outcomes"]
     assert (outcome["action"], outcome["status"]) == ("blocked", "skipped")
     assert 'the environment "local" also uses the project "local"' in outcome["error"]
-    assert "write a project of its own in the environment that is new" in outcome["error"]
+    assert "give the newer environment a project of its own" in outcome["error"]
     # The run that has a claim stays as it is.
     (change,) = repository.run("plan", "--format", "json").json["changes"]
     assert (change["action"], change["reason"]) == ("none", "succeeded")

@@ -209,14 +209,14 @@ def test_problems_of_several_files_are_told_though_each_is_known(root: Path, env
     """Names that are there twice, and a package that changes, are never remembered."""
     write(root, "jobs/four.yaml", named("one", "Job"))
     expected = validate(root, [root / "jobs"])
-    assert ["is taken" in problem.message for problem in expected.problems] == [True]
+    assert ["is already used" in problem.message for problem in expected.problems] == [True]
     assert check(root, environ) == check(root, environ) == expected
     (root / "jobs" / "four.yaml").unlink()
     (root / "trainers" / "census" / "task.py").rename(root / "trainers" / "census" / "other.py")
     found = check(root, environ)
     assert ["has no module" in problem.message for problem in found.problems] == [True]
     shutil.rmtree(root / "trainers")
-    assert ["no folder" in problem.message for problem in check(root, environ).problems] == [True]
+    assert ["no such folder" in problem.message for problem in check(root, environ).problems] == [True]
     write(root, "trainers/census/task.py", "")
     assert check(root, environ).problems == ()
 

@@ -1061,7 +1061,7 @@ def test_where_manifests_are_unless_paths_are_named(tmp_path: Path) -> None:
     """A folder that git doesn't keep, as nothing is in it, is no mistake where settings are."""
     jobs = tmp_path / "jobs"
     assert manifest_paths(tmp_path, [Path("x")]) == [Path("x")]
-    with pytest.raises(UsageError, match=f"there is not a folder {jobs}"):
+    with pytest.raises(UsageError, match=f"there is no folder {jobs}"):
         manifest_paths(tmp_path, [])
     (tmp_path / "reconciler.yaml").write_text("")
     assert manifest_paths(tmp_path, []) == []

@@ -194,7 +194,7 @@ def test_the_best_trial_follows_the_goal_and_is_shown_among_many() -> None:
     assert row(text, "Best trial")[0] == "39: m 39 with x 39"
     assert "39 ★" in text
     assert "… and 19 more trials" in text
-    assert "none of 40 has begun" in details_text(replace(DONE, study=Study(most.goals, (), 40)), NOW)
+    assert "none of 40 has started" in details_text(replace(DONE, study=Study(most.goals, (), 40)), NOW)
 
 
 def test_a_resource_as_yaml_is_the_same_and_inert() -> None:

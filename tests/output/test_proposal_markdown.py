@@ -234,7 +234,7 @@ def plain(untrusted: str) -> str:
 def test_warnings_are_listed_with_their_number_and_place() -> None:
     warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "did you mean n1-y?", "warning")
     shown = in_full(proposal(warnings=(warning,)))
-    assert "**1 warning in 1 file:**" in shown
+    assert "**1 warning in 1 file.**" in shown
     assert "jobs/a.yaml:3:5 warning: n1-x is not known (/spec)did you mean n1-y?" in Page(shown).shown
 
 
@@ -348,7 +348,7 @@ def test_details_show_the_diff_of_the_spec_and_the_files_of_a_changed_job() -> N
     assert "<details open><summary><code>census</code> · CustomJob · run <code>census_0123" in shown
     assert (
         """
-- if it is still live, it goes on
+- if it is still live, it continues
 
 ```diff
 - replicaCount: 1
@@ -431,7 +431,7 @@ def test_settings_are_told_before_all_else() -> None:
         )
     )
     assert (
-        "**Settings change:** 4 in <code>reconciler.yaml</code>; they decide where jobs run, the limits "
+        "**Settings change:** 4 in <code>reconciler.yaml</code>; they affect where jobs run, the limits "
         "of each apply.\n" in shown
     )
     page = Page(shown).shown
@@ -479,7 +479,7 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
     problems = tuple(Problem(f"jobs/{'x' * 400}{n}.yaml", 1, 1, "", "y" * 500) for n in range(500))
     shown = in_full(differing(many(), problems=problems, settings=fields), COMMENT_LIMIT)
     assert len(shown.encode()) < COMMENT_LIMIT
-    assert "they decide which runs belong to this repository, who is told." in shown
+    assert "they affect which runs belong to this repository, where results are posted." in shown
     assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
     much = tuple(FieldChange(f"/images/{'é' * 100}{n}/python", "@" * 300, "#" * 300) for n in range(2000))
     shown = in_full(differing(many(), problems=problems, settings=fields + much), COMMENT_LIMIT)
@@ -503,7 +503,7 @@ def many(count: int = 2000, fields: int = 2) -> Plan:
 def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None:
     shown = in_full(many(fields=20), limit)
     assert limit * 0.9 < len(shown.encode()) < limit
-    assert "**40 problems in 1 file:**" in shown
+    assert "**40 problems in 1 file.**" in shown
     assert "10 new, 2,003 changed (**3 blocked**). At most 2,000 → 4,020 accelerator-hours" in shown
     assert "**The plan is too long to show in full:** the workflow run's" in shown
     assert shown.count("- <code>jobs/x.yaml") == 40, "every problem"

@@ -85,7 +85,7 @@ def test_beyond_a_hundred_jobs_the_terminal_leaves_details_out() -> None:
     many = [replace(CHANGE, **specs({"a": 1}, {"a": 2})) for _ in range(103)]
     text = plan_text(plan(*many))
     assert text.count("+ a: 2") == 100
-    assert "The last 3 jobs without details" in text
+    assert "Details of the last 3 jobs are left out" in text
 
 
 def test_a_plan_with_nothing_to_do_says_so() -> None:

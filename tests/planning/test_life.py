@@ -120,7 +120,7 @@ def test_the_last_manifest_can_be_removed(repository: Repository) -> None:
     (repository.root / ".git").mkdir()
     for command in (["validate"], ["plan"], ["apply"]):
         done = repository.run(*command)
-        assert (done.code, "there is not a folder" in done.err) == (64, True)
+        assert (done.code, "there is no folder" in done.err) == (64, True)
 
 
 @pytest.mark.fault(11)

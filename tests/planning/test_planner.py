@@ -40,7 +40,9 @@ RERUN = "run it again with `reconciler rerun`"
 MORE = f'raise "attempts" or {RERUN}'
 GONE = "the service no longer has its record"
 RESOLVE = f"run `reconciler resolve {JOB.job_name} --resubmit` or `--give-up`"
-UNKNOWN = "the outcome of its submission is unknown: apply looks for its job, and submits it again{} if none appears"
+UNKNOWN = (
+    "the outcome of its submission is unknown: apply looks for its job, and submits it {} if none appears"
+)
 
 BOUND, PENDING, REJECTED, HELD = (
     ClaimState.BOUND,
@@ -77,12 +79,12 @@ CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, Stuck | None
     ({"gone": True}, None, Action.NONE, f"deleted outside; {RERUN}", Stuck.DELETED),
     ({"ended": State.SUCCEEDED}, None, Action.NONE, f"succeeded; {GONE}", None),
     ({"ended": State.CANCELLED}, None, Action.NONE, f"cancelled; {GONE}; {RERUN}", Stuck.CANCELLED),
-    ({"state": PENDING}, None, Action.SUBMIT, UNKNOWN.format(""), None),
+    ({"state": PENDING}, None, Action.SUBMIT, UNKNOWN.format("again"), None),
     (
         {"state": PENDING, "credential_expiry": NOON},
         None,
         Action.SUBMIT,
-        UNKNOWN.format(" after 12:00:02 UTC"),
+        UNKNOWN.format("again after 12:00:02 UTC"),
         None,
     ),
     ({"state": REJECTED}, None, Action.SUBMIT, "refused: no reason given", None),
@@ -196,7 +198,7 @@ def test_an_attempt_follows_only_one_that_failed(
     [
         ({"ended": State.FAILED}, Action.RETRY, "attempt 1 failed, 1 left"),
         ({}, Action.NONE, f"deleted outside; {RERUN}"),
-        ({"state": PENDING, "ended": State.FAILED}, Action.SUBMIT, UNKNOWN.format("")),
+        ({"state": PENDING, "ended": State.FAILED}, Action.SUBMIT, UNKNOWN.format("again")),
     ],
 )
 def test_a_failure_counts_that_a_bound_claim_remembers(
@@ -214,7 +216,7 @@ def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
 @pytest.mark.parametrize(
     ("fields", "action", "reason"),
     [
-        ({"state": PENDING}, Action.RETRY, UNKNOWN.format("")),
+        ({"state": PENDING}, Action.RETRY, UNKNOWN.format("again")),
         ({"state": REJECTED, "error": "full"}, Action.RETRY, "refused: full"),
         (
             {"state": HELD},
@@ -242,7 +244,7 @@ def test_what_ran_goes_before_what_is_not_known_to_have_run() -> None:
 
 def test_when_an_unknown_outcome_is_settled_depends_on_the_services_bounds() -> None:
     claim = claim_on(JOB, PENDING, credential_expiry=datetime.fromisoformat("2026-01-01T13:00:00.5+01:00"))
-    assert only(plan([JOB], [], [claim], GOOGLE)).reason == UNKNOWN.format(" after 12:10:00 UTC")
+    assert only(plan([JOB], [], [claim], GOOGLE)).reason == UNKNOWN.format("again after 12:10:00 UTC")
 
 
 @pytest.mark.parametrize("state", [None, *State])
@@ -482,7 +484,7 @@ def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its
         change = only(plan([job], actual, claims, SHARING))
         assert change.action is Action.BLOCKED
         assert 'the environment "dev" also uses the project "local"' in change.reason
-        assert "write a project of its own in the environment that is new" in change.reason
+        assert "give the newer environment a project of its own" in change.reason
         assert change.actual == (actual[0] if actual else None)
         assert only(plan([job], actual, claims)).action is not Action.BLOCKED
     change = only(plan([job], [run], [bound_to(job, run)], SHARING))
