@@ -756,7 +756,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
         f"{job.job_name}: it is not known whether a job was created; looking for it, 00:03:00 UTC at most"
     ]
     assert unsettled_reason(waiting) == (
-        "an earlier request may still make a job: it can be sent again after 00:03:00 UTC"
+        "an earlier request may still create a job: it can be submitted again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
 

@@ -107,7 +107,7 @@ def test_the_bar_says_what_is_done_and_what_is_waited_for() -> None:
     first, second = shown(bar)
     assert first.startswith("━" * 15)
     assert first.endswith("submitted 150 of 300")
-    assert second == "1 failed, 2 not known yet, quota used up, continuing in 30 s, at least 0:03:00 left"
+    assert second == "1 failed, 2 unknown so far, quota used up, continuing in 30 s, at least 0:03:00 left"
     clock.now = 10.0
     assert shown(bar)[1].endswith("continuing in 20 s, at least 0:02:50 left")
     clock.now = 1000.0

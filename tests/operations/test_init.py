@@ -913,7 +913,7 @@ def test_new_set_up_takes_at_most_20_lines(empty: Empty) -> None:
 def test_quiet_it_prints_what_a_person_has_to_add_only(empty: Empty) -> None:
     assert empty.init("-q").out == ""
     empty.write(".gitattributes", "# no eol=lf\n")
-    assert empty.init("-q").out.startswith("\n.gitattributes was there")
+    assert empty.init("-q").out.startswith("\n.gitattributes already exists")
 
 
 @pytest.mark.parametrize("place", ["google", "github"])

@@ -150,7 +150,7 @@ def test_base_without_a_common_commit_is_refused(repo: Repository) -> None:
     commit(repo)
     with pytest.raises(NotFoundError, match='"main" and HEAD have no common commit') as raised:
         proposed(repo, "main")
-    assert "history shares" in raised.value.hint
+    assert "shares history" in raised.value.hint
 
 
 def test_changed_files_of_the_code_are_listed_with_their_lines(repo: Repository) -> None:
@@ -384,7 +384,7 @@ def test_no_manifests_on_either_side(repo: Repository) -> None:
     assert edits(repo) == {}
     (repo.root / "reconciler.yaml").unlink()
     commit(repo)
-    with pytest.raises(UsageError, match=r"there is not a folder .*jobs"):
+    with pytest.raises(UsageError, match=r"there is no folder .*jobs"):
         proposed(repo)
 
 
@@ -528,7 +528,7 @@ def test_settings_that_cant_be_used_are_told_after_the_output(
     assert (done.json["target"]["project"], done.json["changes"]) == (target, [])
     for name in ("comment.md", "summary.md", "plan.md"):
         shown = (tmp_path / "out" / name).read_text()
-        assert "**1 problem in 1 file:**" in shown
+        assert "**1 problem in 1 file.**" in shown
         assert ("Settings change" in shown) == bool(changes)
     found = of_production(google)
     assert (len(compared(found).settings), [problem.path for problem in compared(found).problems]) == (
@@ -990,7 +990,7 @@ def test_a_damaged_folder_is_told(data: bytes, forge: Forge, repo: Repository) -
 
 def test_what_isnt_what_its_folder_says_is_told(forge: Forge, repo: Repository) -> None:
     blob = forge.put("blob", b"x")
-    with pytest.raises(GitError, match="is no tree"):
+    with pytest.raises(GitError, match="is not a tree"):
         proposed(repo, forge.commit(("40000", "jobs", blob)))
 
 

@@ -45,7 +45,7 @@ def test_problem_of_code_is_reported_at_the_path_of_the_package(tmp_path: Path) 
         ("jobs/two.yaml", 7, 9, "/package/path"),
         ("jobs/two.yaml", 21, 9, "/package/path"),
     ]
-    assert "is no plain requirement" in problems[0].message
+    assert "is not a plain requirement" in problems[0].message
 
 
 def test_problem_of_code_keeps_the_manifest_s_line_when_its_file_changed(tmp_path: Path) -> None:

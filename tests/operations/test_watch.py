@@ -108,7 +108,7 @@ def test_a_settings_file_that_is_away_for_a_moment_submits_nothing_again(
         watch.awaits("submitted")
         watch.awaits_rest()
         config.rename(config.with_name("away"))
-        assert "is gone" in watch.awaits("invalid")["message"]
+        assert "is missing or empty" in watch.awaits("invalid")["message"]
         watch.awaits_rest()
         config.with_name("away").rename(config)
         watch.awaits("goes-on")

@@ -472,7 +472,7 @@ class TestTelling:
             settings.read(tmp_path)
         assert raised.value.problems
         config.unlink()
-        with pytest.raises(InvalidError, match="is gone"):
+        with pytest.raises(InvalidError, match="is missing or empty"):
             settings.read(tmp_path)
 
     def test_settings_are_read_again_only_when_they_were_touched(
@@ -750,7 +750,7 @@ class TestClone:
         remote.push()
         clone = cloned()
         clone.refresh()
-        with pytest.raises(ServiceError, match="watched already"):
+        with pytest.raises(ServiceError, match="already being watched"):
             cloned()
         clone.close()
         git_folder = next((tmp_path / "home/watch").glob("*/git"))
@@ -890,10 +890,10 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--remote", "ext::sh"], "no address"),
+            (["--remote", "ext::sh"], "is not the address"),
             (["--remote", "https://t0ken@example.com/a"], "credentials"),
-            (["--branch", "main"], "of a remote"),
-            (["--interval", "5"], "of a remote"),
+            (["--branch", "main"], "need --remote"),
+            (["--interval", "5"], "need --remote"),
             (["--resync", "0"], "number of seconds"),
             (["--resync", "nan"], "number of seconds"),
             (["--listen", "0.0.0.0:1"], "only this machine"),
