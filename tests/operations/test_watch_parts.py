@@ -455,7 +455,7 @@ class TestTelling:
             turn = turned(turn)
             assert turn.result is Result.INVALID
         (line,) = told.lines()
-        assert (line["event"], "reconciler.yaml is gone" in line["message"]) == ("invalid", True)
+        assert (line["event"], "reconciler.yaml is missing or empty" in line["message"]) == ("invalid", True)
         config.write_text(text)
         turn = turned(turn)
         assert turn.result is Result.SUCCEEDED
