@@ -280,7 +280,7 @@ class TestGenesis:
     @pytest.mark.parametrize(
         ("metadata", "told"),
         [
-            ({"genesis": '{"formatVersion":1,"source":"other"}'}, "of 'other'.*another repository"),
+            ({"genesis": '{"formatVersion":1,"source":"other"}'}, "to 'other'.*another repository"),
             ({"genesis": '{"formatVersion":2,"source":"acme-jobs"}'}, "format version 2"),
             ({"genesis": "no json"}, "can't be read"),
             ({"genesis": "[1]"}, "can't be read"),
@@ -466,7 +466,7 @@ def test_a_listing_that_breaks_off_begins_anew_until_it_is_whole(pages: list[Beh
 @pytest.mark.parametrize("breaks", [REFUSED, page(2, "a")], ids=["refused", "repeated"])
 def test_a_listing_that_always_breaks_off_is_an_error_in_the_end(breaks: Behaviour) -> None:
     with served(*[page(1, "a"), breaks] * 4, page(1)).running() as server:
-        with pytest.raises(ServiceError, match="broke off 4 times") as caught:
+        with pytest.raises(ServiceError, match="failed 4 times") as caught:
             store_at(server).listed()
         assert len(server.arrived) == 8
     assert "nothing is decided" in caught.value.hint

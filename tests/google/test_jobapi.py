@@ -492,7 +492,7 @@ def test_a_listing_is_whole_and_has_each_job_once(
 @pytest.mark.parametrize("breaks", [REFUSED, listed(2, "a")], ids=["refused", "repeated"])
 def test_a_listing_that_cannot_be_whole_is_an_error(breaks: Behaviour) -> None:
     with RawServer([*[listed(1, "a"), breaks] * 4, NONE]).running() as server:
-        with pytest.raises(ServiceError, match="broke off 4 times"):
+        with pytest.raises(ServiceError, match="failed 4 times"):
             jobs_at(server).runs()
         assert len(server.arrived) == 8
 

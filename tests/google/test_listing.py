@@ -66,7 +66,7 @@ def test_a_token_that_comes_again_begins_anew() -> None:
 
 
 def test_a_listing_that_breaks_off_each_time_is_none() -> None:
-    with pytest.raises(ServiceError, match="broke off 4 times"):
+    with pytest.raises(ServiceError, match="failed 4 times"):
         listed([("a", "1"), 410] * (1 + RESTARTS))
 
 

@@ -227,7 +227,7 @@ def test_trials_that_run_at_once_are_merged_and_can_be_read_alone(tuned: Job) ->
     none = tuned.logs("--trial", "5")
     assert none.code == 1
     assert "has no trial 5" in none.err
-    assert "counted from 1 to 4" in none.err
+    assert "numbered from 1 to 4" in none.err
     tuned.move(JobState.FAILED)
     ended = tuned.logs("--trial", "3")
     assert ended.code == 1

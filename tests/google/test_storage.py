@@ -33,13 +33,13 @@ def test_what_is_there_already_is_used() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"size": "8"}, "something else"),
-        ({"size": None}, "something else"),
-        ({"size": "many"}, "something else"),
-        ({"size": "9" * 5000}, "something else"),
-        ({"md5Hash": "x"}, "something else"),
-        ({"md5Hash": 7}, "something else"),
-        ({"md5Hash": None}, "something else"),
+        ({"size": "8"}, "something other"),
+        ({"size": None}, "something other"),
+        ({"size": "many"}, "something other"),
+        ({"size": "9" * 5000}, "something other"),
+        ({"md5Hash": "x"}, "something other"),
+        ({"md5Hash": 7}, "something other"),
+        ({"md5Hash": None}, "something other"),
     ],
 )
 def test_anything_else_is_never_run(change: dict[str, Any], said: str) -> None:
