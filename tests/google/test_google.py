@@ -123,7 +123,7 @@ def test_googles_limits_are_on_without_being_written(repository: Repository, clo
         repository.job(f"job-{number}")
     refused = repository.run("apply", **cloud)
     assert refused.code == 4
-    assert "one apply may do 20" in refused.err
+    assert "one apply may do at most 20" in refused.err
 
 
 def test_a_page_in_place_of_a_token_is_told(
