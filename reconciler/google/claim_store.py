@@ -124,8 +124,8 @@ class ObjectClaims:
             f"the bucket {self._bucket} holds no claims of {self._source}: it is the wrong bucket, or it "
             f"was emptied; the service has {runs} run{'' if runs == 1 else 's'} "
             "of this repository",
-            hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the runs '
-            "that are there, after comparing them",
+            hint=f'if "claimsBucket" is right, run `{self._command}`: apply then adopts the existing '
+            "runs, after comparing them",
         )
 
     def prepare(self) -> None:

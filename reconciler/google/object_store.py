@@ -236,7 +236,9 @@ class Staging:
             if found is not None:
                 return found
             if error.status == 403:
-                role = "this account needs the role roles/storage.objectUser on the staging bucket"
+                role = (
+                    "the account that runs this needs the role roles/storage.objectUser on the staging bucket"
+                )
                 raise ServiceError(
                     f"can't write to gs://{self._bucket}: {error.message}", hint=role
                 ) from None
