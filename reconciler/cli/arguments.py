@@ -394,6 +394,14 @@ def _import(parser: argparse.ArgumentParser) -> None:
     add("--set-file", action="append", default=[], metavar="NAME=FILE", help="the same, from a file")
 
 
+def _migrate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    _paths(parser)
+    _format(parser, "text", "markdown", "json")
+    add("--write", action="store_true", help="replace the manifests; all of them, or none")
+    add("--run", action="store_true", help="don't suspend the migrated jobs: the next apply submits them")
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
 
@@ -412,12 +420,7 @@ _COMMANDS = (
     _Spec("plan", "show what apply would do, and the drift", EXAMPLES["plan"], _plan),
     _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", EXAMPLES["status"], _status),
-    _Spec(
-        "show",
-        "show one job: its cause, times, results and log",
-        "reconciler show census-income",
-        _show,
-    ),
+    _Spec("show", "show one job: its cause, times, results and log", "reconciler show census-income", _show),
     _Spec("logs", "show a job's log", EXAMPLES["logs"], _logs),
     _Spec(
         "tensorboard",
@@ -427,12 +430,7 @@ _COMMANDS = (
     ),
     _Spec("cancel", "stop a run, and say how it really ended", EXAMPLES["cancel"], _cancel),
     _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
-    _Spec(
-        "watch",
-        "keep jobs as the manifests say, for ever",
-        "reconciler watch --listen 127.0.0.1:9464",
-        _watch,
-    ),
+    _Spec("watch", "keep jobs as the manifests say, for ever", EXAMPLES["watch"], _watch),
     _Spec(
         "rerun",
         "change rerun in a job's manifest, so that the same content runs again",
@@ -464,6 +462,7 @@ _COMMANDS = (
     _Spec(
         "import", "write manifests of jobs from gcloud's commands", EXAMPLES["import"], _import, "import_jobs"
     ),
+    _Spec("migrate", "turn jobs of AI Platform into jobs of Vertex AI", EXAMPLES["migrate"], _migrate),
     _Spec(
         "schema", "print a JSON Schema", "reconciler schema CustomJob", _schema, "validate", "print_schema"
     ),
