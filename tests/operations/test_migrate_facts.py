@@ -22,7 +22,7 @@ from reconciler.operations.migrating.report import Row, rules
 Json = dict[str, Any]
 FACTS = json.loads((Path(__file__).parent / "migration_facts.json").read_text("utf-8"))
 
-PACKAGE = {
+PACKAGE: Json = {
     "region": "us-central1",
     "scaleTier": "BASIC",
     "runtimeVersion": "2.11",
@@ -30,13 +30,13 @@ PACKAGE = {
     "packageUris": ["gs://tide/code-1.tar.gz"],
     "pythonModule": "tide.fit",
 }
-CONTAINER = {
+CONTAINER: Json = {
     "region": "us-central1",
     "scaleTier": "CUSTOM",
     "masterType": "n1-standard-4",
     "masterConfig": {"imageUri": "gcr.io/tide/fit:1"},
 }
-CUSTOM = {**PACKAGE, "scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
+CUSTOM: Json = {**PACKAGE, "scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
 PARAMETER = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 0.5}
 TUNING = {"goal": "MINIMIZE", "params": [PARAMETER]}
 TUNED = {**PACKAGE, "hyperparameters": TUNING}
@@ -224,7 +224,7 @@ def parameter(**more: Any) -> Json:
 EVALUATED = {**CUSTOM, "evaluatorType": "n1-standard-4", "evaluatorCount": "1"}
 MANY = {**CUSTOM, "workerType": "n1-standard-8", "workerCount": "2"}
 KEY = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
-A100 = {**CUSTOM, "masterType": "a2-highgpu-1g"}
+A100: Json = {**CUSTOM, "masterType": "a2-highgpu-1g"}
 A100 |= {"masterConfig": {"acceleratorConfig": {"type": "NVIDIA_TESLA_A100", "count": "1"}}}
 CASES = {
     "jobId": Case(PACKAGE, "jobId", {"jobId": None, "displayName": None}, ("tide-fit", "display name")),
@@ -328,7 +328,7 @@ CASES = {
     ),
     "evaluatorType, evaluatorCount, evaluatorConfig": Case(
         EVALUATED,
-        "evaluatorType",
+        "evaluatorType, evaluatorCount, evaluatorConfig",
         {
             "workerPoolSpecs.1": {},
             "workerPoolSpecs.2": {},
@@ -461,11 +461,11 @@ def test_field_has_this_verdict_and_place(fact: Json) -> None:
 
 
 def _row(found: Converted, source: str, target: str) -> Row:
-    rows = [row for row in found.report.rows if row.source.split(",")[0] == source.split(",")[0]]
-    # Two rows tell of new variables.
+    rows = [row for row in found.report.rows if row.source == source or row.source.startswith(f"{source},")]
+    # Two rows tell of new variables, and each parameter has rows of its own.
     if source == "(new)":
         rows = [row for row in rows if row.target == target]
-    assert len(rows) == 1, [row.source for row in found.report.rows]
+    assert len({(row.target, row.verdict, row.sentence) for row in rows}) == 1, found.report.rows
     return rows[0]
 
 
