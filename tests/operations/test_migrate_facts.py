@@ -119,7 +119,7 @@ def test_own_machine_name_becomes_this_machine(fact: Json) -> None:
 
 
 def test_tpu_worker_becomes_the_only_pool() -> None:
-    worker = {"workerType": "cloud_tpu", "workerCount": "1"}
+    worker: Json = {"workerType": "cloud_tpu", "workerCount": "1"}
     worker |= {"workerConfig": {"acceleratorConfig": {"type": "TPU_V3", "count": "8"}}}
     found = converted({**CUSTOM, **worker})
     (only,) = found.spec["workerPoolSpecs"]

@@ -154,8 +154,9 @@ def _anew(lines: list[str], value: Json, moves: Mapping[Keys, Keys], remark: str
         above[places["reconcile",]] = [f"# {remark}"]
     olds = list(_places(old))
     for comment in _comments(old):
-        line = _new_line(comment, olds, places, moves, len(new))
-        if comment.is_trailing and line < len(new) and line not in behind and _takes_comment(new[line]):
+        line, is_exact = _new_line(comment, olds, places, moves, len(new))
+        is_free = is_exact and line < len(new) and line not in behind
+        if comment.is_trailing and is_free and _takes_comment(new[line]):
             behind[line] = comment.text
         else:
             above.setdefault(line, []).append(comment.text)
@@ -177,22 +178,22 @@ def _new_line(
     places: Mapping[Keys, int],
     moves: Mapping[Keys, Keys],
     end: int,
-) -> int:
-    """Return the new line of a comment; `end` for one behind everything."""
+) -> tuple[int, bool]:
+    """Return the new line of a comment, and True if its own field is there; `end` behind everything."""
     if comment.is_trailing:
         at = max((line for line, _ in olds if line <= comment.line), default=0)
     else:
         following = [line for line, _ in olds if line > comment.line]
         if not following:
-            return end
+            return end, False
         at = min(following)
     candidates = [keys for line, keys in olds if line == at]
     keys = min(candidates, key=len, default=())
     return _moved(keys, places, moves)
 
 
-def _moved(keys: Keys, places: Mapping[Keys, int], moves: Mapping[Keys, Keys]) -> int:
-    """Return the line of a moved value, or of its nearest parent that moved."""
+def _moved(keys: Keys, places: Mapping[Keys, int], moves: Mapping[Keys, Keys]) -> tuple[int, bool]:
+    """Return the line of a moved value and True, or that of its nearest parent that moved and False."""
     for length in range(len(keys), -1, -1):
         head, tail = keys[:length], keys[length:]
         target = moves.get(head, head if not moves or head[:2] != ("spec", "trainingInput") else None)
@@ -200,8 +201,8 @@ def _moved(keys: Keys, places: Mapping[Keys, int], moves: Mapping[Keys, Keys]) -
             continue
         for rest in range(len(tail), -1, -1):
             if (*target, *tail[:rest]) in places:
-                return places[(*target, *tail[:rest])]
-    return min(places.values(), default=0)
+                return places[(*target, *tail[:rest])], rest == len(tail)
+    return min(places.values(), default=0), False
 
 
 def _places(text: str) -> Iterator[tuple[int, Keys]]:
