@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from reconciler.cli import run
+from reconciler.manifests.schemas import document
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
@@ -390,6 +392,7 @@ def test_json_has_fields_code_and_diff(root: Path, capsys: pytest.CaptureFixture
     write(root, "jobs/job.yaml", JOB)
     assert run(["migrate", "--run", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(document("migrate-output.schema.json")).validate(found)
     (job,) = found["jobs"]
     assert (job["name"], job["path"], job["line"], job["kind"]) == (
         "tide-fit",

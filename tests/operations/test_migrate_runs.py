@@ -146,9 +146,7 @@ def test_migrated_examples_write_the_files_of_the_originals(examples: Repository
     # What the report says about the trials' folder.
     code = (examples.root / tuned).read_text("utf-8")
     trial = 'args.job_dir + "/" + os.environ["CLOUD_ML_TRIAL_ID"])'
-    (examples.root / tuned).write_text(
-        "import os\n" + code.replace("args.job_dir)", trial).replace('"""', "", 0)
-    )
+    (examples.root / tuned).write_text("import os\n" + code.replace("args.job_dir)", trial))
 
     again = examples.run("apply", "--wait")
     assert again.code == 0, again.out + again.err
