@@ -128,7 +128,7 @@ def _text(file: Path) -> str:
 
 def _position(file: Path, text: str, first: int, keys: Keys, uri: str) -> tuple[int, int]:
     """Return line and column of an image: nearly always by its text, which is much faster than by YAML."""
-    pattern = re.compile(rf"\b{keys[-1]}[\"']?\s*:\s*[\"']?(?P<uri>{re.escape(uri)})(?![\w./:@-])")
+    pattern = re.compile(rf"\b{keys[-1]}[\"']?\s*:\s*(?P<uri>[\"']?{re.escape(uri)})(?![\w./:@-])")
     places = []
     for number, line in enumerate(text.splitlines()[first - 1 :], start=first):
         if line.startswith("---") and number > first:

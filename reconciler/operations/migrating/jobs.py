@@ -201,9 +201,10 @@ class _FileMigration:
             policy = dict(new["reconcile"] or {})
             if suspend:
                 policy["suspend"] = True
-            if policy.get("notSecret"):
-                policy["notSecret"] = [*_new_pointers(policy["notSecret"], value, spec)]
-            new["reconcile"] = policy if policy else new["reconcile"]
+            pointers = [*dict.fromkeys(_new_pointers(policy.pop("notSecret", ()), value, spec))]
+            if pointers:
+                policy["notSecret"] = pointers
+            new["reconcile"] = policy or new["reconcile"]
         return new
 
     def _code(self, manifest: Manifest, converted: Converted, given: Json) -> list[CodePlace]:

@@ -15,7 +15,7 @@ ROLES = ("master", "worker", "parameterServer", "evaluator")
 """AI Platform's roles, in the order of Vertex AI's pools."""
 
 POOLS = "workerPoolSpecs"
-_TPU, _TPU_PODS = ("TPU_V2", "TPU_V3"), ("TPU_V2_POD", "TPU_V3_POD", "TPU_V4_POD")
+_LOST_PODS, _OTHER_POD = ("TPU_V2_POD", "TPU_V3_POD"), "TPU_V4_POD"
 _K80, _T4, _MOST_T4 = "NVIDIA_TESLA_K80", "NVIDIA_TESLA_T4", 4
 
 
@@ -53,7 +53,7 @@ def machines_of(given: Json, report: Report) -> list[Machines]:
             for role, pool in zip(ROLES, tier.pools, strict=False)
         ]
     else:
-        found = _on_tpu_hosts([_custom(given, role, report) for role in ROLES if _count(given, role)], report)
+        found = _on_tpu_hosts([_custom(given, role, report) for role in ROLES if _count(given, role)])
     general = rules().fields["scale"]
     pools = f"{len(found)} worker pool{'' if len(found) == 1 else 's'}"
     sentence = tier.sentence or general.sentence.format(tier=name, pools=pools)
@@ -108,7 +108,7 @@ def _accelerator(role: str, config: Mapping[str, Any], report: Report) -> tuple[
     kind, count = str(config["type"]), int(config.get("count", 1))
     keys = (f"{role}Config", "acceleratorConfig")
     report.move(keys, (POOLS, ROLES.index(role), "machineSpec"))
-    if kind in _TPU_PODS:
+    if kind in _LOST_PODS:
         report.add("TPU pod", keys, role=role, type=kind)
         hint = "write machines that Vertex AI has, or leave this job where it is"
         report.refuse((*keys, "type"), f"Vertex AI has no accelerator {kind}", hint)
@@ -117,16 +117,17 @@ def _accelerator(role: str, config: Mapping[str, Any], report: Report) -> tuple[
         report.add("K80", keys, role=role, before=count, count=min(count, _MOST_T4))
         return _T4, min(count, _MOST_T4)
     report.add("accelerator", keys, role=role, type=kind, count=count)
+    if kind == _OTHER_POD:
+        hint = "write a CustomJob with the machine type ct4p-hightpu-4t"
+        report.refuse((*keys, "type"), f"{kind} needs machines of another type on Vertex AI", hint)
     return kind, count
 
 
-def _on_tpu_hosts(found: list[Machines], report: Report) -> list[Machines]:
+def _on_tpu_hosts(found: list[Machines]) -> list[Machines]:
     """Return the machines with the TPU's own host in place of a master and its TPU worker."""
     tpu = next((each for each in found if each.role == "worker" and each.has_tpu), None)
     if tpu is None:
         return found
-    if tpu.accelerator and tpu.accelerator[0] not in _TPU:
-        report.refuse(("workerConfig",), f"Vertex AI has no accelerator {tpu.accelerator[0]}", "")
     host = Machines("master", tpu.machine_type, 1, tpu.accelerator)
     return [host, *(each for each in found if each.role == "evaluator")]
 
