@@ -57,18 +57,26 @@ def rewritten(data: bytes, documents: Sequence[NewDocument]) -> bytes:
     before, _ = load_documents(data, "")
     changed = {document.line: document for document in documents}
     expected = [changed[each.line].value if each.line in changed else each.value for each in before]
-    for document in sorted(documents, key=lambda each: -each.line):
-        first = document.line - 1
-        last = next((at for at in range(first + 1, len(lines)) if _END.match(lines[at])), len(lines))
-        while last > first and not lines[last - 1].strip():
-            last -= 1
-        lines[first:last] = _new_lines(lines[first:last], document)
+    try:
+        _replace(lines, documents)
+    except yaml.YAMLError as error:
+        raise ValueError("it isn't written in a form that can be changed safely") from error
     whole = "\n".join(lines)
     after = mark + (whole.replace("\n", "\r\n") if is_dos else whole).encode()
     found, problems = load_documents(after, "")
     if problems or [each.value for each in found] != expected:
         raise ValueError("it isn't written in a form that can be changed safely")
     return after
+
+
+def _replace(lines: list[str], documents: Sequence[NewDocument]) -> None:
+    """Replace the lines of documents, the last one first."""
+    for document in sorted(documents, key=lambda each: -each.line):
+        first = document.line - 1
+        last = next((at for at in range(first + 1, len(lines)) if _END.match(lines[at])), len(lines))
+        while last > first and not lines[last - 1].strip():
+            last -= 1
+        lines[first:last] = _new_lines(lines[first:last], document)
 
 
 def _new_lines(lines: list[str], document: NewDocument) -> list[str]:
