@@ -276,6 +276,16 @@ def test_every_layout_is_migrated(root: Path, text: str) -> None:
     assert comments_of(after) == comments_of(text)
 
 
+def test_policy_behind_an_alias_is_written_anew(root: Path) -> None:
+    text = JOB.replace("metadata: {name:   tide-fit}", "metadata: {name: tide-fit, labels: &p {rerun: two}}")
+    policy = value(new_text(root, text.replace("package:", "reconcile: *p\npackage:")))["reconcile"]
+    assert policy == {"suspend": True, "rerun": "two"}
+    text = JOB.replace("package:", "reconcile: {rerun: &r again} # why\npackage:")
+    after = new_text(root, text.replace("--steps=3 ", "*r "))
+    assert value(after)["spec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"][0] == "again"
+    assert comments_of(after) == sorted([*comments_of(JOB), "# why"])
+
+
 def test_other_documents_of_a_file_stay(root: Path) -> None:
     other = OTHER
     after = new_text(root, f"{other}---\n{JOB}---\n{TUNING}")

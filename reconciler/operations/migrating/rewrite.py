@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -81,7 +82,10 @@ def _replace(lines: list[str], documents: Sequence[NewDocument]) -> None:
 
 def _new_lines(lines: list[str], document: NewDocument) -> list[str]:
     """Return the lines of one document: part by part, or all anew if it can't be taken apart."""
-    new = _by_parts(lines, document)
+    new = None
+    # An alias may lead to an anchor in another part.
+    with suppress(yaml.YAMLError):
+        new = _by_parts(lines, document)
     if new is not None:
         found, problems = load_documents("\n".join([*new, ""]).encode(), "")
         if not problems and [each.value for each in found] == [document.value]:
@@ -95,6 +99,8 @@ def _by_parts(lines: list[str], document: NewDocument) -> list[str] | None:
     if not isinstance(root, MappingNode) or root.flow_style or root.start_mark.column:
         return None
     starts = [(key.value, key.start_mark.line, value) for key, value in root.value]
+    if any(value.start_mark.line < line for _, line, value in starts):
+        return None  # an alias: its value is in another place
     new = lines[: starts[0][1]]
     ends = [_above_comments(lines, line) for _, line, _ in starts[1:]]
     has_policy = any(name == "reconcile" for name, _, _ in starts)
@@ -125,9 +131,8 @@ def _part(leading: list[str], part: list[str], spec: Json, moves: Mapping[Keys, 
 
 
 def _suspended(part: list[str], value: Node, first: int, remark: str) -> list[str]:
-    """Return the lines of `reconcile` with `suspend: true`."""
-    if not isinstance(value, MappingNode):
-        return ["reconcile:", f"  suspend: true # {remark}"]
+    """Return the lines of `reconcile`, which is a mapping, with `suspend: true`."""
+    assert isinstance(value, MappingNode), "a valid manifest has a mapping there"
     given = next((entry for key, entry in value.value if key.value == "suspend"), None)
     new = list(part)
     if given is not None:
