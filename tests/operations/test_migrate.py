@@ -395,6 +395,20 @@ def test_pointers_to_values_that_are_no_secret_move(root: Path) -> None:
     assert "# no token" in after
 
 
+def test_environment_in_another_location_is_reported(root: Path) -> None:
+    settings = "{engine: google, project: tide, location: europe-west4, stagingBucket: tide-staging}"
+    write(root, "reconciler.yaml", f"source: tide\nenvironments:\n  prod: {settings}\n")
+    write(root, "jobs/job.yaml", JOB)
+    config = load_config(find_root(root))
+    sentences = {}
+    for name in ("prod", "local"):
+        (job,) = migrate(config, config.environment(name), [], run=False).jobs
+        ((_, row),) = [each for each in job.rows if each[1].source == "region"]
+        sentences[row.verdict] = row.sentence
+    assert "in europe-west4, so the job would run there" in sentences["changes behaviour"]
+    assert "should be us-central1" in sentences["translated"]
+
+
 # --- Formats --------------------------------------------------------------------------------------------
 
 

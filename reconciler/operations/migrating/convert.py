@@ -63,7 +63,7 @@ def convert(
         given: The `trainingInput`.
         name: The manifest's base name.
         has_labels: True if the manifest has labels.
-        location: The environment's, for a job without a region.
+        location: The environment's; "" if it has none.
         overridden: The images and runtimes that `images` of `reconciler.yaml` has.
         image: The image that runs the Python package; None for a prebuilt one.
     """
@@ -73,7 +73,7 @@ def convert(
         report.add("labels")
         report.add("later labels")
     region = str(given.get("region") or location)
-    _report_region(given, report)
+    _report_region(given, location, report)
     machines = machines_of(given, report)
     report_task(given, machines, region, report)
     runtime = given.get("runtimeVersion", "")
@@ -96,10 +96,13 @@ def convert(
     return Converted("CustomJob", {**spec, **key}, replicas, report)
 
 
-def _report_region(given: Json, report: Report) -> None:
-    if region := given.get("region"):
-        is_unknown = region_doubt(AIPLATFORM_V1, region) is not None
-        report.add("unknown region" if is_unknown else "region", ("region",), region=region)
+def _report_region(given: Json, location: str, report: Report) -> None:
+    region = given.get("region")
+    if not region:
+        return
+    rule = "region" if location in ("", region) else "other region"
+    rule = "unknown region" if region_doubt(AIPLATFORM_V1, region) else rule
+    report.add(rule, ("region",), region=region, location=location)
 
 
 def _job_dir(given: Json, report: Report) -> list[str]:
