@@ -396,7 +396,7 @@ def test_pointers_to_values_that_are_no_secret_move(root: Path) -> None:
 
 
 def test_environment_in_another_location_is_reported(root: Path) -> None:
-    settings = "{engine: google, project: tide, location: europe-west4, stagingBucket: tide-staging}"
+    settings = "{engine: google, project: tide-ml, location: europe-west4, stagingBucket: tide-staging}"
     write(root, "reconciler.yaml", f"source: tide\nenvironments:\n  prod: {settings}\n")
     write(root, "jobs/job.yaml", JOB)
     config = load_config(find_root(root))
