@@ -383,11 +383,60 @@ _SHOW: Schema = {
     ),
 }
 
+_VERDICTS = ["exact", "translated", "changes behaviour", "lost"]
+_MIGRATE: Schema = {
+    "written": _value("boolean", "True if the manifests were replaced."),
+    "jobs": _list(
+        "The jobs of AI Platform, by file and line.",
+        {
+            "name": _text("The base name."),
+            "jobName": _text_or_null("The new name of the job; null while a problem prevents it."),
+            "path": _text("The manifest's file, relative to the repository's root."),
+            "line": _value("integer", "First line of the document, from 1.", minimum=1),
+            "kind": _one_of(["CustomJob", "HyperparameterTuningJob"], "The new kind."),
+            "suspended": _value("boolean", "True if the next apply doesn't submit it."),
+            "fields": _list(
+                "The fields of the old job, and behaviour that changes without a field.",
+                {
+                    "source": _text("The field in `trainingInput`, or the behaviour."),
+                    "target": _text_or_null("The new field; null for none."),
+                    "verdict": _one_of(_VERDICTS, "The difference."),
+                    "sentence": _text("The difference and the next step; empty for none."),
+                    "line": _value("integer", "The line of the field in the old file.", minimum=1),
+                },
+            ),
+            "code": _list(
+                "Places in the trainer's source that behave differently.",
+                {
+                    "path": _text_or_null("The file; null for the package as a whole."),
+                    "line": _value(
+                        ["integer", "null"], "From 1; null for the package as a whole.", minimum=1
+                    ),
+                    "topic": _one_of(
+                        ["job-dir", "TF_CONFIG", "chief", "metric", "TPU", "not searched"], "The subject."
+                    ),
+                    "sentence": _text("The difference and the next step."),
+                },
+            ),
+        },
+    ),
+    "files": _list(
+        "The files that change.",
+        {"path": _text("The file, relative to the repository's root."), "diff": _text("A unified diff.")},
+    ),
+    "submitted": {
+        "description": "The names of the migrated jobs that the next apply submits.",
+        "type": "array",
+        "items": {"type": "string"},
+    },
+}
+
 OUTPUTS: dict[str, Schema] = {
     "validate": _output("validate", "Whether the manifests are valid.", _VALIDATE),
     "plan": _output("plan", "What apply would do, and the drift.", _PLAN),
     "apply": _output("apply", "What was to be done, and what became of it.", _APPLY),
     "status": _output("status", "Jobs and their states.", _STATUS),
     "show": _output("show", "All that is known of one job.", _SHOW),
+    "migrate": _output("migrate", "The jobs of AI Platform as jobs of Vertex AI.", _MIGRATE),
 }
 """The schema of each command's output."""

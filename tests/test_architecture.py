@@ -61,7 +61,8 @@ def test_modules_stay_small() -> None:
     }
     assert not {path: count for path, count in lines.items() if count > 500}
     # 200 held before import, which brought 16: one for each kind of source that it reads, and their parts.
-    assert len(lines) <= 216
+    # Migration brought 7: its parts, its command, and the table of prebuilt images.
+    assert len(lines) <= 223
     assert 100 <= median(lines.values()) <= 200
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3
 

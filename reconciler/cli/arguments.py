@@ -391,6 +391,14 @@ def _import(parser: argparse.ArgumentParser) -> None:
     add("--set-file", action="append", default=[], metavar="NAME=FILE", help="the same, from a file")
 
 
+def _migrate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    _paths(parser)
+    _format(parser, "text", "markdown", "json")
+    add("--write", action="store_true", help="replace the manifests; all of them, or none")
+    add("--run", action="store_true", help="don't suspend the migrated jobs: the next apply submits them")
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
 
@@ -409,12 +417,7 @@ _COMMANDS = (
     _Spec("plan", "show what apply would do, and any drift", EXAMPLES["plan"], _plan),
     _Spec("apply", "submit, retry and cancel jobs as planned", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", EXAMPLES["status"], _status),
-    _Spec(
-        "show",
-        "show one job: state, cause, times, results and log",
-        "reconciler show census-income",
-        _show,
-    ),
+    _Spec("show", "show a job's state, cause, results and log", "reconciler show census-income", _show),
     _Spec("logs", "show a job's log", EXAMPLES["logs"], _logs),
     _Spec(
         "tensorboard",
@@ -424,12 +427,7 @@ _COMMANDS = (
     ),
     _Spec("cancel", "stop a run and report how it ended", EXAMPLES["cancel"], _cancel),
     _Spec("report", "post commit statuses for jobs that changed", "reconciler report", _report),
-    _Spec(
-        "watch",
-        "run continuously: apply on every change",
-        "reconciler watch --listen 127.0.0.1:9464",
-        _watch,
-    ),
+    _Spec("watch", "run continuously: apply on every change", EXAMPLES["watch"], _watch),
     _Spec(
         "rerun",
         'run a job again by changing "rerun" in its manifest',
@@ -461,6 +459,7 @@ _COMMANDS = (
     _Spec(
         "import", "write manifests of jobs from gcloud's commands", EXAMPLES["import"], _import, "import_jobs"
     ),
+    _Spec("migrate", "turn jobs of AI Platform into jobs of Vertex AI", EXAMPLES["migrate"], _migrate),
     _Spec(
         "schema", "print a JSON Schema", "reconciler schema CustomJob", _schema, "validate", "print_schema"
     ),

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from reconciler.base.diagnostics import Problem, capped
@@ -14,6 +15,7 @@ from reconciler.cli import print_json
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config, manifest_paths
+from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest
 from reconciler.output.json import validation_json
@@ -36,7 +38,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         found = validate(root, paths, filled, known=known, whole=not arguments.paths)
     check_found(found, arguments.paths)
     errors = [*found.problems, *capped(_code_problems(root, found.manifests))]
-    problems = sorted([*errors, *config.warnings, *found.warnings])
+    images = capped(image_warnings(root, found.manifests, date.today()))
+    problems = sorted([*errors, *config.warnings, *found.warnings, *images])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":

@@ -24,13 +24,16 @@ EXAMPLES = {
   reconciler cancel -l stage=dev""",
     "import": """reconciler import train.sh Makefile config.yaml
   reconciler import --dry-run -- gcloud ai custom-jobs create --config job.yaml …""",
+    "watch": "reconciler watch --listen 127.0.0.1:9464",
+    "migrate": """reconciler migrate jobs/census.yaml
+  reconciler migrate --write --format markdown > migration.md""",
     "logs": """reconciler logs census-income --follow
   reconciler logs census-tuned --trial 3 --replica workerpool0-0""",
     "completion": """source <(reconciler completion bash)
   reconciler completion zsh > "${fpath[1]}/_reconciler"
   reconciler completion fish > ~/.config/fish/completions/reconciler.fish""",
 }
-"""Examples of more than a line, by command."""
+"""Examples that are long, by command."""
 
 COLUMNS = 80
 """The width without a terminal."""

@@ -354,7 +354,7 @@ class _Validator:
         identities: list[Identities] = []
         for file, found in entries:
             for document, package in self._documents(file, found):
-                manifests.append(_manifest(document, file.path, package, found.digest))
+                manifests.append(manifest_of(document, file.path, package, found.digest))
                 identities.append(document.identities)
         invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
         errors = [problem for problem in problems if problem.level != WARNING]
@@ -388,7 +388,10 @@ def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: in
     )
 
 
-def _manifest(document: KnownDocument, path: str, package: PackageFolder | None, digest: bytes) -> Manifest:
+def manifest_of(
+    document: KnownDocument, path: str, package: PackageFolder | None, digest: bytes = b""
+) -> Manifest:
+    """Return the manifest of a valid document in the file `path`."""
     return Manifest(
         api_version=document.api_version,
         kind=document.kind,

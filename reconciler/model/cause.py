@@ -54,7 +54,7 @@ class Blocked(StrEnum):
 
     ML_IS_GONE = (
         "Google shut down AI Platform Training on 2025-01-31; "
-        "rewrite the job as an aiplatform.googleapis.com/v1 CustomJob"
+        "run `reconciler migrate`, which rewrites it for Vertex AI"
     )
     """Only the embedded service still runs jobs of ml.googleapis.com/v1."""
 

@@ -48,6 +48,7 @@ COMMANDS = (
     "init",
     "init --claims",
     "logs census",
+    "migrate --write",
     "plan",
     "plan --base HEAD",
     "render census",

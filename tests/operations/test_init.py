@@ -142,7 +142,8 @@ def test_a_new_user_gets_from_nothing_to_a_trained_model(empty: Empty) -> None:
     assert verbs(empty.run("init")) == dict.fromkeys(WRITTEN, "wrote")
     commands = re.findall(r"^\$ reconciler ([\w -]+?) *(?:#.*)?$", empty.text("README.md"), re.MULTILINE)
     assert commands == ["plan", "apply --wait", "logs iris"]
-    assert empty.run("validate").out == "1 file valid.\n"
+    # The example's image is past its end on Vertex AI; the embedded service has no need of it.
+    assert empty.run("validate").out.endswith("\n1 file valid; 1 warning in 1 file.\n")
     plan, applied, log = (empty.run(*command.split()) for command in commands)
     assert "+ submit iris_" in plan.out
     assert applied.code == 0, applied.err

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from reconciler.base.diagnostics import Problem, quote
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError
-from reconciler.base.safe_files import opened_folder, read_file, write_temporary
+from reconciler.base.safe_files import read_file, replace_files
 from reconciler.manifests.findings import MAX_FILE_BYTES
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
@@ -330,23 +330,7 @@ def write(plan: Plan, *, force: bool) -> None:
                 f"{place.name} exists already, with other content: {place}",
                 hint="use --force to overwrite it",
             )
-    written: list[tuple[Path, str]] = []
-    try:
-        for place, text in todo.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with opened_folder(place.parent) as folder:
-                temporary = write_temporary(
-                    f".{place.name}", text.encode("utf-8", "backslashreplace"), folder
-                )
-            written.append((place, temporary))
-            place.with_name(temporary).chmod(0o644)
-        for place, temporary in written:
-            place.with_name(temporary).replace(place)
-    except OSError:
-        for place, temporary in written:
-            with suppress(FileNotFoundError):
-                place.with_name(temporary).unlink()
-        raise
+    replace_files({place: text.encode("utf-8", "backslashreplace") for place, text in todo.items()})
 
 
 def source_of(path: str, working: Path) -> Source:

@@ -176,7 +176,7 @@ def text_of(job: Imported, folder: Path) -> str:
     if job.suspended:
         comments.append(f"Suspended: {job.suspended}.")
     lines = [f"# {one_line(str(shown(comment)))}".rstrip() for comment in comments]
-    return "\n".join([*lines, _yaml(document(job, folder))])
+    return "\n".join([*lines, yaml_text(document(job, folder))])
 
 
 @cache
@@ -224,7 +224,8 @@ def _is_short(value: Any) -> bool:
     )
 
 
-def _yaml(value: Json) -> str:
+def yaml_text(value: Json) -> str:
+    """Return a value as YAML, in the layout of a person."""
     import yaml
 
     text: str = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=10**9)

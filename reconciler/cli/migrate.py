@@ -1,0 +1,172 @@
+"""The command `migrate`: manifests of AI Platform's jobs as manifests for Vertex AI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from difflib import unified_diff
+from typing import Any
+
+from reconciler.base.diagnostics import counted
+from reconciler.base.errors import ExitCode, InvalidError
+from reconciler.base.safe_files import replace_files
+from reconciler.base.sanitize import one_line
+from reconciler.cli import print_json, print_paged
+from reconciler.cli.context import context_of
+from reconciler.model.plan import FORMAT_VERSION
+from reconciler.operations.migrating.jobs import MigratedJob, Migration, migrate
+from reconciler.operations.migrating.report import VERDICTS, Row
+from reconciler.output.markdown import code, fence, text
+from reconciler.output.markdown import joined as blocks
+
+_EXACT = VERDICTS[-1]
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Migrate manifests, or show what would change; report each field."""
+    context = context_of(arguments)
+    migration = migrate(context.config, context.environment, arguments.paths, run=arguments.run)
+    is_written = bool(arguments.write and migration.texts and not migration.problems)
+    if is_written:
+        replace_files(migration.contents)
+    if arguments.format == "json":
+        print_json(_json(migration, is_written))
+    elif arguments.format == "markdown":
+        print(_markdown(migration, is_written))
+    else:
+        print_paged(_text(migration, is_written))
+    if migration.problems:
+        raise InvalidError("nothing is migrated", problems=migration.problems)
+    return ExitCode.DONE
+
+
+def _json(migration: Migration, is_written: bool) -> dict[str, Any]:
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "written": is_written,
+        "jobs": [
+            {
+                "name": job.name,
+                "jobName": job.job_name or None,
+                "path": job.path,
+                "line": job.line,
+                "kind": job.kind,
+                "suspended": job.suspended,
+                "fields": [
+                    {
+                        "source": row.source,
+                        "target": row.target or None,
+                        "verdict": row.verdict,
+                        "sentence": row.sentence,
+                        "line": line,
+                    }
+                    for line, row in job.rows
+                ],
+                "code": [
+                    {
+                        "path": place.path or None,
+                        "line": place.line or None,
+                        "topic": place.topic,
+                        "sentence": place.sentence,
+                    }
+                    for place in job.code
+                ],
+            }
+            for job in migration.jobs
+        ],
+        "files": [{"path": path, "diff": "\n".join(_diff(migration, path))} for path in migration.texts],
+        "submitted": migration.submitted,
+    }
+
+
+def _diff(migration: Migration, path: str) -> list[str]:
+    before, after = (data.decode("utf-8", "replace").splitlines() for data in migration.texts[path])
+    return [line.rstrip("\n") for line in unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")]
+
+
+def _end(migration: Migration, is_written: bool) -> list[str]:
+    if not migration.jobs:
+        files = counted(migration.files, "file")
+        return [f"There is nothing to migrate: no job of ml.googleapis.com/v1 in {files}."]
+    jobs = counted(len(migration.jobs), "job")
+    if migration.problems:
+        return [f"Nothing is written: {counted(len(migration.problems), 'problem')} to solve first."]
+    names = ", ".join(migration.submitted) or "none of these jobs: remove suspend from those that are to run"
+    done = f"{jobs} migrated." if is_written else f"{jobs} to migrate; --write replaces the manifests."
+    return [done, f"The next apply submits {names}."]
+
+
+# --- Text -----------------------------------------------------------------------------------------------
+
+
+def _text(migration: Migration, is_written: bool) -> str:
+    found = [line for job in migration.jobs for line in (*_job_text(job), "")]
+    for path in () if is_written or migration.problems else migration.texts:
+        found += [*_diff(migration, path), ""]
+    return "\n".join(one_line(line) for line in [*found, *_end(migration, is_written)])
+
+
+def _job_text(job: MigratedJob) -> Iterator[str]:
+    yield f"{job.path}:{job.line}: {job.name} becomes a {job.kind}"
+    for verdict in VERDICTS[:-1]:
+        rows = [each for each in job.rows if each[1].verdict == verdict]
+        if rows:
+            yield f"  {verdict}"
+        for line, row in rows:
+            yield f"    {_place(job, line, row)}{row.source}{_arrow(row)}"
+            yield f"        {row.sentence}"
+    exact = [row.source for _, row in job.rows if row.verdict == _EXACT]
+    if exact:
+        yield f"  {_EXACT}"
+        yield f"    {', '.join(dict.fromkeys(exact))}"
+    if job.code:
+        yield "  in the code"
+    for place in job.code:
+        where = f"{place.path}:{place.line}: " if place.path else ""
+        yield f"    {where}{place.sentence}"
+
+
+def _place(job: MigratedJob, line: int, row: Row) -> str:
+    return f"{job.path}:{line}: " if row.keys else ""
+
+
+def _arrow(row: Row) -> str:
+    return f" -> {row.target}" if row.target else ""
+
+
+# --- Markdown -------------------------------------------------------------------------------------------
+
+
+def _markdown(migration: Migration, is_written: bool) -> str:
+    parts = ["## Migration to Vertex AI" if migration.jobs else ""]
+    parts += [_job_markdown(job) for job in migration.jobs]
+    for path in migration.texts:
+        diff = fence(_diff(migration, path), "diff")
+        parts.append(f"<details><summary>{code(path)}</summary>\n\n{diff}\n\n</details>")
+    names = ", ".join(code(name) for name in migration.submitted)
+    end = [text(line) for line in _end(migration, is_written)]
+    if names and not migration.problems:
+        end[-1] = f"The next apply submits {names}."
+    return blocks(*parts, "\n".join(end))
+
+
+def _job_markdown(job: MigratedJob) -> str:
+    head = f"### {code(job.name)} becomes a {job.kind}\n\n{code(f'{job.path}:{job.line}')}"
+    rows = [
+        f"| {code(row.source)} | {_optional(row.target)} | {row.verdict} | {text(row.sentence)} |"
+        for verdict in VERDICTS[:-1]
+        for _, row in job.rows
+        if row.verdict == verdict
+    ]
+    table = "\n".join(["| field | becomes | verdict | next step |", "|---|---|---|---|", *rows])
+    exact = dict.fromkeys(row.source for _, row in job.rows if row.verdict == _EXACT)
+    copied = f"Exact: {', '.join(code(source) for source in exact)}." if exact else ""
+    places = "\n".join(
+        f"- {code(f'{place.path}:{place.line}') + ': ' if place.path else ''}{text(place.sentence)}"
+        for place in job.code
+    )
+    return blocks(head, table, copied, f"In the code:\n\n{places}" if places else "")
+
+
+def _optional(name: str) -> str:
+    return code(name) if name else ""

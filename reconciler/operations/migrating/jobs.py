@@ -1,0 +1,304 @@
+"""Migration of a repository's manifests: from their files to new texts, written all or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from reconciler.base.diagnostics import WARNING, Problem, pointer_of
+from reconciler.base.errors import InvalidError
+from reconciler.manifests import schemas
+from reconciler.manifests.examine import examine
+from reconciler.manifests.files import ManifestFile, Signature, read_one, real_path
+from reconciler.manifests.findings import Keys
+from reconciler.manifests.packages import package_folder
+from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
+from reconciler.manifests.validate import manifest_of, validate
+from reconciler.manifests.yaml_document import Document
+from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
+from reconciler.operations.importing.manifest import tidy
+from reconciler.operations.load_desired import stageable_jobs
+from reconciler.operations.migrating.convert import Converted, convert
+from reconciler.operations.migrating.report import CodePlace, Looked, Row, rules, search
+from reconciler.operations.migrating.rewrite import NewDocument, rewritten
+from reconciler.packaging.source_tree import SourceTreeError, read_source_tree
+
+Json = dict[str, Any]
+_INPUT: Keys = ("spec", "trainingInput")
+_REMARK = "Migrated from AI Platform. Remove this line to run the job on Vertex AI."
+
+
+class MigratedJob(Struct):
+    """One migrated job.
+
+    Attributes:
+        path: Its manifest's file, relative to the repository's root.
+        line: First line of the old document.
+        kind: The new kind.
+        rows: The report, with the line of each field in the old file.
+        code: Places in the trainer's source.
+        suspended: True if the next apply won't submit it.
+        job_name: Its new name; "" while it can't be made.
+    """
+
+    name: str
+    path: str
+    line: int
+    kind: str
+    rows: list[tuple[int, Row]]
+    code: list[CodePlace]
+    suspended: bool
+    job_name: str = ""
+
+
+class Migration(Struct):
+    """Result of a migration, before anything is written.
+
+    Attributes:
+        files: Number of files that were read.
+        texts: Old and new content of each file that changes, by its path.
+        places: The real place of each of these files.
+        problems: Reasons why nothing can be written.
+    """
+
+    files: int
+    jobs: list[MigratedJob] = field(default_factory=list)
+    texts: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    places: dict[str, Path] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def submitted(self) -> list[str]:
+        """The names of the jobs that the next apply would submit."""
+        return sorted(job.job_name or job.name for job in self.jobs if not job.suspended)
+
+    @property
+    def contents(self) -> dict[Path, bytes]:
+        """The content to write, by place."""
+        return {self.places[path]: after for path, (_, after) in self.texts.items()}
+
+
+def migrate(config: Config, environment: Environment, paths: Sequence[Path], *, run: bool) -> Migration:
+    """Migrate the jobs of AI Platform in the manifests below `paths`.
+
+    Args:
+        config: The repository's settings.
+        environment: The environment; its location counts for jobs without a region.
+        paths: Files and folders, as `manifest_paths` takes them.
+        run: True if the migrated jobs are not suspended.
+
+    Raises:
+        InvalidError: Manifests aren't valid.
+        UsageError: A path is missing.
+    """
+    root = real_path(config.root)
+    filled = frozenset(environment.defaults)
+    found = validate(root, manifest_paths(config.root, paths), filled)
+    check_found(found, paths)
+    if found.problems:
+        raise InvalidError("only valid manifests can be migrated", problems=found.problems)
+    migration = Migration(found.files)
+    old = [manifest for manifest in found.manifests if manifest.api_version == ML_V1]
+    for path, manifests in groupby(old, key=lambda manifest: manifest.path):
+        _FileMigration(config, environment, path, migration, run=run).run([*manifests])
+    migration.problems.sort()
+    return migration
+
+
+class _FileMigration:
+    """Migration of one file."""
+
+    def __init__(
+        self, config: Config, environment: Environment, path: str, migration: Migration, *, run: bool
+    ) -> None:
+        self._root = real_path(config.root)
+        self._images = frozenset(config.images)
+        self._environment = environment
+        self._path = path
+        self._place = real_path(self._root / path)
+        self._migration = migration
+        self._run = run
+
+    def run(self, manifests: Sequence[Manifest]) -> None:
+        """Add the file's jobs, its new text and its problems to the migration."""
+        data = read_one(self._place, self._path)
+        if isinstance(data, Problem):
+            self._migration.problems.append(data)
+            return
+        documents = {document.line: document for document in load_documents(data, self._path)[0]}
+        new: list[NewDocument] = []
+        jobs: list[MigratedJob] = []
+        for manifest in manifests:
+            document = documents.get(manifest.line)
+            if document is None:
+                message = "the file has changed while it was read"
+                self._migration.problems.append(Problem(self._path, 1, 1, "", message, "migrate it again"))
+                return
+            job, made = self._job(manifest, document)
+            jobs.append(job)
+            new.append(made)
+        self._migration.jobs += jobs
+        try:
+            after = rewritten(data, new)
+        except ValueError as error:
+            problem = Problem(self._path, manifests[0].line, 1, "", str(error), "write it without anchors")
+            self._migration.problems.append(problem)
+            return
+        self._migration.texts[self._path] = (data, after)
+        self._migration.places[self._path] = self._place
+        self._check(after, jobs, new, [documents[manifest.line] for manifest in manifests])
+
+    def _job(self, manifest: Manifest, document: Document) -> tuple[MigratedJob, NewDocument]:
+        """Return a job's report and its new document."""
+        schema = schemas.manifest_schema(ML_V1, "Job")
+        assert schema is not None, "AI Platform's jobs have a schema"
+        value = schemas.plain_form(document.value, schema)
+        given = value["spec"]["trainingInput"]
+        converted = convert(
+            given,
+            manifest.name,
+            has_labels=bool(manifest.labels),
+            location=str(self._environment.defaults.get("region", "")),
+            overridden=self._images,
+        )
+        report = converted.report
+        for obstacle in report.obstacles:
+            keys = (*_INPUT, *obstacle.keys)
+            self._add_problem(document, keys, obstacle.message, obstacle.hint)
+        is_new_suspend = not self._run and not manifest.reconcile.suspend
+        new = self._new_value(value, converted, suspend=is_new_suspend)
+        rows = [
+            (document.position((*_INPUT, *row.keys)).line if row.keys else manifest.line, row)
+            for row in report.rows
+        ]
+        job = MigratedJob(
+            name=manifest.name,
+            path=self._path,
+            line=manifest.line,
+            kind=converted.kind,
+            rows=rows,
+            code=self._code(manifest, converted, given),
+            suspended=manifest.reconcile.suspend or not self._run,
+        )
+        moves = {(*_INPUT, *source): ("spec", *target) for source, target in report.moves.items()}
+        moves[_INPUT] = ("spec",)
+        return job, NewDocument(manifest.line, new, moves, _REMARK if is_new_suspend else "")
+
+    def _new_value(self, value: Json, converted: Converted, *, suspend: bool) -> Json:
+        spec = tidy(AIPLATFORM_V1, converted.kind, converted.spec)
+        new: Json = {}
+        for key, part in value.items():
+            if key == "spec" and suspend and "reconcile" not in value:
+                new["reconcile"] = {"suspend": True}
+            new[key] = part
+        new |= {"apiVersion": AIPLATFORM_V1, "kind": converted.kind, "spec": spec}
+        if "reconcile" in new:
+            policy = dict(new["reconcile"] or {})
+            if suspend:
+                policy["suspend"] = True
+            pointers = [*dict.fromkeys(_new_pointers(policy.pop("notSecret", ()), value, spec))]
+            if pointers:
+                policy["notSecret"] = pointers
+            new["reconcile"] = policy or new["reconcile"]
+        return new
+
+    def _code(self, manifest: Manifest, converted: Converted, given: Json) -> list[CodePlace]:
+        """Return the places in the job's package; its problems are those of `validate`."""
+        if manifest.package is None:
+            return [CodePlace("", 0, "not searched", rules().code["elsewhere"])]
+        try:
+            tree = read_source_tree(manifest.package, self._root)
+        except SourceTreeError as error:
+            for finding in error.findings:
+                problem = Problem(
+                    self._path, manifest.line, 1, "/package/path", finding.message, finding.hint
+                )
+                self._migration.problems.append(problem)
+            return []
+        study = converted.spec.get("studySpec")
+        pools = converted.spec.get("trialJobSpec", converted.spec)["workerPoolSpecs"]
+        machine = pools[0]["machineSpec"]
+        looked = Looked(
+            replicas=converted.replicas,
+            job_dir=bool(given.get("jobDir")),
+            metric=study["metrics"][0]["metricId"] if study else "",
+            on_tpu=machine.get("acceleratorType", "").startswith("TPU"),
+        )
+        return search(tree.files, manifest.package.relative_to(self._root).as_posix(), looked)
+
+    def _check(
+        self, after: bytes, jobs: Sequence[MigratedJob], new: Sequence[NewDocument], old: Sequence[Document]
+    ) -> None:
+        """Validate the new text: add its problems at the old places, and the jobs' new names."""
+        file = ManifestFile(self._path, str(self._place), Signature(0, 0, len(after), 0, 0))
+        filled = frozenset(self._environment.defaults)
+        examined = examine(
+            file, after, filled, lambda file, written: package_folder(Path(file.place), written)
+        )
+        examined.check(self._root)
+        by_name = dict(zip((job.name for job in jobs), zip(jobs, new, old, strict=True), strict=True))
+        lines = {made.document.line: made.document.value["metadata"]["name"] for made in examined.jobs}
+        for problem in examined.problems:
+            if problem.level == WARNING:
+                continue
+            name = lines[max((line for line in lines if line <= problem.line), default=min(lines))]
+            if name in by_name:
+                _, document, before = by_name[name]
+                keys = _old_keys(problem.pointer, document.moves)
+                self._add_problem(before, keys, f"{problem.pointer}: {problem.message}", problem.hint)
+        for made in examined.jobs:
+            name = lines[made.document.line]
+            if not made.is_valid or name not in by_name:
+                continue
+            manifest = manifest_of(made.known, self._path, made.package)
+            desired, _ = stageable_jobs(self._root, [manifest], self._environment)
+            if desired.jobs:
+                by_name[name][0].job_name = desired.jobs[0].job_name
+
+    def _add_problem(self, document: Document, keys: Keys, message: str, hint: str) -> None:
+        place = document.position(keys)
+        problem = Problem(self._path, place.line, place.column, pointer_of(keys), message, hint)
+        # What a person has to decide anyway needs no second problem from the schema.
+        if not any(
+            known.line == problem.line and known.path == self._path for known in self._migration.problems
+        ):
+            self._migration.problems.append(problem)
+
+
+def _old_keys(pointer: str, moves: Mapping[Keys, Keys]) -> Keys:
+    """Return the old path of the value at a pointer into the new document, or of its nearest parent."""
+    names = tuple(int(each) if each.isdecimal() else each for each in pointer.split("/")[1:])
+    for length in range(len(names), 0, -1):
+        for old, new in moves.items():
+            if new == names[:length] and len(new) > 1:
+                return old
+    return _INPUT
+
+
+def _new_pointers(pointers: Sequence[str], old: Json, spec: Json) -> Iterator[str]:
+    """Yield the pointers to the values in the new `spec` that old pointers lead to."""
+    for pointer in pointers:
+        if not pointer.startswith("/spec/"):
+            yield pointer
+            continue
+        value: Any = old
+        for name in pointer.split("/")[1:]:
+            name = name.replace("~1", "/").replace("~0", "~")
+            value = value[int(name)] if isinstance(value, list) else value[name]
+        yield from (pointer_of(keys) for keys, each in _texts(spec, ("spec",)) if each == value)
+
+
+def _texts(value: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _texts(part, (*keys, key))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _texts(part, (*keys, index))
+    else:
+        yield keys, value
