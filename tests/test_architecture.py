@@ -60,8 +60,8 @@ def test_modules_stay_small() -> None:
         path: len(path.read_text("utf-8").splitlines()) for path in modules if path.name != "__init__.py"
     }
     assert not {path: count for path, count in lines.items() if count > 500}
-    # 200 held before import, which brought 16: one for each kind of source that it reads, and their parts.
-    assert len(lines) <= 216
+    # 200 held before import, which brought 17: one for each kind of source that it reads, and their parts.
+    assert len(lines) <= 217
     assert 100 <= median(lines.values()) <= 200
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3
 

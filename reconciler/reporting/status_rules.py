@@ -286,7 +286,8 @@ def _judge(
     superseded: bool,
 ) -> Verdict:
     # The commit of the first submission gets the status; later commits only found the job.
-    first = claimed[0][0].commit if claimed else sha
+    # No commit submitted an adopted job: each that contains it shows how it stands.
+    first = claimed[0][0].commit or (sha if claimed[0][0].is_adopted else "") if claimed else sha
     context, change = view.contexts.of_job(name), view.change(name, job.keys)
     twice = next((_twice(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from repository import Repository
 from waiting import until
 
 from tests.training_service.bodies import VERTEX, custom_job
 
+PLACE = VERTEX.replace("demo", "local").replace("us-central1", "local")
 # A job whose package is missing may have failed before it is cancelled.
 ENDS = {"JOB_STATE_CANCELLED", "JOB_STATE_FAILED"}
 
@@ -31,7 +34,7 @@ def send(repository: Repository, method: str, path: str, body: Any = None) -> An
 
 def test_live_job_of_another_client_is_imported_suspended(repository: Repository) -> None:
     repository.run("apply")  # starts the service
-    place = VERTEX.replace("demo", "local").replace("us-central1", "local")
+    place = PLACE
     for name in ("other", "second"):
         send(repository, "POST", f"{place}/customJobs", {**custom_job(name), "labels": {"team": name}})
     jobs = send(repository, "GET", f"{place}/customJobs")["customJobs"]
@@ -49,3 +52,128 @@ def test_live_job_of_another_client_is_imported_suspended(repository: Repository
 
 def _states(repository: Repository, place: str) -> set[str]:
     return {job["state"] for job in send(repository, "GET", f"{place}/customJobs")["customJobs"]}
+
+
+@pytest.fixture
+def live(repository: Repository) -> dict[str, Any]:
+    """A job of another client that runs until the test lets it go, of code that was staged before."""
+    repository.hold.touch()
+    job = repository.job("census", args=["--staged"])
+    repository.run("apply")
+    body = send(repository, "GET", f"/v1/{rows(repository)['census']['resource']}")
+    repository.run("cancel", "census")
+    job.unlink()
+    body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = ["--other"]
+    sent = {"displayName": "Other job 7", "jobSpec": body["jobSpec"]}
+    made: dict[str, Any] = send(repository, "POST", f"{PLACE}/customJobs", sent)
+    return made
+
+
+def rows(repository: Repository) -> dict[str, dict[str, Any]]:
+    """Return the rows of `status` by base name."""
+    found = repository.run("status", "--all", "--format", "json").json["jobs"]
+    return {row["baseName"]: row for row in found}
+
+
+def adopt(repository: Repository, code: int = 0) -> str:
+    done = repository.run("import", "--live", "--adopt", "Other job 7")
+    assert done.code == code, done.out + done.err
+    return done.out
+
+
+def planned(repository: Repository) -> tuple[list[tuple[str, str]], list[Any]]:
+    """Return the plan's actions with their reasons, and its findings."""
+    plan = repository.run("plan", "--format", "json").json
+    return [(change["action"], change["reason"]) for change in plan["changes"]], plan["drift"]
+
+
+def starts(repository: Repository) -> int:
+    return repository.starts.read_text().count("--other")
+
+
+@pytest.mark.fault(54)
+def test_adopted_job_is_the_manifests_job_until_its_end_and_after(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    told = adopt(repository)
+    assert f"adopted: {live['name']} is its job" in told
+    assert told.endswith("The next apply submits none of these jobs.\n")
+    assert "reconcile" not in yaml.safe_load((repository.root / "jobs/Other-job-7.yaml").read_text())
+    until(lambda: repository.starts.exists() and starts(repository) == 1)
+    assert planned(repository) == ([("none", "running")], [])
+    assert rows(repository)["Other-job-7"]["state"] == "RUNNING"
+    shown = repository.run("show", "Other-job-7", "--format", "json").json
+    assert (shown["resource"], shown["state"]) == (live["name"], "RUNNING")
+    assert "unchanged" in adopt(repository)
+    repository.hold.unlink()
+    assert repository.run("apply", "--wait").code == 0
+    assert planned(repository) == ([("none", "succeeded")], [])
+    assert rows(repository)["Other-job-7"]["state"] == "SUCCEEDED"
+    assert "done" in repository.run("logs", "Other-job-7").out
+    assert repository.run("import", "--live", "Other job 7").code == 1
+    assert starts(repository) == 1
+
+
+def test_adopted_job_is_cancelled_by_command_without_drift(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    adopt(repository)
+    assert repository.run("cancel", "Other-job-7").code == 0
+    (change,), drift = planned(repository)
+    assert (change[0], drift) == ("none", [])
+    assert change[1].startswith("cancelled by `reconciler cancel`")
+    assert rows(repository)["Other-job-7"]["resource"] == live["name"]
+
+
+def test_adopted_job_is_replaced_when_its_manifest_changes(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    adopt(repository)
+    file = repository.root / "jobs/Other-job-7.yaml"
+    text = (
+        file.read_text()
+        .replace("--other", "--new")
+        .replace("spec:", "reconcile: {onChange: cancel}\nspec:", 1)
+    )
+    file.write_text(text)
+    assert repository.run("apply").code == 0
+    runs = repository.run("status", "--all", "--format", "json").json["jobs"]
+    assert {run["jobName"]: run["state"] for run in runs}["Other job 7"] == "CANCELLED"
+    assert planned(repository)[1] == []
+
+
+def test_job_that_differs_from_its_manifest_is_not_adopted(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    file = repository.job("Other-job-7", args=["--wanted"])
+    before = file.read_text()
+    told = adopt(repository, code=1)
+    assert f"not adopted: {live['name']}: it is not the manifest's job" in told
+    assert '/pythonPackageSpec/args/0: "--other" → "--wanted"' in told
+    assert file.read_text() == before
+    ((action, _),), _ = planned(repository)
+    assert action == "submit"
+
+
+def test_package_of_adopted_job_has_the_staged_bytes(repository: Repository, live: dict[str, Any]) -> None:
+    repository.job("Other-job-7", args=["--other"])
+    trainer = repository.root / "trainer/task.py"
+    text = trainer.read_text()
+    trainer.write_text(text + "# edited")
+    assert "/pythonPackageSpec/packageUris/0: " in adopt(repository, code=1)
+    trainer.write_text(text)
+    staged = stored(repository, live)
+    content = staged.read_bytes()
+    staged.write_bytes(content[:-1] + b"!")
+    assert '/package: "gs://' in adopt(repository, code=1)
+    staged.write_bytes(content)
+    assert "adopted: " in adopt(repository)
+    assert planned(repository)[0] == [("none", "running")]
+
+
+def stored(repository: Repository, job: dict[str, Any]) -> Path:
+    """Return the file of a job's package in the embedded service's bucket."""
+    (uri,) = job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["packageUris"]
+    name = Path(uri).name
+    (found,) = [file for file in repository.home.rglob(name) if file.is_file() and "gcs" in file.parts]
+    return found

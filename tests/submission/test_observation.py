@@ -148,7 +148,8 @@ def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tu
     for number in range(1, claims + 1):
         job = outside.jobs.add({"displayName": "a", "labels": labels(f"k{number}")}, version)
         claim = replace(ORDER.claim, id=ClaimId(f"k{number}"), api_version=version, kind="CustomJob")
-        given = {"state": ClaimState.BOUND, "resource": job.resource, "ended": State.FAILED, **known}
+        made = {"state": ClaimState.BOUND, "resource": job.resource, "request_ids": ("t",)}
+        given = {**made, "ended": State.FAILED, **known}
         outside.claims.write(replace(claim, **given), 0)
         outside.jobs.hidden.add(job.resource)
     read: list[str] = []

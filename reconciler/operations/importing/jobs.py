@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from reconciler.operations.importing.manifest import (
     Imported,
     base_name,
     fill_missing,
+    full_name,
     hide_secrets,
     is_to_fill_in,
     problems_of,
@@ -70,19 +71,42 @@ class Plan(Struct):
         jobs: The jobs with their files.
         unfilled: By a job's name, sentences about the values that a person has to give.
         unchanged: The files that have this content already.
+        kept: The files with other manifests of live jobs that are to be adopted.
+        adopted: The names of the jobs that have a claim.
     """
 
     texts: dict[Path, str]
     jobs: list[tuple[Imported, Path]]
     unfilled: dict[str, list[str]]
     unchanged: frozenset[Path] = frozenset()
+    kept: frozenset[Path] = frozenset()
+    adopted: frozenset[str] = frozenset()
+
+    def submitted(self, root: Path) -> list[str]:
+        """Return the names, with their hashes, of the jobs that the next apply would submit."""
+        return sorted(
+            full_name(job, root)
+            for job, place in self.jobs
+            if not (job.suspended or self.unfilled.get(job.name) or place in self.kept)
+            if job.name not in self.adopted
+        )
 
     @property
-    def submitted(self) -> list[str]:
-        """The names of the jobs that the next apply would submit."""
-        return sorted(
-            job.name for job, _ in self.jobs if not job.suspended and not self.unfilled.get(job.name)
-        )
+    def live(self) -> dict[str, str]:
+        """The resource names of the jobs that haven't ended, by the names of their manifests."""
+        return {job.name: job.live for job, _ in self.jobs if job.live}
+
+    def with_adopted(self, names: Collection[str]) -> Plan:
+        """Return the plan of the written manifests of adopted jobs, which need no `suspend` any more."""
+        texts: dict[Path, str] = {}
+        for job, place in self.jobs:
+            if job.name in names and not self.unfilled[job.name]:
+                job.suspended = ""
+            if place in self.texts:
+                text = text_of(job, place.parent)
+                texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
+        unchanged = frozenset(place for place, text in texts.items() if text == self.texts[place])
+        return Plan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
 
 
 class Importer:
@@ -94,16 +118,25 @@ class Importer:
         output: The folder of the manifests, or the file for all of them.
         values: The values of variables, placeholders and gcloud's properties, by name.
         run: True if jobs that have ended may run again.
+        keep: True to keep other manifests of the same names: live jobs are adopted by them.
     """
 
     def __init__(
-        self, root: Path, working: Path, output: Path, values: Mapping[str, str], *, run: bool = False
+        self,
+        root: Path,
+        working: Path,
+        output: Path,
+        values: Mapping[str, str],
+        *,
+        run: bool = False,
+        keep: bool = False,
     ) -> None:
         self._root = root
         self._working = working
         self._output = output
         self._values = values
         self._run = run
+        self._keep = keep
         self._problems: list[Problem] = []
         self._jobs: list[Imported] = []
 
@@ -120,17 +153,24 @@ class Importer:
                 except SourceError as error:
                     self._refuse(source.name, line, error)
         self._raise_problems()
-        jobs = self._named()
+        jobs, known = self._named(), self._known()
+        kept = set()
         texts: dict[Path, str] = {}
         unfilled: dict[str, list[str]] = {}
         places = []
         for job in jobs:
             place = self._output if self._output.suffix in _SUFFIXES else self._folder / f"{job.name}.yaml"
             text, unfilled[job.name] = self._checked(job, place)
+            other = self._root / known.get(_key(job.name), self._shown(place))
+            if self._keep and job.live and os.path.lexists(other) and not _holds(other, text):
+                kept.add(other)
+                places.append((job, other))
+                continue
             texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
             places.append((job, place))
         self._raise_problems()
-        return Plan(texts, places, unfilled, self._unchanged(places, texts))
+        unchanged = self._unchanged([pair for pair in places if pair[1] not in kept], texts, known)
+        return Plan(texts, places, unfilled, unchanged, frozenset(kept))
 
     def _raise_problems(self) -> None:
         if self._problems:
@@ -230,6 +270,7 @@ class Importer:
         if live.state and not self._run:
             job.suspended = f"the job has ended ({live.state}), and would run again; remove suspend to run it"
         elif not live.state:
+            job.live = live.resource
             job.suspended = (
                 "the job may still be running, and would run twice; remove suspend to run it again"
             )
@@ -300,25 +341,28 @@ class Importer:
     def _shown(self, place: Path) -> str:
         return place.relative_to(self._root).as_posix() if place.is_relative_to(self._root) else str(place)
 
-    def _unchanged(self, jobs: Sequence[tuple[Imported, Path]], texts: Mapping[Path, str]) -> frozenset[Path]:
-        """Return the files that exist with this content; raise RefusedError for a name that is taken."""
-        folder = self._root / "jobs"
-        known = {}
+    def _known(self) -> dict[str, str]:
+        """Return the files of the repository's valid manifests, by the manifests' names."""
+        folder, known = self._root / "jobs", {}
         if folder.is_dir():
             with suppress(ReconcilerError):
                 for manifest in validate(self._root, [folder]).manifests:
                     known[_key(manifest.name)] = manifest.path
+        return known
+
+    def _unchanged(
+        self,
+        jobs: Sequence[tuple[Imported, Path]],
+        texts: Mapping[Path, str],
+        known: Mapping[str, str],
+    ) -> frozenset[Path]:
+        """Return the files that exist with this content; raise RefusedError for a name that is taken."""
         for job, place in jobs:
             other = known.get(_key(job.name))
             if other and other != self._shown(place):
                 message = f"the name {quote(job.name)} is taken by {quote(other)}"
                 raise RefusedError(message, hint="rename one of the two, or import with -o to that file")
-        unchanged = set()
-        for place, text in texts.items():
-            with suppress(OSError):
-                if read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace"):
-                    unchanged.add(place)
-        return frozenset(unchanged)
+        return frozenset(place for place, text in texts.items() if _holds(place, text))
 
 
 def write(plan: Plan, *, force: bool) -> None:
@@ -377,6 +421,14 @@ def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> S
         raise InvalidError("nothing is imported", problems=[problem])
     found = Found(1, plain, environ=os.environ, stdin=stdin)
     return Source(_COMMAND_LINE, working, found=[found])
+
+
+def _holds(place: Path, text: str) -> bool:
+    """Return True if a file exists with this content."""
+    try:
+        return read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace")
+    except OSError:
+        return False
 
 
 def _key(name: str) -> str:
