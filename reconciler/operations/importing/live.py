@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reconciler.model.diff import is_filled
+from reconciler.model.diff import SWITCH, is_filled
 from reconciler.model.job import PREFIX
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.plan import FieldChange
@@ -167,7 +167,7 @@ def _cleaned(value: Any, path: str, left_out: list[str]) -> Any:
             left_out.append(key)
             continue
         cleaned = _cleaned(part, f"{path}.{key}", left_out)
-        if not (isinstance(cleaned, dict) and not cleaned and part):
+        if key.endswith(SWITCH) or not (isinstance(cleaned, dict) and not cleaned and part):
             result[key] = cleaned
     return result
 
@@ -178,7 +178,7 @@ def _is_default(path: str, key: str, value: Any) -> bool:
     if key in ("replicaCount", "goal", "scaleType", "maxTrialCount", "parallelTrialCount", "maxTrials"):
         return False
     if isinstance(value, dict | list):
-        return not value and not key.endswith("AutomatedStoppingSpec")
+        return not value and not key.endswith(SWITCH)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return False if not key.startswith("boot") else is_filled(FieldChange(f"/{key}", value, None))
     return is_filled(FieldChange(f"/{key}", value, None))

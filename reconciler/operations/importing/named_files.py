@@ -15,6 +15,9 @@ from reconciler.operations.importing.found import Found, is_config
 from reconciler.operations.importing.marks import flag_error, is_marked, names_in, quoted
 from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
 
+_SETTINGS = ("setup.py", "setup.cfg", "pyproject.toml")
+"""Files that say, beside a package, what it needs."""
+
 
 class Files:
     """Files of one command line.
@@ -127,9 +130,12 @@ class Files:
         builds = file_mode(above / "setup.py") or not file_mode(place / "__init__.py")
         if builds and above.is_relative_to(self._root) and not output.is_relative_to(above):
             return above
-        if builds:
+        beside = [name for name in _SETTINGS if file_mode(above / name)]
+        if beside:
+            why = "manifests are beside it" if builds else "only the package is staged"
             notes.append(
-                f"The package is {self.shown(place)} without the setup.py above: manifests are beside it."
+                f"{self.shown(place)} is staged without the {' and '.join(beside)} above: {why}. "
+                f"List the packages that the code needs in {self.shown(place)}/requirements.txt."
             )
         return place
 
