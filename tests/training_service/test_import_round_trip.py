@@ -105,7 +105,7 @@ SKELETONS: dict[str, Json] = {
     "hp": tuning_job(),
     "hp-integer": tuning_job(studySpec={**tuning_job()["studySpec"], "parameters": [INTEGER]}),
 }
-# The name and the labels are compared by themselves. Nobody sets the etag and the output; predictions are no jobs.
+# Names and labels are compared by themselves. Nobody sets the etag and the output; predictions are no jobs.
 NOT_SET = {"displayName", "jobId", "labels", "etag", "predictionInput", "predictionOutput", "trainingOutput"}
 FORMATS: Json = {
     "google-duration": ["3600s", "5400s"],
