@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,135 @@ def test_given_values_replace_unknown_ones(root: Path, capsys: pytest.CaptureFix
     assert "reconcile" not in manifest
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"\nif [ -n x ]; then\n  N=3\nfi\n{CREATE} {POOL} --args=--n=$N,--m=$M\n",
+        f"\n\nfor N in 1 2; do\n  {CREATE} {POOL} --args=--n=$N,--m=$M\ndone\n",
+        f'\ncase "$1" in\n  a) N=1 ;;\nesac\n{CREATE} {POOL} --args=--n=$N,--m=$M\n',
+    ],
+    ids=["if", "for", "case"],
+)
+def test_report_says_why_a_variable_in_a_condition_or_loop_is_unknown(
+    script: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "train.sh").write_text(script)
+    assert run(["import", "train.sh"]) == 0
+    report = capsys.readouterr().out
+    assert "note: N has no certain value: line 3 assigns it inside a condition or a loop." in report
+    assert "fill in <N>: --set N=VALUE" in report
+    assert "M has no certain value" not in report
+    assert run(["import", "train.sh", "--set", "N=4", "--set", "M=5", "--force"]) == 0
+    assert "certain" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f"N=5\n{CREATE} \\\n  {POOL} \\\n  --args=$N\n"),
+        ("Makefile", f"N = 5\nx:\n\t{CREATE} \\\n\t  {POOL} --args=$(N)\n"),
+        ("ci.yml", f"env: {{N: 5}}\nj:\n  - run: |\n      {CREATE} \\\n        {POOL} --args=$N\n"),
+        ("ci.yml", f"variables:\n  N: '5'\nx:\n  script:\n    - {CREATE} {POOL} --args=$N\n"),
+        ("ci.yml", f"env: {{N: 5}}\nj:\n  - run: >\n      {CREATE}\n      {POOL}\n      --args=$N\n"),
+        ("a.md", f"Run:\n\n```sh\nN=5\n{CREATE} \\\n  {POOL} --args=$N\n```\n"),
+        ("a.py", f"import os\nN = 5\nos.system(f'{CREATE} {POOL} --args={{N}}')\n"),
+    ],
+    ids=["shell", "make", "github", "gitlab", "folded", "markdown", "python"],
+)
+def test_line_ends_of_windows_change_nothing(name: str, text: str, root: Path) -> None:
+    (root / name).write_bytes(text.encode())
+    assert run(["import", name]) == 0
+    expected = {file: file.read_bytes() for file in (root / "jobs").iterdir()}
+    (root / name).write_bytes(text.replace("\n", "\r\n").encode())
+    assert run(["import", name]) == 0
+    assert {file: file.read_bytes() for file in (root / "jobs").iterdir()} == expected
+    ((_, manifest),) = written(root).items()
+    assert image_and_args(manifest) == ("gcr.io/tide/fit:7", ["5"])
+
+
+def test_code_outside_the_repository_or_behind_a_link_is_refused(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (root.parent / "outside", root / "inside"):
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "task.py").touch()
+    (root / "link").symlink_to(root / "inside")
+    (root / "away").symlink_to(root.parent / "outside")
+    words = "gcloud ai-platform jobs submit training fit --region us-east1 --runtime-version 2.11"
+    words += " --module-name inside.task --staging-bucket gs://tide-x --package-path"
+    for path, message in (
+        ("../outside", "is outside the repository"),
+        (str(root.parent / "outside"), "is outside the repository"),
+        ("link", "is behind a link"),
+        ("away", "is behind a link"),
+    ):
+        (root / "a.sh").write_text(f"\n{words} {path}\n")
+        said = refused(capsys, "a.sh")
+        assert "a.sh:2:1: --package-path: " in said, path
+        assert message in said, path
+    assert not (root / "jobs").exists()
+
+
+def test_values_with_line_breaks_stay_values(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = "a\nb: c\n# d\n::error::x\t- e"
+    (root / "a.sh").write_bytes(f"{CREATE} {POOL} --labels='x=y' --args='{value}'\n".encode())
+    assert run(["import", "a.sh", "--set", "OTHER=1\n::error::x"]) == 0
+    report = capsys.readouterr().out
+    assert "::error" not in report
+    ((_, manifest),) = written(root).items()
+    assert image_and_args(manifest)[1] == [value]
+    assert manifest["metadata"] == {"name": "census", "labels": {"x": "y"}}
+    (root / "a.sh").write_text(f"\n{CREATE} {POOL} --args='\x1b]0;x\x07'\n")
+    said = refused(capsys, "a.sh")
+    assert "a.sh:2:1: /spec/workerPoolSpecs/0/containerSpec/args/0: " in said
+    assert "U+001B is a control character" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{CREATE} {POOL} --args=$(touch made),`touch made`,${{X:=$(touch made)}} <(touch made)\n",
+        f"eval 'touch made'; . ./other.sh; trap 'touch made' EXIT\n{CREATE} {POOL} &\n",
+        f"{CREATE} {POOL} --args='a'\"$(touch made)\"\\\n`echo b` || touch made\n",
+    ],
+)
+def test_no_program_is_started(text: str, root: Path) -> None:
+    (root / "a.sh").write_text(text)
+    cell = {"cell_type": "code", "source": f"%%bash\ntouch made\n{CREATE}-nb {POOL}"}
+    (root / "b.ipynb").write_text(json.dumps({"nbformat": 4, "cells": [cell]}))
+    (root / "c.mk").write_text(f"A := $(shell touch made)\nx:\n\t{CREATE}-mk {POOL} --args=$(A)\n")
+    (root / "d.py").write_text(f"open('made', 'w')\nimport os\nos.system('{CREATE}-py {POOL}')\n")
+    program = (
+        "import sys; from reconciler.cli import run\n"
+        "def watch(event, found):\n"
+        "    if event in ('subprocess.Popen', 'os.system', 'os.exec', 'os.posix_spawn', 'os.fork'):\n"
+        "        print('started', event, found[:2]); sys.stdout.flush()\n"
+        "sys.addaudithook(watch)\n"
+        "sys.exit(run(['import', 'a.sh', 'b.ipynb', 'c.mk', 'd.py', '--dry-run']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "started" not in done.stdout
+    assert not (root / "made").exists()
+
+
+def test_secrets_of_configs_and_answers_are_never_written(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "hunter2-Xk39vLqP84"
+    config = yaml.safe_load(CONFIG)
+    config["workerPoolSpecs"]["containerSpec"]["env"] = [{"name": "DB_PASSWORD", "value": secret}]
+    job = {"name": "projects/p/locations/l/customJobs/7", "state": "JOB_STATE_FAILED", "displayName": "old"}
+    (root / "c.yaml").write_text(yaml.safe_dump(config))
+    (root / "jobs.json").write_text(json.dumps([{**job, "jobSpec": config}]))
+    assert run(["import", "c.yaml", "jobs.json"]) == 0
+    shown = capsys.readouterr()
+    texts = [shown.out, shown.err, *(file.read_text() for file in (root / "jobs").iterdir())]
+    assert not any(secret in text for text in texts)
+    assert len(written(root)) == 2
+
+
 def test_time_of_the_call_is_no_part_of_the_name(root: Path) -> None:
     (root / "train.sh").write_text(f"NOW=$(date +%s)\n{CREATE} --display-name=tide_${{NOW}} {POOL}\n")
     assert run(["import", "train.sh"]) == 0
@@ -202,6 +333,10 @@ def test_no_text_of_a_source_passes_for_an_unknown_value(
     ("name", "text", "message"),
     [
         ("a.sh", f"x\n{CREATE} 'never closed", "a.sh:2:1: a quote is never closed"),
+        ("a.sh", f"{CREATE} {POOL} --args=$(ls", "a.sh:1:1: "),
+        ("a.sh", f"{CREATE} {POOL} --region=\\\n", "a.sh:1:1: --region: "),
+        ("a.sh", f"{CREATE} --config", "a.sh:1:1: --config: "),
+        ("Makefile", f"x:\n\t{CREATE} \\\n", "Makefile:2:1: "),
         ("a.sh", "gcloud ai custom-jobs create\n", "a.sh:1:1: --display-name: is missing"),
         ("a.sh", f"\n\n{CREATE} {POOL} --wrker=1\n", "a.sh:3:1: --wrker: unknown flag"),
         ("a.sh", f"{CREATE} --config=../outside.yaml\n", "is outside the repository"),

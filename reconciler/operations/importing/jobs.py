@@ -33,7 +33,7 @@ from reconciler.operations.importing.manifest import (
     text_of,
     tidy,
 )
-from reconciler.operations.importing.marks import SECRET, SourceError, filled, mark, shown
+from reconciler.operations.importing.marks import SECRET, SourceError, filled, mark, names_in, shown
 from reconciler.operations.importing.named_files import Files
 from reconciler.operations.importing.shell import ShellError
 from reconciler.operations.importing.sources import MAX_SOURCE, read_source
@@ -235,6 +235,10 @@ class Importer:
         )
         if request.code:
             self._add_code(job, request, request.code, files)
+        for variable, line in found.branched.items():
+            if next(iter(names_in(mark(variable)))) in job.unknown:
+                why = f"line {line} assigns it inside a condition or a loop"
+                job.notes.append(f"{variable} has no certain value: {why}.")
         if invocation.unknown:
             job.suspended = "flags may be missing"
         return job
