@@ -74,9 +74,13 @@ class Pages(Generic[Item]):
         try:
             page = self._decoder.decode(body)
         except (ValueError, RecursionError):
-            found, token = self.resources(object_of(body))
-            return {name: typed_record(self._item, item) for name, item in found.items()}, token
+            return self._read_leniently(object_of(body))
         return dict(zip(map(self._identity_of, page.items), page.items, strict=True)), page.token
+
+    def _read_leniently(self, page: JsonObject) -> tuple[dict[str, Item], str]:
+        """Return the same of a page that has a field with a value of another type."""
+        found, token = self.resources(page)
+        return {name: typed_record(self._item, item) for name, item in found.items()}, token
 
     def resources(self, page: JsonObject) -> tuple[dict[str, JsonObject], str]:
         """Return the items as the service wrote them, by their identity, and the next page's token.
