@@ -364,13 +364,13 @@ def _built(pools: list[Json], invocation: Invocation, request: Request) -> Json 
     script = first.get("script", "")
     if script and not is_marked(script) and not _MODULE.fullmatch(script):
         request.notes.append(
-            f"the image is not built: gcloud built it to run {script} in {first['local-package-path']}"
+            f"The image is not built: gcloud built it to run {script} in {first['local-package-path']}"
         )
         return {"containerSpec": {"imageUri": image or mark("IMAGE")}}
     module = first.get("python-module") or script.removesuffix(".py").replace("/", ".")
     module = mark("PYTHON_MODULE") if is_marked(script) else module
     request.code = Code(first["local-package-path"], module=module)
-    request.notes.append("the code is staged as a package; gcloud built an image of it")
+    request.notes.append("The code is staged as a package; gcloud built an image of it")
     return {"pythonPackageSpec": {"executorImageUri": first["executor-image-uri"], "pythonModule": module}}
 
 

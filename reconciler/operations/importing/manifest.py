@@ -190,7 +190,7 @@ def full_name(job: Imported, root: Path) -> str:
 
 def text_of(job: Imported, folder: Path) -> str:
     """Return the text of a job's manifest: comments, then YAML."""
-    comments = [f"Imported from {job.source}.", *(f"{note[:1].upper()}{note[1:]}" for note in job.notes)]
+    comments = [f"Imported from {job.source}.", *job.notes]
     comments += [f'"<{name}>" stands for an unknown value: fill it in.' for name in job.unknown]
     if job.suspended:
         comments.append(f"Suspended: {job.suspended}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,15 @@ class Files:
             raise flag_error(flag, f"{quoted(name)} can't be read: {error.strerror}", "name a file") from None
         return data.decode("utf-8-sig", "replace")
 
-    def find(self, flag: str, name: str) -> Path | None:
+    def find(self, flag: str, name: str, fits: Callable[[Path], bool] = lambda place: True) -> Path | None:
         """Return the path of a file or folder in the repository; None if there is none.
+
+        Of several, the first that fits counts, else the first: a script may have changed its folder.
 
         Raises:
             SourceError: It is outside the repository, or behind a link.
         """
+        found = []
         for base in self._bases:
             place = Path(os.path.normpath(base / name))
             if not os.path.lexists(place):
@@ -104,8 +107,10 @@ class Files:
                 raise flag_error(
                     flag, f"{quoted(name)} is behind a link", "name the place that the link leads to"
                 )
-            return place
-        return None
+            if fits(place):
+                return place
+            found.append(place)
+        return next(iter(found), None)
 
     def package(self, code: Code, output: Path, notes: list[str]) -> Path | None:
         """Return the folder of a job's code; None if it isn't here."""
@@ -114,7 +119,7 @@ class Files:
         if is_marked(name):
             notes.append("The place of the code is unknown: write package.path.")
             return None
-        place = self.find(flag, name)
+        place = self.find(flag, name, lambda place: code.is_package or _has_module(place, code.module))
         if place is None and Path(name).is_absolute():
             notes.append(f"The code in {name} is not here: write package.path.")
             return None
@@ -144,7 +149,8 @@ class Files:
         inside = place / module.partition(".")[0]
         if not output.is_relative_to(place) or "." not in module or not inside.is_dir():
             return place
-        notes.append(f"Only {self.shown(inside)} is staged, as {self.shown(place)} also contains manifests.")
+        around = "the repository's root" if place == self._root else self.shown(place)
+        notes.append(f"Only {self.shown(inside)} is staged: {around} also contains manifests.")
         if file_mode(place / "requirements.txt") and not file_mode(inside / "requirements.txt"):
             notes.append(f"Move requirements.txt to {self.shown(inside)}.")
         return inside
@@ -168,3 +174,12 @@ class Files:
         if above is None or not file_mode(above / "setup.py") or output.is_relative_to(above):
             return None
         return above
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Return True if a folder contains a Python module."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return False
+    place = folder.joinpath(*parts)
+    return any(file_mode(path) for path in (place.with_suffix(".py"), place / "__init__.py"))
