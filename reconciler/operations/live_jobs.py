@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from reconciler.base.errors import ReconcilerError, ServiceError
+from reconciler.google.client import ApiError, parts_of, text_of
 from reconciler.google.engines import BUILT_IN
 from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
@@ -19,6 +20,8 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.submission.adoption import Adopted
 from reconciler.submission.observe import Observed, observe
 
+_REFUSED = 400
+
 
 def find_live_jobs(
     session: Session, names: Collection[str], selection: Selection, wanted: str, *, with_adopted: bool
@@ -31,11 +34,14 @@ def find_live_jobs(
         wanted: A filter of the service's own, sent with its list call; "" for all jobs.
         with_adopted: True if jobs that a claim names are among them.
     """
-    bound = frozenset[str]() if with_adopted else _bound(session)
+    listed = [*_listed(session, wanted)]
+    # A tuning job's trials may be listed as jobs of their own.
+    left_out = {name for job in listed for name in _trials(job)}
+    left_out |= frozenset() if with_adopted else _bound(session)
     return [
         _imported(job)
-        for job in _listed(session, wanted)
-        if _is_named(job, names) and job.resource not in bound and selection.has_labels(job.labels)
+        for job in listed
+        if _is_named(job, names) and job.resource not in left_out and selection.has_labels(job.labels)
         if not any(key.startswith(PREFIX) for key in job.labels)
         # A batch prediction is no mistake unless somebody asks for it.
         if names or "predictionInput" not in job.body
@@ -50,10 +56,25 @@ def _imported(job: ActualJob) -> LiveJob:
 
 
 def _listed(session: Session, wanted: str) -> Iterator[ActualJob]:
-    for version in sorted(BUILT_IN):
-        # Google switched the older service off.
-        if version != ML_V1 or session.is_local:
+    # Google switched the older service off.
+    versions = [version for version in sorted(BUILT_IN) if version != ML_V1 or session.is_local]
+    refusals: list[ApiError] = []
+    for version in versions:
+        try:
             yield from session.engine(version).whole_jobs(wanted)
+        except ApiError as error:
+            # The services' filters name other fields: one that refuses this filter has no such job.
+            if not wanted or error.status != _REFUSED:
+                raise
+            refusals.append(error)
+    if len(refusals) == len(versions):
+        raise refusals[0]
+
+
+def _trials(job: ActualJob) -> Iterator[str]:
+    for trial in parts_of(job.body, "trials"):
+        if name := text_of(trial, "customJob"):
+            yield name
 
 
 def _is_named(job: ActualJob, names: Collection[str]) -> bool:

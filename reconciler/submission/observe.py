@@ -153,7 +153,7 @@ def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
     ended = (
         found.claim
         for found in claims.values()
-        if found.claim.state is ClaimState.BOUND and found.claim.ended
+        if found.claim.state is ClaimState.BOUND and found.claim.ended and not found.claim.is_adopted
     )
     unnamed = (one for one in ended if ports.jobs.named(one.api_version, one.kind, one.job_name) is None)
     return list(islice(unnamed, _ASKED))

@@ -50,6 +50,23 @@ def test_live_job_of_another_client_is_imported_suspended(repository: Repository
     assert repository.run("import", "--live", "unknown").code == 1
 
 
+def test_filter_of_the_service_chooses_the_jobs(repository: Repository) -> None:
+    repository.run("apply")  # starts the service
+    for name in ("first-a", "first-b", "second"):
+        send(repository, "POST", f"{PLACE}/customJobs", custom_job(name))
+    done = repository.run(
+        "import", "--live", "--filter", 'display_name:"first*" AND NOT display_name=first-b'
+    )
+    assert done.code == 0, done.err
+    assert sorted(file.name for file in (repository.root / "jobs").iterdir()) == ["first-a.yaml"]
+    refused = repository.run("import", "--live", "--filter", "display_name=")
+    assert refused.code == 1, refused.err
+    assert "filter" in refused.err
+    assert repository.run("import", "--filter", "state=1", "reconciler.yaml").code == 64
+    assert repository.run("import", "--adopt", "reconciler.yaml").code == 64
+    assert repository.run("import", "--live", "--adopt", "--dry-run").code == 64
+
+
 def _states(repository: Repository, place: str) -> set[str]:
     return {job["state"] for job in send(repository, "GET", f"{place}/customJobs")["customJobs"]}
 
