@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         ("--adopt", arguments.adopt),
     ):
         if given:
-            raise UsageError(f"{flag} goes with --live", hint="see `reconciler import --help`")
+            raise UsageError(f"{flag} needs --live", hint="see `reconciler import --help`")
     importer = _importer(arguments)
     plan = importer.plan(_sources(arguments, real_path(Path.cwd())))
     _write(plan, arguments)
@@ -67,7 +67,7 @@ def _import_live(arguments: argparse.Namespace) -> ExitCode:
     from reconciler.cli.context import context_of  # slow to import, and needed by no other source
 
     if arguments.adopt and arguments.dry_run:
-        raise UsageError("--adopt and --dry-run exclude each other", hint="leave one of them out")
+        raise UsageError("--adopt can't be combined with --dry-run", hint="remove one of the two")
     context = context_of(arguments)
     with context.session(start=arguments.adopt) as session:
         plan = _importer(arguments).plan([_live(arguments, session)])
@@ -169,9 +169,9 @@ def _report(plan: Plan, arguments: argparse.Namespace, adopted: Mapping[str, Ado
 def _adoption(resource: str, result: Adopted) -> Iterator[str]:
     """Yield lines about the adoption of a job, with the differences that prevent it."""
     if result.claim:
-        yield f"    adopted: {resource} is its job"
+        yield f"    adopted: its job is {resource}"
         return
-    yield f"    not adopted: {resource}: {result.why}"
+    yield f"    not adopted: {resource} {result.why}"
     if result.fields:
         from reconciler.output.text import field_line  # slow to import, and rarely needed
 

@@ -112,12 +112,12 @@ def adopt_jobs(session: Session, jobs: Mapping[str, str]) -> dict[str, Adopted]:
     for name, resource in jobs.items():
         job = by_name.get(name.replace("-", "_"))
         if job is None:
-            results[name] = Adopted(None, "its manifest is outside the folder that apply reads")
+            results[name] = Adopted(None, "has its manifest outside the folder that apply reads")
             continue
         try:
             results[name] = _adopt(session, applier, desired, job, resource, observed)
         except ReconcilerError as error:
-            results[name] = Adopted(None, error.message)
+            results[name] = Adopted(None, f"was not adopted: {error.message}")
     return results
 
 

@@ -176,7 +176,7 @@ class Adopted:
 
     Attributes:
         claim: The claim that names the job; None if the job was not adopted.
-        why: The reason against the adoption, as a clause.
+        why: The reason against the adoption, as a clause about the job.
         fields: The fields in which the job (`before`) differs from the manifest's (`after`).
     """
 
@@ -226,7 +226,7 @@ def adopt(ports: Ports, adoption: Adoption, observed: Observed) -> Adopted:
     if isinstance(job, str):
         return Adopted(None, job)
     if fields := _fields(adoption, job):
-        return Adopted(None, "it is not the manifest's job", fields)
+        return Adopted(None, "differs from the manifest's job", fields)
     adopted = _bind(ports, adoption, job)
     # After the write, as before a create: an emptied bucket shows no claim of others.
     ports.claims.check(runs=1)
@@ -240,12 +240,14 @@ def _settled(adoption: Adoption, observed: Observed) -> Adopted | None:
         if claim.resource == resource and id.key in adoption.keys:
             return Adopted(claim)
         if claim.resource == resource:
-            return Adopted(None, f"it is the job of {claim.base_name} already")
+            return Adopted(None, f"is the job of the manifest {claim.base_name} already")
         if id.key in adoption.keys:
-            return Adopted(None, f"the manifest has a submission already ({claim.job_name}, {claim.state})")
+            return Adopted(
+                None, f"is too late: the manifest was submitted already ({claim.job_name}, {claim.state})"
+            )
     for run in observed.runs:
         if run.labels.get(KEY) in adoption.keys:
-            return Adopted(None, f"{run.resource} has the labels of the manifest's job")
+            return Adopted(None, f"is not the manifest's only job: {run.resource} has its labels")
     return None
 
 
@@ -254,11 +256,11 @@ def _current(ports: Ports, adoption: Adoption) -> ActualJob | str:
     try:
         job = ports.jobs.read(adoption.claim.api_version, adoption.claim.kind, adoption.resource)
     except NotFoundError:
-        return "the service no longer has it"
+        return "no longer exists"
     if job.state.ended:
-        return f"it has ended ({job.state})"
+        return f"has ended ({job.state})"
     label = next((name for name in job.labels if name.startswith(PREFIX)), "")
-    return f"it has the label {label}, which this tool gives to its own jobs" if label else job
+    return f"has the label {label}, which this tool gives to its own jobs" if label else job
 
 
 def _fields(adoption: Adoption, job: ActualJob) -> tuple[FieldChange, ...]:
@@ -313,4 +315,4 @@ def _bind(ports: Ports, adoption: Adoption, job: ActualJob) -> Adopted:
         raise failed
     if found is not None and found.claim.resource == job.resource:
         return Adopted(found.claim)
-    return Adopted(None, "another process has just claimed the manifest's job")
+    return Adopted(None, "lost to another process, which has just claimed the manifest's content")

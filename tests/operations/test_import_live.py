@@ -113,7 +113,7 @@ def test_adopted_job_is_the_manifests_job_until_its_end_and_after(
     repository: Repository, live: dict[str, Any]
 ) -> None:
     told = adopt(repository)
-    assert f"adopted: {live['name']} is its job" in told
+    assert f"adopted: its job is {live['name']}" in told
     assert told.endswith("The next apply submits none of these jobs.\n")
     assert "reconcile" not in yaml.safe_load((repository.root / "jobs/Other-job-7.yaml").read_text())
     until(lambda: repository.starts.exists() and starts(repository) == 1)
@@ -165,7 +165,7 @@ def test_job_that_differs_from_its_manifest_is_not_adopted(
     file = repository.job("Other-job-7", args=["--wanted"])
     before = file.read_text()
     told = adopt(repository, code=1)
-    assert f"not adopted: {live['name']}: it is not the manifest's job" in told
+    assert f"not adopted: {live['name']} differs from the manifest's job" in told
     assert '/pythonPackageSpec/args/0: "--other" → "--wanted"' in told
     assert file.read_text() == before
     ((action, _),), _ = planned(repository)

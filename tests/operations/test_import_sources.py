@@ -156,7 +156,7 @@ def test_report_says_why_a_variable_in_a_condition_or_loop_is_unknown(
     (root / "train.sh").write_text(script)
     assert run(["import", "train.sh"]) == 0
     report = capsys.readouterr().out
-    assert "note: N has no certain value: line 3 assigns it inside a condition or a loop." in report
+    assert "note: N is unknown: line 3 assigns it inside a condition or a loop." in report
     assert "fill in <N>: --set N=VALUE" in report
     assert "M has no certain value" not in report
     assert run(["import", "train.sh", "--set", "N=4", "--set", "M=5", "--force"]) == 0
@@ -201,8 +201,8 @@ def test_code_outside_the_repository_or_behind_a_link_is_refused(
     for path, message in (
         ("../outside", "is outside the repository"),
         (str(root.parent / "outside"), "is outside the repository"),
-        ("link", "is behind a link"),
-        ("away", "is behind a link"),
+        ("link", "is behind a symbolic link"),
+        ("away", "is behind a symbolic link"),
     ):
         (root / "a.sh").write_text(f"\n{words} {path}\n")
         said = refused(capsys, "a.sh")
@@ -340,14 +340,14 @@ def test_no_text_of_a_source_passes_for_an_unknown_value(
         ("a.sh", "gcloud ai custom-jobs create\n", "a.sh:1:1: --display-name: is missing"),
         ("a.sh", f"\n\n{CREATE} {POOL} --wrker=1\n", "a.sh:3:1: --wrker: unknown flag"),
         ("a.sh", f"{CREATE} --config=../outside.yaml\n", "is outside the repository"),
-        ("a.sh", f"{CREATE} --config=link.yaml\n", "is behind a link"),
+        ("a.sh", f"{CREATE} --config=link.yaml\n", "is behind a symbolic link"),
         ("a.sh", f"{CREATE} --config=$C\n", "--set C="),
         ("a.sh", f"{CREATE} --config=none.yaml\n", "there is no file"),
         ("a.sh", "$(" * 200 + ")" * 200 + f"\n{CREATE}\n", "nested too deeply"),
         ("a.sh", "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 12 + CREATE, "too much text"),
         ("a.sh", "echo hi\n", "contains no training job"),
         ("a.ipynb", "{", "isn't JSON"),
-        ("a.ipynb", '{"cells": 3}', "no notebook"),
+        ("a.ipynb", '{"cells": 3}', "not a notebook"),
         ("a.yaml", "a: &a [*a]\nb: gcloud\n", "contains no training job"),
         ("a.yaml", "workerPoolSpecs: [\n", "not readable as YAML"),
         ("a.yaml", "workerPoolSpecs: {}\nworkerPoolSpecs: {}\n", "is defined twice"),
@@ -471,7 +471,7 @@ def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixt
     assert "page.md:1:1: --broken" in refused(capsys, "page.md")
     assert run(["import", "page.md:3"]) == 0
     assert [*written(root)] == ["census"]
-    assert "page.md:2:1: no job begins in this line" in refused(capsys, "page.md:2")
+    assert "page.md:2:1: no job begins on this line" in refused(capsys, "page.md:2")
 
 
 def test_messages_quote_no_secret(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -518,5 +518,5 @@ def test_script_as_people_write_them_is_read(root: Path) -> None:
         "args": ["--files", "gs://tide-out/data/*.csv", "--steps", "100"],
         "jobDir": "gs://tide-out/x",
     }
-    assert "In gcloud: project tide." in (root / "jobs/census.yaml").read_text()
+    assert "The command is for project tide;" in (root / "jobs/census.yaml").read_text()
     assert run(["validate"]) == 0

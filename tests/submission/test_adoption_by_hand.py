@@ -64,7 +64,7 @@ def test_adoption_while_a_request_is_under_way_writes_nothing(outside: Outside, 
     adoption = Adoption(CLAIM, (KEY_1,), job.resource, lambda name: by_hand())
     result = adopt(outside.ports, adoption, found)
     assert (result.claim, outside.claim) == (None, before)
-    assert result.why == "another process has just claimed the manifest's job"
+    assert result.why == "lost to another process, which has just claimed the manifest's content"
 
 
 @pytest.mark.fault(54)
@@ -115,16 +115,16 @@ def of_other_content(outside: Outside, job: ActualJob) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda outside, job: outside.jobs.jobs.clear(), "the service no longer has it"),
-        (lambda outside, job: outside.jobs.becomes(job, State.FAILED), "it has ended (FAILED)"),
-        (of_other_content, "it is the job of other already"),
+        (lambda outside, job: outside.jobs.jobs.clear(), "no longer exists"),
+        (lambda outside, job: outside.jobs.becomes(job, State.FAILED), "has ended (FAILED)"),
+        (of_other_content, "is the job of the manifest other already"),
         (
             lambda outside, job: settle(outside, ORDER),
-            "the manifest has a submission already (census_0123, bound)",
+            "is too late: the manifest was submitted already (census_0123, bound)",
         ),
         (
             lambda outside, job: outside.jobs.add({**body("t"), "labels": labels(KEY_1)}),
-            "projects/acme/locations/here/customJobs/2 has the labels of the manifest's job",
+            "is not the manifest's only job: projects/acme/locations/here/customJobs/2 has its labels",
         ),
     ],
     ids=["gone", "ended", "other", "begun", "labelled"],
@@ -140,14 +140,14 @@ def test_job_that_cannot_be_the_manifests_is_not_adopted(
 
 def test_job_with_labels_of_another_repository_is_not_adopted(outside: Outside) -> None:
     job = outside.jobs.add({**by_hand(), "labels": labels("x" * 52, source="others")})
-    assert adopted(outside, job).why.startswith("it has the label reconciler-")
+    assert adopted(outside, job).why.startswith("has the label reconciler-")
 
 
 def test_differences_are_named_without_secrets(outside: Outside) -> None:
     secret = "AKIA" + "Q3R7T2U6V4W5X7YZ"
     job = outside.jobs.add(by_hand(serviceAccount="a@b", network=secret))
     result = adopted(outside, job)
-    assert (result.claim, result.why) == (None, "it is not the manifest's job")
+    assert (result.claim, result.why) == (None, "differs from the manifest's job")
     found = {field.pointer: field.before for field in result.fields}
     assert found.keys() == {"/jobSpec/network", "/jobSpec/serviceAccount"}
     assert secret not in found.values()

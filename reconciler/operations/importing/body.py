@@ -205,7 +205,7 @@ def _training(invocation: Invocation, request: Request) -> None:
         raise flag_error("--packages", message, "add --packages or --package-path")
     if (local or path) and not (invocation.has("--staging-bucket") or invocation.has("--job-dir")):
         hint = "add --staging-bucket or --job-dir"
-        raise flag_error("--staging-bucket", "is missing: local packages need a place", hint)
+        raise flag_error("--staging-bucket", "is missing: local packages need a bucket", hint)
     if stored:
         given["packageUris"] = stored
     if local or path:
@@ -290,7 +290,9 @@ def _pools(invocation: Invocation, request: Request) -> list[Json]:
         if built is None:
             _check_task(pool)
         elif number and {"container-image-uri", "executor-image-uri", *POOL_BUILD_KEYS} & pool.keys():
-            raise flag_error(_POOLS, "only the first pool names the software", "write machine-type=… alone")
+            raise flag_error(
+                _POOLS, "only the first pool names the image or the package", "write machine-type=… alone"
+            )
         elif number and "local-package-path" in pool:
             raise flag_error(_POOLS, "local-package-path is only for the first pool", "move it there")
         pools.append({**_machine(pool), **(deepcopy(built) if built is not None else _task(pool))})
@@ -381,7 +383,7 @@ def _check_image(image: str) -> None:
     name, _, tag = path.partition(":")
     parts = name.split("/")
     if not _REGISTRY.fullmatch(host) or not all(map(_IMAGE_PART.fullmatch, parts)):
-        hint = "write HOST.gcr.io/… or REGION-docker.pkg.dev/…, in small letters"
+        hint = "write HOST.gcr.io/… or REGION-docker.pkg.dev/…, in lower case"
         raise flag_error(_POOLS, f"{quoted(image)} is not a valid output-image-uri", hint)
     if tag and not _IMAGE_TAG.fullmatch(tag):
         raise flag_error(_POOLS, f"{quoted(tag)} is not a valid tag of output-image-uri", "correct it")

@@ -190,7 +190,7 @@ class Importer:
                 found = read_source(source.name, source.data, self._values)
                 found = [each for each in found if source.line in (0, each.line)]
                 if not found:
-                    raise SourceError("no job begins in this line", hint="name the first line of a command")
+                    raise SourceError("no job begins on this line", hint="name the first line of a command")
         except SourceError as error:
             self._refuse(source.name, getattr(error, "line", source.line or 1), error)
             return
@@ -220,13 +220,13 @@ class Importer:
         # The source's own line isn't quoted: it may contain secrets.
         notes = [*files.notes, *(f"{note}." for note in request.notes)]
         if found.defaults:
-            notes.append(f"Of these variables the default counts: {', '.join(found.defaults)}.")
+            notes.append(f"Defaults are used for these variables: {', '.join(found.defaults)}.")
         if invocation.unknown:
             notes.append(f"Flags may be missing: the command has {', '.join(invocation.unknown)}.")
         if request.location or request.project:
             parts = [("project", request.project), ("location", request.location)]
             named = ", ".join(f"{name} {text}" for name, text in parts if text)
-            notes.append(f"In gcloud: {named}.")
+            notes.append(f"The command is for {named}; the environment's own are used.")
         written = str(request.body.pop(command.name_field, ""))
         name = base_name(written, Path(source.name).stem if source.name != _COMMAND_LINE else command.kind)
         spec, labels = spec_of(command.kind, request.body)
@@ -238,7 +238,7 @@ class Importer:
         for variable, line in found.branched.items():
             if next(iter(names_in(mark(variable)))) in job.unknown:
                 why = f"line {line} assigns it inside a condition or a loop"
-                job.notes.append(f"{variable} has no certain value: {why}.")
+                job.notes.append(f"{variable} is unknown: {why}.")
         if invocation.unknown:
             job.suspended = "flags may be missing"
         return job
@@ -290,10 +290,12 @@ class Importer:
             folder = files.folder_of_archive(archive, self._folder)
             if folder and not code.path and len(code.archives) == 1:
                 job.package = folder
-                job.notes.append(f"{archive} is built of {files.shown(folder)}, which is staged.")
+                job.notes.append(
+                    f"{files.shown(folder)} is staged in place of {archive}, which is built from it."
+                )
             else:
                 uris.append(f"gs://{mark('BUCKET')}/{Path(archive).name}")
-                job.notes.append(f"Upload {archive} to a bucket, and write its place.")
+                job.notes.append(f"Upload {archive} to a bucket, and write its gs:// URI.")
         if uris:
             training_input = job.spec["trainingInput"]
             training_input["packageUris"] = [*training_input.get("packageUris", []), *uris]
@@ -420,7 +422,7 @@ def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> S
     plain = [without_marks(word) for word in words]
     if find_command(plain) is None:
         commands = "ai custom-jobs create, ai hp-tuning-jobs create, ai-platform jobs submit training"
-        hint = f"these are imported: {commands}"
+        hint = f"import reads these commands: {commands}"
         problem = Problem(_COMMAND_LINE, 1, 1, "", "no command of gcloud that submits a training job", hint)
         raise InvalidError("nothing is imported", problems=[problem])
     found = Found(1, plain, environ=os.environ, stdin=stdin)

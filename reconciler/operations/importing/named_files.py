@@ -15,6 +15,7 @@ from reconciler.operations.importing.found import Found, is_config
 from reconciler.operations.importing.marks import flag_error, is_marked, names_in, quoted
 from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
 
+_RELATIVE = "paths are relative to the source's folder or to the working directory"
 _SETTINGS = ("setup.py", "setup.cfg", "pyproject.toml")
 """Files that say, beside a package, what it needs."""
 
@@ -77,9 +78,7 @@ class Files:
         if place is None:
             if len(self._found.blocks) == 1:
                 return None
-            raise flag_error(
-                flag, f"there is no file {quoted(name)}", "paths count from the file or the folder"
-            )
+            raise flag_error(flag, f"there is no file {quoted(name)}", _RELATIVE)
         try:
             data, _ = read_file(place, MAX_FILE_BYTES + 1)
         except OSError as error:
@@ -104,9 +103,7 @@ class Files:
                     flag, f"{quoted(name)} is outside the repository", "copy it into the repository"
                 )
             if real_path(place) != place:
-                raise flag_error(
-                    flag, f"{quoted(name)} is behind a link", "name the place that the link leads to"
-                )
+                raise flag_error(flag, f"{quoted(name)} is behind a symbolic link", "use the link's target")
             if fits(place):
                 return place
             found.append(place)
@@ -117,16 +114,14 @@ class Files:
         flag = "--package-path" if code.is_package else "--worker-pool-spec"
         name = code.path
         if is_marked(name):
-            notes.append("The place of the code is unknown: write package.path.")
+            notes.append("The folder of the code is unknown: set package.path.")
             return None
         place = self.find(flag, name, lambda place: code.is_package or _has_module(place, code.module))
         if place is None and Path(name).is_absolute():
-            notes.append(f"The code in {name} is not here: write package.path.")
+            notes.append(f"The code in {name} does not exist here: set package.path.")
             return None
         if place is None or not place.is_dir():
-            raise flag_error(
-                flag, f"there is no folder {quoted(name)}", "paths count from the file or the folder"
-            )
+            raise flag_error(flag, f"there is no folder {quoted(name)}", _RELATIVE)
         if not code.is_package:
             return self._around_module(place, code.module, output, notes)
         if not file_mode(place / "__init__.py") and not file_mode(place / "setup.py"):
