@@ -144,8 +144,8 @@ class Applier:
         job: DesiredJob,
         resource: str,
         observed: Observed,
-        package: str = "",
-        holds: Callable[[str], bool] = lambda uri: False,
+        package: str,
+        holds: Callable[[str], bool],
     ) -> Adopted:
         """Bind a live job of other origin to a desired job; see `Adoption` for the arguments."""
         claim = self._order(job, job.job_name, ClaimId(label_of(job.identity))).claim

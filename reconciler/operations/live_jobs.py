@@ -126,6 +126,6 @@ def _adopt(
 ) -> Adopted:
     archive = desired.archives.get(job.job_name)
     if archive is None:
-        return applier.adopt(job, resource, observed)
+        return applier.adopt(job, resource, observed, "", lambda uri: False)
     package = staged_uri(session.environment.staging_bucket, archive())
     return applier.adopt(job, resource, observed, package, partial(session.staging.holds, archive=archive()))

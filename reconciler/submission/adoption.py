@@ -6,7 +6,7 @@ and names that this tool gives. A person names any other job, and `adopt` binds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,8 +202,8 @@ class Adoption:
     keys: tuple[str, ...]
     resource: str
     body: Callable[[str], JsonObject]
-    package: str = ""
-    holds: Callable[[str], bool] = lambda uri: False
+    package: str
+    holds: Callable[[str], bool]
 
 
 def adopt(ports: Ports, adoption: Adoption, observed: Observed) -> Adopted:
@@ -265,31 +265,24 @@ def _current(ports: Ports, adoption: Adoption) -> ActualJob | str:
 
 def _fields(adoption: Adoption, job: ActualJob) -> tuple[FieldChange, ...]:
     """Return the differences between the job and the manifest's, other bytes of the code among them."""
-    found = _without_secrets(differences(adoption.body(job.job_name), job), job.body)
-    package = adoption.package
-    if not package:
-        return found
+    found, package = differences(adoption.body(job.job_name), job), adoption.package
     staged = [field for field in found if field.after == package]
     alike = [field for field in staged if isinstance(field.before, str) and adoption.holds(field.before)]
+    fields = _without_secrets([field for field in found if field not in alike], job.body)
     # Without such a difference, the job names the very object that the create would name.
-    if not staged and not adoption.holds(package):
-        return (*found, FieldChange("/package", package, "other bytes"))
-    return tuple(field for field in found if field not in alike)
+    if package and not staged and not adoption.holds(package):
+        return (*fields, FieldChange("/package", package, "other bytes"))
+    return fields
 
 
-def _without_secrets(fields: tuple[FieldChange, ...], body: JsonObject) -> tuple[FieldChange, ...]:
+def _without_secrets(fields: Sequence[FieldChange], body: JsonObject) -> tuple[FieldChange, ...]:
     """Return the fields without the secrets of the job; a manifest with any is refused."""
     if not fields:
-        return fields
+        return ()
     from reconciler.manifests.secrets import value_at, without_secrets  # many patterns to compile
 
     hidden = without_secrets(body)
-    return tuple(
-        field
-        if field.before is None
-        else FieldChange(field.pointer, value_at(hidden, field.pointer), field.after)
-        for field in fields
-    )
+    return tuple(FieldChange(field.pointer, value_at(hidden, field.pointer), field.after) for field in fields)
 
 
 def _bind(ports: Ports, adoption: Adoption, job: ActualJob) -> Adopted:

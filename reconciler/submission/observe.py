@@ -143,9 +143,9 @@ def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -
 
 def _adopted(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
     """Return the claims of adopted jobs, which have no label that a listing could filter by."""
-    adopted = [found.claim for found in claims.values() if found.claim.is_adopted and not found.claim.gone]
-    seen = {run.resource for run in runs} if adopted else set()
-    return [claim for claim in adopted if claim.resource not in seen]
+    seen = {run.resource for run in runs}
+    adopted = (found.claim for found in claims.values() if found.claim.is_adopted)
+    return [claim for claim in adopted if claim.resource not in seen and not claim.gone]
 
 
 def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:

@@ -138,7 +138,7 @@ class Outside:
             return
         self.world.trace(process.name, f"reconciler import --adopt {job.job_name}")
         self.world.checker.adopts(job, process.name)
-        adopted = Applier(ports, body_of).adopt(wanted, job.name, observed)
+        adopted = Applier(ports, body_of).adopt(wanted, job.name, observed, "", lambda uri: False)
         said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
         self.world.trace(process.name, f"adopted {said}")
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
-from reconciler.model.job import ActualJob, State
+from reconciler.model.job import ActualJob, State, labels_digest
 from reconciler.submission.adoption import Adopted, Adoption, adopt
 from reconciler.submission.observe import observe
 from tests.submission.test_submission import CLAIM, KEY_1, ORDER, body, settle
@@ -34,16 +34,25 @@ def job(outside: Outside) -> ActualJob:
     return outside.jobs.add(by_hand())
 
 
-def adopted(outside: Outside, job: ActualJob, claim: Claim = CLAIM, **more: Any) -> Adopted:
-    adoption = Adoption(claim, (claim.id.key,), job.resource, lambda name: by_hand(), **more)
-    return adopt(outside.ports, adoption, observe(outside.ports))
+def adoption_of(job: ActualJob, claim: Claim = CLAIM) -> Adoption:
+    return Adoption(claim, (claim.id.key,), job.resource, lambda name: by_hand(), "", lambda uri: False)
+
+
+def adopted(outside: Outside, job: ActualJob, claim: Claim = CLAIM) -> Adopted:
+    return adopt(outside.ports, adoption_of(job, claim), observe(outside.ports))
 
 
 def test_claim_names_the_job_under_its_own_name(outside: Outside, job: ActualJob) -> None:
-    claim = adopted(outside, job, replace(CLAIM, on_delete="cancel")).claim
-    assert claim == outside.claim
+    checked: list[int] = []
+    outside.claims.check = lambda runs: checked.append(runs)  # type: ignore[method-assign]
+    result = adopted(outside, job, replace(CLAIM, on_delete="cancel"))
+    claim = result.claim
+    assert result == Adopted(outside.claim, "")
+    assert claim is not None
     assert (claim.state, claim.resource, claim.job_name) == (ClaimState.BOUND, job.resource, "census 7")
-    assert claim.on_delete == "keep"
+    assert outside.claims.history[0].on_delete == "keep"
+    assert (claim.labels, claim.owner) == (labels_digest(job.labels), "a test")
+    assert checked == [1, 1]
     assert claim.is_adopted
     assert claim_of(claim_json(claim)) == claim
     assert [run.resource for run in observe(outside.ports).runs] == [job.resource]
@@ -61,8 +70,7 @@ def test_adoption_while_a_request_is_under_way_writes_nothing(outside: Outside, 
     found = observe(outside.ports)
     settle(outside)
     before = outside.claim
-    adoption = Adoption(CLAIM, (KEY_1,), job.resource, lambda name: by_hand())
-    result = adopt(outside.ports, adoption, found)
+    result = adopt(outside.ports, adoption_of(job), found)
     assert (result.claim, outside.claim) == (None, before)
     assert result.why == "lost to another process, which has just claimed the manifest's content"
 
@@ -102,9 +110,8 @@ def test_adoption_after_a_failed_write_is_made_good_by_the_next(outside: Outside
 def test_emptied_store_is_an_error(outside: Outside, job: ActualJob) -> None:
     found = observe(outside.ports)
     outside.claims.genesis = False
-    adoption = Adoption(CLAIM, (KEY_1,), job.resource, lambda name: by_hand())
     with pytest.raises(ServiceError, match="no genesis"):
-        adopt(outside.ports, adoption, found)
+        adopt(outside.ports, adoption_of(job), found)
 
 
 def of_other_content(outside: Outside, job: ActualJob) -> None:
@@ -148,22 +155,69 @@ def test_differences_are_named_without_secrets(outside: Outside) -> None:
     job = outside.jobs.add(by_hand(serviceAccount="a@b", network=secret))
     result = adopted(outside, job)
     assert (result.claim, result.why) == (None, "differs from the manifest's job")
-    found = {field.pointer: field.before for field in result.fields}
+    found = {field.pointer: (field.before, field.after) for field in result.fields}
     assert found.keys() == {"/jobSpec/network", "/jobSpec/serviceAccount"}
-    assert secret not in found.values()
+    assert found["/jobSpec/serviceAccount"] == ("a@b", None)
+    assert secret not in str(found)
 
 
-@pytest.mark.parametrize(("uri", "is_same"), [("gs://mine/a.tar.gz", True), ("gs://mine/b.tar.gz", False)])
-def test_package_elsewhere_counts_by_its_bytes(uri: str, is_same: bool, outside: Outside) -> None:
-    job = outside.jobs.add(by_hand(packageUris=[uri]))
-    adoption = Adoption(
-        CLAIM,
-        (KEY_1,),
-        job.resource,
-        lambda name: by_hand(packageUris=[PACKAGE]),
-        PACKAGE,
-        lambda found: found == "gs://mine/a.tar.gz",
-    )
+def test_job_is_read_by_its_kind(outside: Outside, job: ActualJob) -> None:
+    asked: list[tuple[str, str, str]] = []
+
+    def read(api_version: str, kind: str, resource: str) -> ActualJob:
+        asked.append((api_version, kind, resource))
+        return job
+
+    outside.jobs.read = read  # type: ignore[method-assign]
+    adopted(outside, job)
+    assert asked == [(CLAIM.api_version, CLAIM.kind, job.resource)]
+
+
+def test_adopted_job_is_not_claimed_again(outside: Outside, job: ActualJob) -> None:
+    first = adopted(outside, job)
+    outside.claims.before_write = lambda claim: pytest.fail("a second write")
+    assert adopted(outside, job) == first
+
+
+def test_write_without_effect_is_lost_to_another_process(
+    outside: Outside, job: ActualJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside.claims, "write", lambda claim, generation: None)
+    assert adopted(outside, job).why.startswith("lost to another process")
+
+
+def test_written_claim_is_not_read_again(
+    outside: Outside, job: ActualJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside.claims, "read", lambda id: pytest.fail("a needless read"))
+    assert adopted(outside, job).claim == outside.claim
+
+
+SAME = "gs://mine/a.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("uris", "more", "held", "pointers"),
+    [
+        ([SAME], {}, [SAME], []),
+        (["gs://mine/b.tar.gz"], {}, [SAME], ["/jobSpec/packageUris/0"]),
+        (["gs://mine/b.tar.gz"], {}, [PACKAGE], ["/jobSpec/packageUris/0"]),
+        ([PACKAGE], {}, [PACKAGE], []),
+        ([PACKAGE], {}, [], ["/package"]),
+        ([PACKAGE], {"network": "n"}, [], ["/jobSpec/network", "/package"]),
+        ([SAME], {"network": SAME}, [SAME], ["/jobSpec/network"]),
+        ([], {}, [None], ["/jobSpec/packageUris/0"]),
+    ],
+    ids=["elsewhere", "other", "other-beside", "same", "changed", "and-more", "only-code", "none"],
+)
+def test_package_counts_by_its_bytes(
+    uris: list[str], more: dict[str, str], held: list[str], pointers: list[str], outside: Outside
+) -> None:
+    job = outside.jobs.add(by_hand(packageUris=uris, **more))
+    wanted = by_hand(packageUris=[PACKAGE])
+    adoption = Adoption(CLAIM, (KEY_1,), job.resource, lambda name: wanted, PACKAGE, held.__contains__)
     result = adopt(outside.ports, adoption, observe(outside.ports))
-    assert (result.claim is not None) == is_same
-    assert [field.pointer for field in result.fields] == ([] if is_same else ["/jobSpec/packageUris/0"])
+    assert [field.pointer for field in result.fields] == pointers
+    assert (result.claim is None) == bool(pointers)
+    if pointers[-1:] == ["/package"]:
+        assert (result.fields[-1].before, result.fields[-1].after) == (PACKAGE, "other bytes")

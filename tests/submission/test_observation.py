@@ -187,6 +187,13 @@ def test_adopted_job_is_seen_by_its_name_also_after_its_end() -> None:
     assert len(observe(outside.ports).runs) == 1
 
 
+def test_adopted_job_that_was_deleted_is_not_asked_for_again(outside: Outside) -> None:
+    claim = replace(ORDER.claim, id=ClaimId("z" * 52), state=ClaimState.BOUND, resource="jobs/7", gone=True)
+    outside.claims.write(claim, 0)
+    outside.jobs.read = lambda *named: pytest.fail("a needless read")  # type: ignore[method-assign]
+    assert len(observe(outside.ports).runs) == 1
+
+
 def test_adopted_job_is_no_reason_to_believe_an_empty_listing() -> None:
     outside, _ = empty_listing(1)
     read = outside.jobs.read
