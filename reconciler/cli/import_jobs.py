@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconciler.base.errors import ExitCode, NotFoundError, UsageError
+from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import find_root
@@ -73,7 +73,12 @@ def _import_live(arguments: argparse.Namespace) -> ExitCode:
         plan = _importer(arguments).plan([_live(arguments, session)])
         # The manifests are suspended until their jobs are bound, so that no apply submits them meanwhile.
         _write(plan, arguments)
-        adopted = _adopt(plan, session) if arguments.adopt else {}
+        try:
+            adopted = _adopt(plan, session) if arguments.adopt else {}
+        except ReconcilerError:
+            # The manifests are written all the same.
+            _print_report(_report(plan, arguments, {}), arguments)
+            raise
     bound = {name for name, result in adopted.items() if result.claim}
     if bound:
         plan = plan.with_adopted(bound)
@@ -155,9 +160,9 @@ def _report(plan: Plan, arguments: argparse.Namespace, adopted: Mapping[str, Ado
         if place not in plan.kept:
             lines += [f"    fill in {sentence}" for sentence in plan.unfilled[job.name]]
             lines += [f"    note: {note}" for note in job.notes]
-        if job.name in adopted:
-            lines += _adoption(job.live, adopted[job.name])
-        if place in plan.kept and not adopted[job.name].claim:
+        result = adopted.get(job.name)
+        lines += _adoption(job.live, result) if result else []
+        if place in plan.kept and not (result and result.claim):
             lines.append("    note: the manifest stays as it was; see `reconciler plan`")
         if job.suspended and place not in plan.kept:
             lines.append(f"    suspended: {job.suspended}")

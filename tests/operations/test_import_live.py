@@ -131,6 +131,21 @@ def test_adopted_job_is_the_manifests_job_until_its_end_and_after(
     assert starts(repository) == 1
 
 
+def test_manifest_stays_suspended_when_nothing_can_be_adopted(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    bad = repository.write("jobs/bad.yaml", "kind: CustomJob\n")
+    done = repository.run("import", "--live", "--adopt", "Other job 7")
+    assert done.code == 3
+    assert "jobs/Other-job-7.yaml: written" in done.out
+    assert "some manifests are not valid" in done.err
+    manifest = repository.root / "jobs/Other-job-7.yaml"
+    assert yaml.safe_load(manifest.read_text())["reconcile"] == {"suspend": True}
+    bad.unlink()
+    adopt(repository)
+    assert "reconcile" not in yaml.safe_load(manifest.read_text())
+
+
 def test_adopted_job_is_cancelled_by_command_without_drift(
     repository: Repository, live: dict[str, Any]
 ) -> None:

@@ -425,6 +425,20 @@ def test_ended_job_is_suspended_unless_it_may_run(root: Path, capsys: pytest.Cap
     assert "reconcile" not in written(root)["census-2024"]
 
 
+def test_of_equal_jobs_the_one_that_runs_counts(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"displayName": "census", "jobSpec": yaml.safe_load(CONFIG)}
+    ended = {**job, "name": "projects/p/locations/l/customJobs/1", "state": "JOB_STATE_FAILED"}
+    running = {**job, "name": "projects/p/locations/l/customJobs/2", "state": "JOB_STATE_RUNNING"}
+    again = {**running, "name": "projects/p/locations/l/customJobs/3"}
+    (root / "jobs.json").write_text(json.dumps([ended, running, again]))
+    assert run(["import", "jobs.json"]) == 0
+    report = capsys.readouterr().out
+    assert "note: Resource: projects/p/locations/l/customJobs/2." in report
+    assert "note: Another live job has the same content: projects/p/locations/l/customJobs/3." in report
+    assert "the job may still be running" in report
+    assert [*written(root)] == ["census"]
+
+
 @pytest.mark.parametrize(
     "field",
     [

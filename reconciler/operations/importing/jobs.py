@@ -320,6 +320,8 @@ class Importer:
             if same is None:
                 job.name = name
                 jobs[_key(name)] = job
+            elif job.live:
+                _merge_live(same, job)
         return [*jobs.values()]
 
     def _checked(self, job: Imported, place: Path) -> tuple[str, list[str]]:
@@ -444,6 +446,14 @@ def _key(name: str) -> str:
 def _is_same(one: Imported, other: Imported) -> bool:
     names = (one.kind, one.spec, one.labels, one.package)
     return names == (other.kind, other.spec, other.labels, other.package)
+
+
+def _merge_live(job: Imported, other: Imported) -> None:
+    """Add a live job with equal content: the first that hasn't ended stays."""
+    if job.live:
+        job.notes.append(f"Another live job has the same content: {other.live}.")
+    else:
+        job.live, job.suspended, job.notes = other.live, other.suspended, other.notes
 
 
 def _to_add(problem: Problem) -> str:
