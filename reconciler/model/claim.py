@@ -4,7 +4,8 @@ A claim covers an attempt at a content. It is kept for ever: while it exists, th
 again, even if the service no longer has the job.
 
 Its request ids also decide which of an attempt's duplicate jobs to keep: a job without a recorded request is
-never cancelled, even with the right labels.
+never cancelled, even with the right labels. The one exception is a job that a person had adopted: its claim
+names it and has no request id.
 """
 
 from __future__ import annotations
