@@ -353,7 +353,7 @@ def _bound(name: str, sha: str, context: str, claim: Claim, attempt: Attempt, as
 
 def _bound_status(context: str, claim: Claim, attempt: Attempt, aside: str) -> CommitStatus:
     if attempt.run and attempt.run.resource == claim.resource:
-        return status_of(context, attempt.run, aside=aside)
+        return status_of(context, attempt.run, name=claim.base_name, aside=aside)
     assert attempt.state is not None, "the caller handles deleted jobs"
     # The service no longer lists the run: an end that was posted from the run itself has more detail.
     text = f"{str(attempt.state).lower()}; the service has its record no more"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from waiting import until
 from tests.training_service.bodies import VERTEX, custom_job
 
 PLACE = VERTEX.replace("demo", "local").replace("us-central1", "local")
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 # A job whose package is missing may have failed before it is cancelled.
 ENDS = {"JOB_STATE_CANCELLED", "JOB_STATE_FAILED"}
 
@@ -121,6 +123,8 @@ def test_adopted_job_is_the_manifests_job_until_its_end_and_after(
     assert rows(repository)["Other-job-7"]["state"] == "RUNNING"
     shown = repository.run("show", "Other-job-7", "--format", "json").json
     assert (shown["resource"], shown["state"]) == (live["name"], "RUNNING")
+    by_name = repository.run("show", "Other job 7", "--format", "json").json
+    assert (by_name["resource"], by_name["manifest"]["path"]) == (live["name"], "jobs/Other-job-7.yaml")
     assert "unchanged" in adopt(repository)
     repository.hold.unlink()
     assert repository.run("apply", "--wait").code == 0
@@ -155,6 +159,33 @@ def test_adopted_job_is_cancelled_by_command_without_drift(
     assert (change[0], drift) == ("none", [])
     assert change[1].startswith("cancelled by `reconciler cancel`")
     assert rows(repository)["Other-job-7"]["resource"] == live["name"]
+
+
+def test_job_of_the_older_service_is_adopted_and_ends(repository: Repository) -> None:
+    settings = repository.root / "reconciler.yaml"
+    settings.write_text(settings.read_text() + f'  "2.11": {{python: "{VERSION}", requirements: []}}\n')
+    code = "import os, time\nwhile os.path.exists({!r}):\n    time.sleep(0.02)\n"
+    repository.write("trainer/held.py", code.format(str(repository.hold)))
+    repository.hold.touch()
+    repository.job("census")
+    repository.run("apply")
+    body = send(repository, "GET", f"/v1/{rows(repository)['census']['resource']}")
+    repository.run("cancel", "census")
+    (repository.root / "jobs/census.yaml").unlink()
+    uris = body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["packageUris"]
+    training = {"region": "us-east1", "runtimeVersion": "2.11", "pythonModule": "held", "packageUris": uris}
+    place = "/v1/projects/local/jobs"
+    send(repository, "POST", place, {"jobId": "old_7", "trainingInput": training})
+    done = repository.run("import", "--live", "--adopt", "old_7")
+    assert done.code == 0, done.out + done.err
+    assert "adopted: its job is projects/local/jobs/old_7" in done.out
+    ((action, _),), drift = planned(repository)
+    assert (action, drift) == ("none", [])
+    repository.hold.unlink()
+    assert repository.run("apply", "--wait").code == 0
+    assert planned(repository) == ([("none", "succeeded")], [])
+    assert rows(repository)["old_7"]["state"] == "SUCCEEDED"
+    assert repository.run("show", "old_7", "--format", "json").json["state"] == "SUCCEEDED"
 
 
 def test_adopted_job_is_replaced_when_its_manifest_changes(

@@ -117,6 +117,9 @@ def test_each_commit_with_an_adopted_job_is_told() -> None:
     claim = bound_to(JOB, run, commit="", request_ids=())
     ((sha, (found,)),) = told([run], [claim]).items()
     assert (sha, found.state, found.description) == (OTHER, "success", "succeeded")
+    cancelled = structs.replace(run, state=State.CANCELLED)
+    ((_, (found,)),) = told([cancelled], [claim]).items()
+    assert "`reconciler rerun census`" in found.description
 
 
 def test_without_a_claim_the_commit_that_is_checked_out_is_told_that_it_waits_or_why() -> None:
