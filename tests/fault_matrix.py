@@ -70,6 +70,7 @@ ROWS: Mapping[int, str] = {
     51: "A service's answers have new, renamed or missing fields",
     52: "Two repositories share one project",
     53: "A job's set-up fails, once or again and again, before its trainer is started",
+    54: "A live job is adopted while others adopt it or submit its content, or its adopter dies",
 }
 """What can go wrong, by row."""
 

@@ -60,9 +60,9 @@ def test_modules_stay_small() -> None:
         path: len(path.read_text("utf-8").splitlines()) for path in modules if path.name != "__init__.py"
     }
     assert not {path: count for path, count in lines.items() if count > 500}
-    # 200 held before import, which brought 16: one for each kind of source that it reads, and their parts.
+    # 200 held before import, which brought 17: one for each kind of source that it reads, and their parts.
     # Migration brought 7: its parts, its command, and the table of prebuilt images.
-    assert len(lines) <= 223
+    assert len(lines) <= 224
     assert 100 <= median(lines.values()) <= 200
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3
 

@@ -79,7 +79,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if ended:
             print_lines(follow_up(session, desired, applied).problems, log_format)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
-    unsuccessful = [*_failure_lines(desired, jobs, ended), *_ended_before(applied.plan, applied.outcomes)]
+    unsuccessful = [
+        *_failure_lines(applied.plan, jobs, ended),
+        *_ended_before(applied.plan, applied.outcomes),
+    ]
     if not arguments.wait:
         unsuccessful = []
     print_lines(unsuccessful, log_format)
@@ -156,13 +159,16 @@ def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     return outcome
 
 
-def _failure_lines(desired: Desired, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
+def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
     """Return a line for each awaited job that didn't succeed or didn't end during the wait."""
-    wanted = {key: job.manifest for job in desired.jobs for key in keys_of(job)}
+    changes = [(change, change.desired) for change in plan.changes if change.desired]
+    wanted = {key: job.manifest for _, job in changes for key in keys_of(job)}
+    # An adopted run has no label with a key.
+    wanted |= {change.actual.resource: job.manifest for change, job in changes if change.actual}
     not_ended = {job.resource for job in jobs} - {job.resource for job in ended}
     return [
         *(
-            _failure(job, wanted.get(job.labels.get(KEY, "")))
+            _failure(job, wanted.get(job.labels.get(KEY) or job.resource))
             for job in ended
             if job.state != State.SUCCEEDED
         ),

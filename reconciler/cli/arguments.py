@@ -384,6 +384,8 @@ def _import(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=path, metavar="PATH", help="a folder, or a .yaml file for all jobs (jobs)")
     add("--live", action="store_true", help="jobs of the environment; SOURCE is then a job's name")
     _labels(parser)
+    add("--filter", metavar="EXPR", help="with --live, jobs that the service's own list filter selects")
+    add("--adopt", action="store_true", help="with --live, bind jobs that haven't ended to equal manifests")
     add("--dry-run", action="store_true", help="print the manifests, and write nothing")
     add("--force", action="store_true", help="overwrite files with other content")
     add("--run", action="store_true", help="don't suspend jobs that have ended: they run again")

@@ -4,41 +4,93 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from reconciler.base.errors import ExitCode, NotFoundError, UsageError
+from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import find_root
-from reconciler.model.job import PREFIX
-from reconciler.model.manifest import ML_V1, Selection
+from reconciler.model.manifest import Selection
 from reconciler.operations.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
 from reconciler.operations.importing.marks import shown
 from reconciler.operations.importing.sources import MAX_SOURCE
+
+if TYPE_CHECKING:
+    from reconciler.google.session import Session
+    from reconciler.submission.adoption import Adopted
 
 _MOST_VALUE = 64 * 1024
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Write manifests of the jobs in the sources, or print them, and report what is left to do."""
-    working = real_path(Path.cwd())
-    root = real_path(find_root(Path.cwd()))
-    values = _values(arguments.set, arguments.set_file, working)
-    output = working / arguments.output if arguments.output else root / "jobs"
-    importer = Importer(root, working, output, values, run=arguments.run)
-    plan = importer.plan([_live(arguments)] if arguments.live else _sources(arguments, working))
-    if arguments.dry_run:
-        for text in plan.texts.values():
-            print(text, end="" if text is [*plan.texts.values()][-1] else "---\n")
-    else:
-        write(plan, force=arguments.force)
-    report = _report(plan, root, is_dry=arguments.dry_run)
-    print(
-        "\n".join(one_line(str(shown(line))) for line in report),
-        file=sys.stderr if arguments.dry_run else sys.stdout,
-    )
+    if arguments.live:
+        return _import_live(arguments)
+    for flag, given in (
+        ("-l", arguments.terms),
+        ("--filter", arguments.filter),
+        ("--adopt", arguments.adopt),
+    ):
+        if given:
+            raise UsageError(f"{flag} needs --live", hint="see `reconciler import --help`")
+    importer = _importer(arguments)
+    plan = importer.plan(_sources(arguments, real_path(Path.cwd())))
+    _write(plan, arguments)
+    _print_report(_report(plan, arguments, {}), arguments)
     return ExitCode.DONE
+
+
+def _importer(arguments: argparse.Namespace) -> Importer:
+    working = real_path(Path.cwd())
+    root = _root()
+    output = working / arguments.output if arguments.output else root / "jobs"
+    values = _values(arguments.set, arguments.set_file, working)
+    return Importer(root, working, output, values, run=arguments.run, keep=arguments.adopt)
+
+
+def _root() -> Path:
+    return real_path(find_root(Path.cwd()))
+
+
+def _write(plan: Plan, arguments: argparse.Namespace) -> None:
+    if not arguments.dry_run:
+        write(plan, force=arguments.force)
+        return
+    for text in plan.texts.values():
+        print(text, end="" if text is [*plan.texts.values()][-1] else "---\n")
+
+
+def _import_live(arguments: argparse.Namespace) -> ExitCode:
+    """Import jobs of the environment; with --adopt, bind those that haven't ended."""
+    from reconciler.cli.context import context_of  # slow to import, and needed by no other source
+
+    if arguments.adopt and arguments.dry_run:
+        raise UsageError("--adopt can't be combined with --dry-run", hint="remove one of the two")
+    context = context_of(arguments)
+    with context.session(start=arguments.adopt) as session:
+        plan = _importer(arguments).plan([_live(arguments, session)])
+        # The manifests are suspended until their jobs are bound, so that no apply submits them meanwhile.
+        _write(plan, arguments)
+        try:
+            adopted = _adopt(plan, session) if arguments.adopt else {}
+        except ReconcilerError:
+            # The manifests are written all the same.
+            _print_report(_report(plan, arguments, {}), arguments)
+            raise
+    bound = {name for name, result in adopted.items() if result.claim}
+    if bound:
+        plan = plan.with_adopted(bound)
+        write(plan, force=True)
+    _print_report(_report(plan, arguments, adopted), arguments)
+    return ExitCode.DONE if len(bound) == len(adopted) else ExitCode.FAILED
+
+
+def _adopt(plan: Plan, session: Session) -> Mapping[str, Adopted]:
+    from reconciler.operations.live_jobs import adopt_jobs
+
+    return adopt_jobs(session, plan.live)
 
 
 def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
@@ -59,31 +111,21 @@ def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
     return sources
 
 
-def _live(arguments: argparse.Namespace) -> Source:
+def _live(arguments: argparse.Namespace, session: Session) -> Source:
     """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
-    # Slow to import, and needed by no other source.
-    from reconciler.cli.context import context_of
-    from reconciler.google.engines import api_versions
-    from reconciler.operations.importing.live import live_job
+    from reconciler.operations.live_jobs import find_live_jobs
 
-    context = context_of(arguments)
-    selection = Selection((), tuple(arguments.terms))
-    found = []
-    with context.session(start=False) as session:
-        for version in api_versions():
-            if version == ML_V1 and context.environment.engine != "local":
-                continue  # the service was switched off
-            engine = session.engine(version)
-            for job in engine.jobs({}):
-                names = {job.job_name, job.resource, job.resource.rpartition("/")[2]}
-                is_named = not arguments.sources or names & {*arguments.sources}
-                is_own = any(key.startswith(PREFIX) for key in job.labels)
-                if is_named and not is_own and selection.has_labels(job.labels):
-                    found.append(live_job(engine.read(job.kind, job.resource).body))
+    found = find_live_jobs(
+        session,
+        arguments.sources,
+        Selection((), tuple(arguments.terms)),
+        arguments.filter or "",
+        with_adopted=arguments.adopt,
+    )
     if not found:
         hint = "jobs that this tool has submitted have manifests already; see `reconciler status`"
         raise NotFoundError("there is no such job to import", hint=hint)
-    return Source(f"environment {context.environment.name}", Path.cwd(), live=found)
+    return Source(f"environment {session.environment.name}", Path.cwd(), live=found)
 
 
 def _values(pairs: Sequence[str], files: Sequence[str], working: Path) -> Mapping[str, str]:
@@ -103,16 +145,39 @@ def _values(pairs: Sequence[str], files: Sequence[str], working: Path) -> Mappin
     return values
 
 
-def _report(plan: Plan, root: Path, *, is_dry: bool) -> list[str]:
-    lines = []
+def _print_report(lines: Sequence[str], arguments: argparse.Namespace) -> None:
+    said = "\n".join(one_line(str(shown(line))) for line in lines)
+    print(said, file=sys.stderr if arguments.dry_run else sys.stdout)
+
+
+def _report(plan: Plan, arguments: argparse.Namespace, adopted: Mapping[str, Adopted]) -> list[str]:
+    root, lines = _root(), []
     for job, place in plan.jobs:
         path = place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)
-        done = "unchanged" if place in plan.unchanged else "would be written" if is_dry else "written"
+        is_same = place in plan.unchanged or place in plan.kept
+        done = "unchanged" if is_same else "would be written" if arguments.dry_run else "written"
         lines.append(f"{path}: {done}, {job.kind} {job.name}, from {job.source}")
-        lines += [f"    fill in {sentence}" for sentence in plan.unfilled[job.name]]
-        lines += [f"    note: {note}" for note in job.notes]
-        if job.suspended:
+        if place not in plan.kept:
+            lines += [f"    fill in {sentence}" for sentence in plan.unfilled[job.name]]
+            lines += [f"    note: {note}" for note in job.notes]
+        result = adopted.get(job.name)
+        lines += _adoption(job.live, result) if result else []
+        if place in plan.kept and not (result and result.claim):
+            lines.append("    note: the manifest stays as it was; see `reconciler plan`")
+        if job.suspended and place not in plan.kept:
             lines.append(f"    suspended: {job.suspended}")
-    submitted = plan.submitted
+    submitted = plan.submitted(root)
     what = ", ".join(submitted) if submitted else "none of these jobs"
     return [*lines, f"The next apply submits {what}."]
+
+
+def _adoption(resource: str, result: Adopted) -> Iterator[str]:
+    """Yield lines about the adoption of a job, with the differences that prevent it."""
+    if result.claim:
+        yield f"    adopted: its job is {resource}"
+        return
+    yield f"    not adopted: {resource} {result.why}"
+    if result.fields:
+        from reconciler.output.text import field_line  # slow to import, and rarely needed
+
+        yield from (f"        {field_line(field)}" for field in result.fields)

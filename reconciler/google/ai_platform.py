@@ -6,12 +6,13 @@ Google switched the service off on 2025-01-31; its manifests run on the embedded
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from reconciler.base.http import HttpResponse
 from reconciler.google.client import (
     DEFAULT_TIMEOUT,
     Connection,
@@ -31,7 +32,7 @@ from reconciler.google.client import (
     values_of,
     with_headers,
 )
-from reconciler.google.listing import Pages, listing
+from reconciler.google.listing import Pages, ResourcePages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
@@ -210,17 +211,26 @@ class AiPlatformTraining:
 
     def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
         """List the jobs with these labels; `since` and `base` are those of `Engine.jobs`."""
-        get = partial(
-            self._connection.get,
-            f"{_METHODS}.list",
-            parent=self._parent,
-            filter=filter_of(labels, since, f"{base}_" if base else "", "jobId"),
-            pageSize=_PAGE_SIZE,
-            fields=f"jobs({_LISTED}),nextPageToken",
-        )
+        get = self._lister(filter_of(labels, since, f"{base}_" if base else "", "jobId"), f"jobs({_LISTED})")
         # A service that ignored the filter would return jobs of other repositories.
         found = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())
         return tuple(self._actual(job, {}, {}) for job in found)
+
+    def whole_jobs(self, wanted: str) -> list[ActualJob]:
+        """List the jobs that a filter selects, with their specs."""
+        found = listing(self._lister(wanted, "jobs"), ResourcePages(_PAGES))
+        return [self._read(resource) for resource in found]
+
+    def _lister(self, wanted: str, fields: str) -> Callable[..., HttpResponse]:
+        """Return a function that requests a page of a listing."""
+        return partial(
+            self._connection.get,
+            f"{_METHODS}.list",
+            parent=self._parent,
+            filter=wanted or None,
+            pageSize=_PAGE_SIZE,
+            fields=f"{fields},nextPageToken",
+        )
 
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """List the jobs with this key label."""

@@ -1,9 +1,9 @@
 """The protocol `Engine`, the registry of engines by apiVersion, and the port `JobApi` by engines.
 
 Another package adds an engine by an entry point in the group `schemas.ENGINES`, named for the apiVersion. Its
-class provides every method of `Engine`, but `jobs` needs no `since`; its `manifest_schema` is the only source
-of its kinds. It may ignore the `Connection` and reach its service by itself, if it raises the errors that
-`Engine` names. Its service must refuse a create whose credential has expired.
+class provides every method of `Engine` but `whole_jobs`, and `jobs` needs no `since`; its `manifest_schema`
+is the only source of its kinds. It may ignore the `Connection` and reach its service by itself, if it raises
+the errors that `Engine` names. Its service must refuse a create whose credential has expired.
 
 Only built-in engines have an entry in `BUILT_IN`, their kinds and schemas in `schemas.KINDS`, the version of
 their API in `client.API_VERSIONS`, and its discovery document in `schemas/discovery`.
@@ -166,6 +166,13 @@ class Engine(Protocol):
             labels: The labels with their values.
             since: Leave out jobs that were created before this time (RFC 3339); "" for all.
             base: Leave out jobs with names that don't begin with this and "_"; "" for all.
+        """
+
+    def whole_jobs(self, wanted: str) -> Sequence[ActualJob]:
+        """Return all jobs that a list filter of the API selects, with their specs; only built-in engines do.
+
+        Raises:
+            ServiceError: The service refuses the filter, or no complete listing can be read.
         """
 
     def with_key(self, kind: str, key: str) -> Sequence[ActualJob]:

@@ -32,7 +32,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -52,6 +52,7 @@ RESTARTS = 3
 _REFUSALS = frozenset({400, 404, 410, 412})
 
 Item = TypeVar("Item", bound=msgspec.Struct)
+Found = TypeVar("Found")
 
 
 class Pages(Generic[Item]):
@@ -78,6 +79,15 @@ class Pages(Generic[Item]):
 
     def _read_leniently(self, page: JsonObject) -> tuple[dict[str, Item], str]:
         """Return the same of a page that has a field with a value of another type."""
+        found, token = self.resources(page)
+        return {name: typed_record(self._item, item) for name, item in found.items()}, token
+
+    def resources(self, page: JsonObject) -> tuple[dict[str, JsonObject], str]:
+        """Return the items as the service wrote them, by their identity, and the next page's token.
+
+        Raises:
+            NoAnswerError: The page is none; fields with a value of another type do no harm.
+        """
         token, items = page.get("nextPageToken") or "", page.get(self.items, [])
         if not isinstance(token, str) or not _encodable(token):
             raise NoAnswerError("the service's answer has a page token that is not text")
@@ -86,7 +96,7 @@ class Pages(Generic[Item]):
         )
         if not is_complete:
             raise NoAnswerError(f"the service's answer has {self.items} without {self._identity}")
-        return {item[self._identity]: typed_record(self._item, item) for item in items}, token
+        return {item[self._identity]: item for item in items}, token
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
@@ -97,11 +107,32 @@ class Pages(Generic[Item]):
         return msgspec.json.Decoder(msgspec.defstruct("Page", fields, rename=names))
 
 
+class ResourcePages(Generic[Item]):
+    """Reader of a listing's pages that keeps every field of the items."""
+
+    def __init__(self, pages: Pages[Item]) -> None:
+        self.items = pages.items
+        self._pages = pages
+
+    def read(self, body: bytes) -> tuple[dict[str, JsonObject], str]:
+        """Return a page's items by their identity, and the next page's token; raise NoAnswerError."""
+        return self._pages.resources(object_of(body))
+
+
+class PageReader(Protocol[Found]):
+    """Reader of the pages that `listing` goes through."""
+
+    items: str
+
+    def read(self, body: bytes) -> tuple[dict[str, Found], str]:
+        """Return a page's items by their identity, and the next page's token; raise NoAnswerError."""
+
+
 class _BrokenOffError(Exception):
     """Listing that can't be continued."""
 
 
-def listing(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
+def listing(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[Found]:
     """Return every item of a listing; an item that moves to a later page meanwhile is returned once.
 
     Args:
@@ -119,7 +150,7 @@ def listing(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
     )
 
 
-def _pass(get: Callable[..., HttpResponse], pages: Pages[Item]) -> list[Item]:
+def _pass(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[Found]:
     tokens: set[str] = set()
     found, token = pages.read(get(pageToken=None).body)
     while token:
@@ -160,7 +191,8 @@ class KnownClaims(Struct):
 
     Attributes:
         ids: The ids of all claims.
-        named: apiVersion and resource of the jobs of bound claims without a recorded end or deletion.
+        named: apiVersion and resource of the jobs of bound claims without a recorded end or deletion; of
+            adopted jobs none, which listings by label never show.
         vanished: True if a claim is missing. Claims are kept for ever: the bucket was emptied or replaced.
     """
 
@@ -176,7 +208,8 @@ class KnownClaims(Struct):
         self.named = frozenset(
             (claim.api_version, claim.resource)
             for claim in claims
-            if claim.ended is None and claim.state is ClaimState.BOUND and not claim.gone
+            if claim.ended is None and claim.state is ClaimState.BOUND
+            if not (claim.gone or claim.is_adopted)
         )
 
 

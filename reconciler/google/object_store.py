@@ -207,6 +207,19 @@ class Staging:
             )
         return staged_uri(self._bucket, archive)
 
+    def holds(self, uri: str, archive: Sdist) -> bool:
+        """Return True if the object of a `gs://` URI has exactly the archive's bytes, by size and MD5."""
+        bucket, _, name = uri.removeprefix("gs://").partition("/")
+        if not (uri.startswith("gs://") and bucket and name):
+            return False
+        try:
+            answer = self._connection.get("storage.objects.get", bucket=bucket, object=name)
+        except NotFoundAtServiceError:
+            return False
+        found = object_of(answer.body)
+        expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
+        return (found.get("size"), found.get("md5Hash")) == (str(len(archive.data)), expected)
+
     def _find(self, archive: Sdist) -> Any:
         objects = self._connection.client("storage.objects")
         try:

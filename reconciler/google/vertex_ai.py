@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from reconciler.base.http import HttpResponse
 from reconciler.google.client import (
     DEFAULT_TIMEOUT,
     Connection,
@@ -29,7 +30,7 @@ from reconciler.google.client import (
     values_of,
     with_headers,
 )
-from reconciler.google.listing import Pages, listing
+from reconciler.google.listing import Pages, ResourcePages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
@@ -200,6 +201,14 @@ class VertexAi:
 
         return tuple(job for jobs in call_all(listings) for job in jobs)
 
+    def whole_jobs(self, wanted: str) -> list[ActualJob]:
+        """List the jobs of both kinds that a filter selects, with their specs."""
+        return [
+            self._read(kind, resource)
+            for kind, pages in _PAGES.items()
+            for resource in listing(self._lister(kind, wanted, _items(kind)), ResourcePages(pages))
+        ]
+
     def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
         """List the jobs of a kind with this key label."""
         return tuple(self._listed(kind, {KEY: key}, filter_of({KEY: key})))
@@ -238,18 +247,21 @@ class VertexAi:
 
     def _listed(self, kind: str, labels: Mapping[str, str], wanted: str) -> list[ActualJob]:
         """List the jobs of a kind that a filter selects; all must have the labels."""
-        items = _items(kind)
-        get = partial(
-            self._connection.get,
-            f"{_METHODS}.{items}.list",
-            parent=self._parent,
-            filter=wanted,
-            pageSize=_PAGE_SIZE,
-            fields=f"{items}({_LISTED}),nextPageToken",
-        )
+        get = self._lister(kind, wanted, f"{_items(kind)}({_LISTED})")
         # A service that ignored the filter would return jobs of other repositories.
         found = (job for job in listing(get, _PAGES[kind]) if labels.items() <= job.labels.items())
         return [self._actual(kind, job, {}, {}) for job in found]
+
+    def _lister(self, kind: str, wanted: str, fields: str) -> Callable[..., HttpResponse]:
+        """Return a function that requests a page of a kind's listing."""
+        return partial(
+            self._connection.get,
+            f"{_METHODS}.{_items(kind)}.list",
+            parent=self._parent,
+            filter=wanted or None,
+            pageSize=_PAGE_SIZE,
+            fields=f"{fields},nextPageToken",
+        )
 
     def _collection(self, kind: str) -> Any:
         return self._connection.client(f"{_METHODS}.{_items(kind)}")

@@ -4,7 +4,8 @@ A claim covers an attempt at a content. It is kept for ever: while it exists, th
 again, even if the service no longer has the job.
 
 Its request ids also decide which of an attempt's duplicate jobs to keep: a job without a recorded request is
-never cancelled, even with the right labels.
+never cancelled, even with the right labels. The one exception is a job that a person had adopted: its claim
+names it and has no request id.
 """
 
 from __future__ import annotations
@@ -121,6 +122,11 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         # Cut here and not on write: a claim is compared with its stored form after each write.
         for name, size in _LONGEST.items():
             force_setattr(self, name, _cut(getattr(self, name), size))
+
+    @property
+    def is_adopted(self) -> bool:
+        """True if it was bound to a job that none of its requests made, such as by `import --adopt`."""
+        return self.state is ClaimState.BOUND and not self.request_ids
 
     @property
     def reason(self) -> str:
@@ -261,16 +267,16 @@ def made(claim: Claim, run: ActualJob) -> bool:
 
 
 def may_cancel(claim: Claim | None, run: ActualJob) -> bool:
-    """Return True if a run may be cancelled: it is live, and its labels and its claim prove its origin."""
+    """Return True if a run may be cancelled: it is live, and its labels and its claim prove its origin.
+
+    An adopted run has none of our labels. A person has named it, so the claim alone is the proof.
+    """
+    if claim is None or run.state.ended or run.state is State.CANCELLING:
+        return False
+    if claim.is_adopted and claim.resource == run.resource and KEY not in run.labels:
+        return True
     # Both the label and the recorded request: a copied label or a stale claim alone is no proof.
-    live = not run.state.ended and run.state is not State.CANCELLING
-    return (
-        live
-        and claim is not None
-        and SOURCE in run.labels
-        and made(claim, run)
-        and has_recorded_request(claim, run)
-    )
+    return SOURCE in run.labels and made(claim, run) and has_recorded_request(claim, run)
 
 
 def has_recorded_request(claim: Claim, run: ActualJob) -> bool:

@@ -68,7 +68,7 @@ _DURATIONS = frozenset({"maxRunningTime", "maxWaitDuration", "maxWaitTime", "tim
 _UNSPECIFIED = "_UNSPECIFIED"
 _BITS = 64
 """Length of the APIs' longest integers; Python refuses to print integers of several thousand digits."""
-_CHOOSES_BY_ITSELF = "AutomatedStoppingSpec"
+SWITCH = "StoppingSpec"
 """Suffix of the names of messages that switch a feature on even if empty."""
 
 
@@ -105,7 +105,7 @@ def _name(pointer: str) -> str | None:
 
 
 def _says_nothing(name: str, value: Any) -> bool:
-    if name.endswith(_CHOOSES_BY_ITSELF):
+    if name.endswith(SWITCH):
         return False
     if isinstance(value, Mapping):
         return all(_says_nothing(below, item) for below, item in value.items())
@@ -117,7 +117,7 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 def _is_empty(name: str, value: Any) -> bool:
     """Return True if a value is the initial value of its field."""
-    if name.endswith(_CHOOSES_BY_ITSELF):
+    if name.endswith(SWITCH):
         return False
     if isinstance(value, Mapping):
         return all(_is_empty(below, item) for below, item in value.items())

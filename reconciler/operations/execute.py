@@ -32,6 +32,7 @@ from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.submission.adoption import Adopted, Adoption, adopt
 from reconciler.submission.claims_upkeep import (
     cancel,
     end_of,
@@ -137,6 +138,21 @@ class Applier:
         elif claim != found.claim:
             # The write has no effect if the claim changed since it was observed; the next pass updates it.
             yield partial(self.ports.claims.write, claim, found.generation)
+
+    def adopt(
+        self,
+        job: DesiredJob,
+        resource: str,
+        observed: Observed,
+        package: str,
+        holds: Callable[[str], bool],
+    ) -> Adopted:
+        """Bind a live job of other origin to a desired job; see `Adoption` for the arguments."""
+        claim = self._order(job, job.job_name, ClaimId(label_of(job.identity))).claim
+        adoption = Adoption(
+            claim, keys_of(job), resource, lambda name: self.body(job, name, {}), package, holds
+        )
+        return adopt(self.ports, adoption, observed)
 
     def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> SubmissionResult:
         """Send a submission again if a search finds the `runs` of its kind; raise ServiceError."""
@@ -277,7 +293,9 @@ def _witnesses(runs: Iterable[ActualJob]) -> dict[str, tuple[ActualJob, ...]]:
     # The oldest runs reveal a listing without old jobs; live ones come first, as ended ones may be deleted.
     by_kind: dict[str, list[ActualJob]] = defaultdict(list)
     for run in runs:
-        by_kind[run.kind].append(run)
+        # No search by key finds an adopted run.
+        if KEY in run.labels:
+            by_kind[run.kind].append(run)
     return {
         kind: tuple(sorted(same, key=lambda run: (run.state.ended, age(run))))
         for kind, same in by_kind.items()

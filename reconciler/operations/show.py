@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -147,6 +147,7 @@ class _Finder(Struct):
         path = next((claim.path for run in runs for claim in claims.values() if made(claim, run)), "")
         desired = self._manifest(path, base)
         claims |= self._claims([key for key in keys_of(desired) if key not in contents] if desired else [])
+        runs += self._adopted(claims)
         attempts = attempts_by_base([desired] if desired else [], runs, claims).get(base, [])
         exact = [attempt for attempt in attempts if self.name in _names(attempt)]
         if not exact and self.name.replace("-", "_") != base:
@@ -170,7 +171,7 @@ class _Finder(Struct):
         found = exact or by_base.get(base, [])
         if not found:
             raise NotFoundError(f'there is no job "{self.name}"', hint=self._hint(desired, by_base))
-        of_base = base_of(found[0].name) if exact else base
+        of_base = next(name for name, attempts in by_base.items() if found[0] in attempts)
         job = next((job for job in desired if job.manifest.base_name == of_base), None)
         path = next((each.claim.path for each in found if each.claim), "")
         return self._chosen(found, by_base.get(of_base, []), job, path)
@@ -206,6 +207,13 @@ class _Finder(Struct):
             if claim and claim.resource and not claim.gone:
                 return self.session.jobs.read(claim.api_version, claim.kind, claim.resource)
         return None
+
+    def _adopted(self, claims: Claims) -> Iterator[ActualJob]:
+        """Yield the adopted runs, which no listing by label shows."""
+        for claim in claims.values():
+            with suppress(NotFoundError):
+                if claim.is_adopted and not claim.gone:
+                    yield self.session.jobs.read(claim.api_version, claim.kind, claim.resource)
 
     def _claims(self, keys: Iterable[str]) -> dict[ClaimId, Claim]:
         found: dict[ClaimId, Claim] = {}

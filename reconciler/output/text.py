@@ -145,7 +145,7 @@ def _settings_lines(compared: Comparison) -> Iterator[str]:
         yield "Settings change, in reconciler.yaml:"
         for field in compared.settings[:MAX_FIELDS]:
             effect = decides(field.pointer)
-            yield f"  ! {_field_line(field)}  ({effect})" if effect else f"    {_field_line(field)}"
+            yield f"  ! {field_line(field)}  ({effect})" if effect else f"    {field_line(field)}"
         left = len(compared.settings) - MAX_FIELDS
         yield from [f"    … and {left} more"] * (left > 0)
         yield ""
@@ -238,7 +238,8 @@ def place(change: Change) -> str:
     return f"{change.path}:{change.line}" if change.line else change.path
 
 
-def _field_line(field: FieldChange) -> str:
+def field_line(field: FieldChange) -> str:
+    """Return a line with a changed field and both values."""
     from reconciler.output.review import field_values
 
     before, after = field_values(field)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from reconciler.base.diagnostics import pointer_of
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
 from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
-from reconciler.model.job import CODE, COMMIT, ActualJob
+from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change, DesiredJob, FieldChange
@@ -92,7 +92,9 @@ def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
     found = (field for field in diff(before.spec, job.spec) if not _is_no_change(field))
     fields = tuple(field for field in found if not is_only_named(field, old_name, job.job_name))
     fields = tuple(_without_secrets(before.spec, fields))
-    # The label is the only trace of the code: staged packages are left out of a read spec.
+    # The label is the only trace of the code. An adopted run has none: only its code may have changed then.
+    if KEY not in before.labels and fields:
+        return fields
     old, new = before.labels.get(CODE, ""), label_of(job.code) if job.code else ""
     return fields if old == new else (FieldChange(CODE_POINTER, old or None, new or None), *fields)
 

@@ -61,11 +61,12 @@ def make_plan(
     # With only some paths selected, a base name without a manifest may be on another path.
     if whole:
         findings += _of_unwanted(by_base, any_wanted=bool(desired))
-    # A claim's run may have another source label by now: then it belongs to another repository.
+    # A claim's run may have another source label by now: then it belongs to another repository. An adopted
+    # run has none.
     changes += (
         cancel
         for _, cancel in findings
-        if cancel and cancel.actual and source in (None, cancel.actual.labels.get(SOURCE))
+        if cancel and cancel.actual and source in (None, cancel.actual.labels.get(SOURCE, source))
     )
     ordered = tuple(sorted(changes, key=_order))
     told = tuple(sorted(found for found, _ in findings))

@@ -62,9 +62,9 @@ class CommitStatus:
     over: Over = Over.ANYTHING
 
 
-def status_of(context: str, job: ActualJob, *, aside: str = "") -> CommitStatus:
-    """Return the status of a desired job by its newest run; `aside` is a word or two before the state."""
-    text = _state_text(job)
+def status_of(context: str, job: ActualJob, *, name: str = "", aside: str = "") -> CommitStatus:
+    """Return the status of a run; `name` is the manifest's, `aside` a word or two before the state."""
+    text = _state_text(job, name or base_of(job.job_name))
     if aside:
         # Nobody needs the next step of a run that other content has replaced.
         text = f"{aside}, {text.partition('; ')[0]}"
@@ -135,7 +135,7 @@ def _is_forward(status: CommitStatus, existing: CommitStatus) -> bool:
     return not (status.state == "pending" and existing.state != "pending")
 
 
-def _state_text(job: ActualJob) -> str:
+def _state_text(job: ActualJob, name: str) -> str:
     match job.state:
         case State.QUEUED:
             return f"waiting in the queue{_service_word(job)}"
@@ -148,9 +148,9 @@ def _state_text(job: ActualJob) -> str:
         case State.SUCCEEDED:
             return f"succeeded{_duration(job)}{_service_word(job)}"
         case State.FAILED:
-            return f"failed{_duration(job)}{_service_word(job)}, {_cause(job)}"
+            return f"failed{_duration(job)}{_service_word(job)}, {_cause(job, name)}"
         case State.CANCELLED:
-            return f"{_cause(job)}{_service_word(job)}"
+            return f"{_cause(job, name)}{_service_word(job)}"
 
 
 def _service_word(job: ActualJob) -> str:
@@ -160,9 +160,9 @@ def _service_word(job: ActualJob) -> str:
     return f" ({word})" if word and word not in usual else ""
 
 
-def _cause(job: ActualJob) -> str:
+def _cause(job: ActualJob, name: str) -> str:
     # In a few words: a traceback may quote values that only readers of the log may see.
-    cause = cause_of(job, base_of(job.job_name))
+    cause = cause_of(job, name)
     return cause.short if cause else ""
 
 

@@ -286,7 +286,8 @@ def _judge(
     superseded: bool,
 ) -> Verdict:
     # The commit of the first submission gets the status; later commits only found the job.
-    first = claimed[0][0].commit if claimed else sha
+    # No commit submitted an adopted job: each that contains it shows how it stands.
+    first = claimed[0][0].commit or (sha if claimed[0][0].is_adopted else "") if claimed else sha
     context, change = view.contexts.of_job(name), view.change(name, job.keys)
     twice = next((_twice(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
@@ -352,7 +353,7 @@ def _bound(name: str, sha: str, context: str, claim: Claim, attempt: Attempt, as
 
 def _bound_status(context: str, claim: Claim, attempt: Attempt, aside: str) -> CommitStatus:
     if attempt.run and attempt.run.resource == claim.resource:
-        return status_of(context, attempt.run, aside=aside)
+        return status_of(context, attempt.run, name=claim.base_name, aside=aside)
     assert attempt.state is not None, "the caller handles deleted jobs"
     # The service no longer lists the run: an end that was posted from the run itself has more detail.
     text = f"{str(attempt.state).lower()}; the service no longer has its record"

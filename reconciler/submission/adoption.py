@@ -1,21 +1,36 @@
-"""Search for the job of an attempt, and the comparison that permits to bind it.
+"""Search for the job of an attempt, the comparison that permits to bind it, and the adoption of other jobs.
 
-A job is adopted only if the attempt's create would make the same one.
+A job is adopted only if the attempt's create would make the same one. `JobSearch` finds jobs by the labels
+and names that this tool gives. A person names any other job, and `adopt` binds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim, elder
+from reconciler.model.claim import Claim, ClaimState, elder
 from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
-from reconciler.model.job import ATTEMPT, CODE, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, attempt_of
+from reconciler.model.job import (
+    ATTEMPT,
+    CODE,
+    INSTANCE,
+    KEY,
+    PREFIX,
+    REQUEST_ID,
+    SOURCE,
+    ActualJob,
+    attempt_of,
+    labels_digest,
+)
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import FieldChange
 from reconciler.model.ports import Ports
+from reconciler.submission.observe import Observed
 
 _LABELS = (SOURCE, INSTANCE, KEY, ATTEMPT, CODE)
 """Labels that identify a job; the other labels describe its request and the user's own purposes."""
@@ -153,3 +168,144 @@ def _compared(resource: JsonObject, names: Set[str]) -> dict[str, Any]:
 
 def _is_alike(field: FieldChange) -> bool:
     return is_spelling(field) or is_filled(field) or is_left_out(field) or is_default(field)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Result of an adoption.
+
+    Attributes:
+        claim: The claim that names the job; None if the job was not adopted.
+        why: The reason against the adoption, as a clause about the job.
+        fields: The fields in which the job (`before`) differs from the manifest's (`after`).
+    """
+
+    claim: Claim | None
+    why: str = ""
+    fields: tuple[FieldChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """Adoption of a live job that none of this tool's requests made, on a person's request.
+
+    Attributes:
+        claim: The claim to write; its state and outcome fields are ignored.
+        keys: The keys of the content under all versions of the hash.
+        resource: The job's resource name.
+        body: Returns the body of the create for a name.
+        package: The URI of the staged package in that body; "" for none.
+        holds: Returns True if the object of a URI has exactly the package's bytes.
+    """
+
+    claim: Claim
+    keys: tuple[str, ...]
+    resource: str
+    body: Callable[[str], JsonObject]
+    package: str
+    holds: Callable[[str], bool]
+
+
+def adopt(ports: Ports, adoption: Adoption, observed: Observed) -> Adopted:
+    """Bind a job to its content by one conditional write; write nothing unless all of these hold:
+
+    1. No claim of the content exists, and no claim names the job. One that binds the two is the result.
+    2. No run has the content's labels: an apply would bind that one.
+    3. The job hasn't ended, has no label of this tool, and equals the manifest's job apart from name and
+       labels.
+
+    The write succeeds only without a claim. So of several adoptions and applies of one content, one writes
+    the claim, and only an apply that has written it sends a create.
+
+    Raises:
+        ServiceError: A service is unavailable. After a failed write, the claim may have been written.
+    """
+    if settled := _settled(adoption, observed):
+        return settled
+    job = _current(ports, adoption)
+    if isinstance(job, str):
+        return Adopted(None, job)
+    if fields := _fields(adoption, job):
+        return Adopted(None, "differs from the manifest's job", fields)
+    adopted = _bind(ports, adoption, job)
+    # After the write, as before a create: an emptied bucket shows no claim of others.
+    ports.claims.check(runs=1)
+    return adopted
+
+
+def _settled(adoption: Adoption, observed: Observed) -> Adopted | None:
+    """Return the result if claims or runs settle it."""
+    resource = adoption.resource
+    for id, claim in observed.claims.items():
+        if claim.resource == resource and id.key in adoption.keys:
+            return Adopted(claim)
+        if claim.resource == resource:
+            return Adopted(None, f"is the job of the manifest {claim.base_name} already")
+        if id.key in adoption.keys:
+            return Adopted(
+                None, f"is too late: the manifest was submitted already ({claim.job_name}, {claim.state})"
+            )
+    for run in observed.runs:
+        if run.labels.get(KEY) in adoption.keys:
+            return Adopted(None, f"is not the manifest's only job: {run.resource} has its labels")
+    return None
+
+
+def _current(ports: Ports, adoption: Adoption) -> ActualJob | str:
+    """Return the job with its body, or the reason against its adoption."""
+    try:
+        job = ports.jobs.read(adoption.claim.api_version, adoption.claim.kind, adoption.resource)
+    except NotFoundError:
+        return "no longer exists"
+    if job.state.ended:
+        return f"has ended ({job.state})"
+    label = next((name for name in job.labels if name.startswith(PREFIX)), "")
+    return f"has the label {label}, which this tool gives to its own jobs" if label else job
+
+
+def _fields(adoption: Adoption, job: ActualJob) -> tuple[FieldChange, ...]:
+    """Return the differences between the job and the manifest's, other bytes of the code among them."""
+    found, package = differences(adoption.body(job.job_name), job), adoption.package
+    staged = [field for field in found if field.after == package]
+    alike = [field for field in staged if isinstance(field.before, str) and adoption.holds(field.before)]
+    fields = _without_secrets([field for field in found if field not in alike], job.body)
+    # Without such a difference, the job names the very object that the create would name.
+    if package and not staged and not adoption.holds(package):
+        return (*fields, FieldChange("/package", package, "other bytes"))
+    return fields
+
+
+def _without_secrets(fields: Sequence[FieldChange], body: JsonObject) -> tuple[FieldChange, ...]:
+    """Return the fields without the secrets of the job; a manifest with any is refused."""
+    if not fields:
+        return ()
+    from reconciler.manifests.secrets import value_at, without_secrets  # many patterns to compile
+
+    hidden = without_secrets(body)
+    return tuple(FieldChange(field.pointer, value_at(hidden, field.pointer), field.after) for field in fields)
+
+
+def _bind(ports: Ports, adoption: Adoption, job: ActualJob) -> Adopted:
+    claim = replace(
+        adoption.claim,
+        state=ClaimState.BOUND,
+        # Its own name, by which people know it.
+        job_name=job.job_name,
+        # The manifest may not be merged yet: no apply may cancel the job for its absence.
+        on_delete="keep",
+        resource=job.resource,
+        labels=labels_digest(job.labels),
+        owner=ports.owner,
+    )
+    failed: ServiceError | None = None
+    try:
+        written = ports.claims.write(claim, 0)
+    except ServiceError as error:
+        written, failed = None, error
+    # The store may have accepted the write and lost the answer: the claim that it holds now decides.
+    found = written or ports.claims.read(claim.id).found
+    if found is None and failed:
+        raise failed
+    if found is not None and found.claim.resource == job.resource:
+        return Adopted(found.claim)
+    return Adopted(None, "lost to another process, which has just claimed the manifest's content")

@@ -81,11 +81,18 @@ def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
 
 def with_reason(ports: Ports, run: ActualJob) -> ActualJob:
     """Return a run; a cancelled one with the reason that its claim records."""
-    if run.state is not State.CANCELLED or not run.labels.get(KEY):
+    if run.state is not State.CANCELLED or not (id := _claim_id(ports, run)):
         return run
-    id = ClaimId(run.labels[KEY], attempt_of(run))
     found = ports.claims.read(id).found
     return with_reasons({id: found}, (run,))[0] if found else run
+
+
+def _claim_id(ports: Ports, run: ActualJob) -> ClaimId | None:
+    """Return the id of the claim of a run by its labels, else of the one that adopted it; None for none."""
+    if key := run.labels.get(KEY):
+        return ClaimId(key, attempt_of(run))
+    adopted = (found.claim for found in ports.claims.listed().values() if found.claim.is_adopted)
+    return next((claim.id for claim in adopted if claim.resource == run.resource), None)
 
 
 _CANCELS = 3
@@ -101,9 +108,9 @@ def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
     Raises:
         ServiceError: The claim can't be read or written.
     """
-    if not run.labels.get(KEY):
+    id = _claim_id(ports, run)
+    if id is None:
         return
-    id = ClaimId(run.labels[KEY], attempt_of(run))
     for _ in range(_WRITES):
         found = ports.claims.read(id).found
         if found is None or not made(found.claim, run):

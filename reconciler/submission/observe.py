@@ -41,7 +41,8 @@ class Observed(Struct, frozen=True, dict=True):
 def observe(ports: Ports) -> Observed:
     """Read the claims and runs of a target.
 
-    Read by name each bound job that the listing leaves out, and a few ended jobs if the listing is empty.
+    Read by name each adopted job, each bound job that the listing leaves out, and a few ended jobs if the
+    listing is empty.
 
     Raises:
         ServiceError: A service is unavailable, the claims belong to another repository, or the listing leaves
@@ -55,7 +56,7 @@ def observe(ports: Ports) -> Observed:
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
     # "not found" for "never made", and submit again.
     missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
-    runs = with_reasons(claims, (*own, *_unlisted(ports, missing)))
+    runs = with_reasons(claims, (*own, *_unlisted(ports, [*missing, *_adopted(claims, listed)])))
     return Observed(claims, runs, _doubtful(ports, claims, runs, others))
 
 
@@ -136,7 +137,15 @@ def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -
         claim
         for claim in (found.claim for found in claims.values())
         if claim.state is ClaimState.BOUND and claim.resource not in seen and not (claim.ended or claim.gone)
+        if not claim.is_adopted
     ]
+
+
+def _adopted(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
+    """Return the claims of adopted jobs, which have no label that a listing could filter by."""
+    seen = {run.resource for run in runs}
+    adopted = (found.claim for found in claims.values() if found.claim.is_adopted)
+    return [claim for claim in adopted if claim.resource not in seen and not claim.gone]
 
 
 def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
@@ -144,7 +153,7 @@ def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
     ended = (
         found.claim
         for found in claims.values()
-        if found.claim.state is ClaimState.BOUND and found.claim.ended
+        if found.claim.state is ClaimState.BOUND and found.claim.ended and not found.claim.is_adopted
     )
     unnamed = (one for one in ended if ports.jobs.named(one.api_version, one.kind, one.job_name) is None)
     return list(islice(unnamed, _ASKED))

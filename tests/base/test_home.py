@@ -44,6 +44,7 @@ COMMANDS = (
     "cancel census",
     "env",
     "import --live",
+    "import --live --adopt",
     "import jobs/census.yaml",
     "init",
     "init --claims",

@@ -127,7 +127,37 @@ def forge(place: Place, job: str) -> None:
     call(place, "POST", "projects/local/locations/local/customJobs", **body)
 
 
+def adopt(place: Place, job: str) -> str:
+    """Make a job by other means, of code that was staged before, and adopt it; return its resource name."""
+    hold(place, job)
+    assert place.run("cancel", job).code == 0
+    place.edit(job, "args: []", "args: [--again]")
+    body = place.run("render", job).json
+    call(
+        place,
+        "POST",
+        "projects/local/locations/local/customJobs",
+        **{**body, "displayName": job, "labels": {}},
+    )
+    adopted = place.run("import", "--live", "--adopt", job)
+    assert adopted.code == 0, adopted.out + adopted.err
+    return the_job(place)
+
+
+def cancel_adopted(place: Place, job: str) -> None:
+    call(place, "POST", f"{adopt(place, job)}:cancel")
+    until(lambda: states(place) == {"CANCELLED"})
+
+
 STORIES = [
+    Story(
+        "adopted job cancelled",
+        cancel_adopted,
+        'adopted-job-cancelled was cancelled outside the reconciler; set "suspend: true" to leave it so, '
+        "or run it again with `reconciler rerun adopted-job-cancelled`",
+        "ran the command",
+        let_go,
+    ),
     Story(
         "cancelled by hand",
         cancel,

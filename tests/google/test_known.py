@@ -310,10 +310,11 @@ def test_each_listing_remembers_the_runs_that_must_exist_and_missing_claims() ->
     connection = Connection(Endpoint(bucket, dict, "p", "l", {"storage": "http://localhost/"}))
     claims = ObjectClaims(connection, "b", "acme-jobs", "p", "l", may_be_new=True, known=memory.claims)
     ended = replace(CLAIM, id=ClaimId("e" * 52), ended=State.FAILED)
-    bucket.put(CLAIM, 1)
-    bucket.put(ended, 1)
+    adopted = replace(CLAIM, id=ClaimId("z" * 52), request_ids=(), resource="jobs/by-hand")
+    for claim in (CLAIM, ended, adopted):
+        bucket.put(claim, 1)
     first = claims.listed()
-    assert [found.claim for found in first.values()] == [CLAIM, ended]
+    assert [found.claim for found in first.values()] == [CLAIM, ended, adopted]
     assert memory.claims.named == {(AIPLATFORM_V1, CLAIM.resource)}
     assert claims.listed() == first
     changed = replace(CLAIM, owner="another")
@@ -324,7 +325,7 @@ def test_each_listing_remembers_the_runs_that_must_exist_and_missing_claims() ->
     assert memory.claims.named == frozenset()
     assert not memory.claims.vanished
     bucket.items.pop(ended.id)
-    assert list(claims.listed()) == [CLAIM.id]
+    assert list(claims.listed()) == [CLAIM.id, adopted.id]
     assert memory.claims.vanished
 
 

@@ -30,6 +30,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "submission.adoption": (
         "submission/test_adoption",
         "submission/test_adoption_fields",
+        "submission/test_adoption_by_hand",
         "submission/test_instances",
         "submission/test_submission",
         "submission/test_submission_refusals",

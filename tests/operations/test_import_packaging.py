@@ -29,23 +29,44 @@ LATER = {"setup-broken", "bucket-missing", "packages-clash-with-built"}
 OTHER_NAMES = {"dashed-name": ("tide-fit/", "tide/")}
 # A job with an image of its own runs no staged code: the service ignores it.
 REFUSED = {"image-and-path"}
+# Without a setup.py, gcloud leaves out sub-packages and data files, and the trainer fails when it needs them.
+MORE = {
+    "no-setup-subpackage": {"tide/sub/__init__.py", "tide/sub/x.py"},
+    "no-setup-data": {"tide/table.csv"},
+    "setup-reads-file": {"version.txt"},
+}
+# Files of a build: none is on the trainer's import path.
+OF_BUILDS = {"PKG-INFO", "setup.cfg", "setup.py", "MANIFEST.in", "README.md", "pyproject.toml"}
 
 
-def imported(scenario: Json, root: Path) -> Plan:
+def imported(scenario: Json, root: Path, output: str = "manifests/jobs") -> Plan:
     (root / "reconciler.yaml").touch()
     for name, text in scenario["files"].items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     working = root / scenario["cwd"]
     found = Found(1, scenario["argv"])
-    importer = Importer(root, working, root / "manifests" / "jobs", {"runtimeVersion": "2.11"})
+    importer = Importer(root, working, root / output, {"runtimeVersion": "2.11"})
     return importer.plan([Source("the command line", working, found=[found])])
+
+
+def staged(folder: Path, root: Path) -> set[str]:
+    """Return the files of the archive that apply stages."""
+    archive = build_sdist(read_source_tree(folder, root), "tide.fit").data
+    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+        return {member.name.partition("/")[2] for member in members if member.isfile()}
+
+
+def wanted(scenario: Json) -> set[str]:
+    """Return the files that gcloud packs, under the names that they have for import."""
+    old, new = OTHER_NAMES.get(scenario["name"], ("", ""))
+    return {name.replace(old, new, 1) for name in scenario["members"] if not name.endswith("/")}
 
 
 @pytest.mark.parametrize(
     "scenario", [one for one in SCENARIOS if "packages" in one], ids=lambda one: one["name"]
 )
-def test_modules_of_local_code_are_those_that_gcloud_packs(scenario: Json, tmp_path: Path) -> None:
+def test_files_of_local_code_are_those_that_gcloud_packs(scenario: Json, tmp_path: Path) -> None:
     if scenario["name"] in REFUSED:
         with pytest.raises(InvalidError, match="nothing is imported"):
             imported(scenario, tmp_path)
@@ -55,15 +76,28 @@ def test_modules_of_local_code_are_those_that_gcloud_packs(scenario: Json, tmp_p
     stored = [uri for uri in scenario["packages"] if "<sha256>" not in uri]
     given = job.spec["trainingInput"].get("packageUris", [])
     assert [uri for uri in given if "BUCKET" not in uri] == stored
-    wanted = {name for name in scenario["members"] if name.endswith(".py") and name != "setup.py"}
-    if not wanted:
+    if not scenario["members"]:
         return
     assert job.package is not None
-    archive = build_sdist(read_source_tree(job.package, tmp_path), "tide.fit").data
-    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-        names = {member.name.partition("/")[2] for member in members}
-    old, new = OTHER_NAMES.get(scenario["name"], ("", ""))
-    assert {name.replace(old, new, 1) for name in wanted} <= names
+    more = MORE.get(scenario["name"], set()) - {"version.txt"}
+    assert staged(job.package, tmp_path) - OF_BUILDS == wanted(scenario) - OF_BUILDS | more
+    beside = {"setup.py", "setup.cfg", "pyproject.toml"} & set(scenario["files"])
+    notes = [note for note in job.notes if "is staged without" in note]
+    assert all(any(name in note for note in notes) for name in beside)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [one for one in SCENARIOS if one["name"].startswith("setup") and "packages" in one],
+    ids=lambda one: one["name"],
+)
+def test_project_in_a_folder_of_its_own_is_staged_with_its_setup(scenario: Json, tmp_path: Path) -> None:
+    files = {f"code/{name}": text for name, text in scenario["files"].items()}
+    moved = {**scenario, "files": files, "cwd": f"code/{scenario['cwd']}"}
+    ((job, _),) = imported(moved, tmp_path, "jobs").jobs
+    assert job.package == tmp_path / "code"
+    made = {"PKG-INFO", "setup.cfg"} - scenario["files"].keys()
+    assert staged(job.package, tmp_path) == wanted(scenario) - made | MORE.get(scenario["name"], set())
 
 
 @pytest.mark.parametrize(

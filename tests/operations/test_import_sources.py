@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 import yaml
 
 from reconciler.cli import run
+from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.importing import sources
+from reconciler.operations.load_desired import load_desired
 
 CREATE = "gcloud ai custom-jobs create --region=us-central1 --display-name=census"
 POOL = "--worker-pool-spec=machine-type=n1-standard-4,container-image-uri=gcr.io/tide/fit:7"
@@ -39,6 +43,11 @@ def written(root: Path) -> dict[str, Json]:
     return {manifest["metadata"]["name"]: manifest for manifest in found}
 
 
+def _local(root: Path) -> tuple[Config, Environment]:
+    config = load_config(root)
+    return config, config.environment(None)
+
+
 def image_and_args(manifest: Json) -> tuple[str, list[str]]:
     container = manifest["spec"]["workerPoolSpecs"][0]["containerSpec"]
     return container["imageUri"], container.get("args", [])
@@ -63,7 +72,9 @@ def test_five_files_become_five_manifests_in_one_call(root: Path, capsys: pytest
     assert image_and_args(written(root)["census-nb"]) == ("gcr.io/tide/fit:7", ["--steps=4"])
     report = capsys.readouterr().out
     assert "jobs/census-sh.yaml: written, CustomJob census-sh, from train.sh:3" in report
-    assert report.endswith("The next apply submits census-make, census-nb, census-sh, one, two.\n")
+    desired = load_desired(*_local(root), []).jobs
+    names = ", ".join(sorted(job.job_name for job in desired))
+    assert report.endswith(f"The next apply submits {names}.\n")
     assert run(["validate"]) == 0
     before = {file: file.read_bytes() for file in (root / "jobs").iterdir()}
     assert run(["import", "train.sh", "Makefile", "nb.ipynb", "one.yaml", "two.json"]) == 0
@@ -130,6 +141,135 @@ def test_given_values_replace_unknown_ones(root: Path, capsys: pytest.CaptureFix
     assert "reconcile" not in manifest
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"\nif [ -n x ]; then\n  N=3\nfi\n{CREATE} {POOL} --args=--n=$N,--m=$M\n",
+        f"\n\nfor N in 1 2; do\n  {CREATE} {POOL} --args=--n=$N,--m=$M\ndone\n",
+        f'\ncase "$1" in\n  a) N=1 ;;\nesac\n{CREATE} {POOL} --args=--n=$N,--m=$M\n',
+    ],
+    ids=["if", "for", "case"],
+)
+def test_report_says_why_a_variable_in_a_condition_or_loop_is_unknown(
+    script: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "train.sh").write_text(script)
+    assert run(["import", "train.sh"]) == 0
+    report = capsys.readouterr().out
+    assert "note: N is unknown: line 3 assigns it inside a condition or a loop." in report
+    assert "fill in <N>: --set N=VALUE" in report
+    assert "M has no certain value" not in report
+    assert run(["import", "train.sh", "--set", "N=4", "--set", "M=5", "--force"]) == 0
+    assert "certain" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f"N=5\n{CREATE} \\\n  {POOL} \\\n  --args=$N\n"),
+        ("Makefile", f"N = 5\nx:\n\t{CREATE} \\\n\t  {POOL} --args=$(N)\n"),
+        ("ci.yml", f"env: {{N: 5}}\nj:\n  - run: |\n      {CREATE} \\\n        {POOL} --args=$N\n"),
+        ("ci.yml", f"variables:\n  N: '5'\nx:\n  script:\n    - {CREATE} {POOL} --args=$N\n"),
+        ("ci.yml", f"env: {{N: 5}}\nj:\n  - run: >\n      {CREATE}\n      {POOL}\n      --args=$N\n"),
+        ("a.md", f"Run:\n\n```sh\nN=5\n{CREATE} \\\n  {POOL} --args=$N\n```\n"),
+        ("a.py", f"import os\nN = 5\nos.system(f'{CREATE} {POOL} --args={{N}}')\n"),
+    ],
+    ids=["shell", "make", "github", "gitlab", "folded", "markdown", "python"],
+)
+def test_line_ends_of_windows_change_nothing(name: str, text: str, root: Path) -> None:
+    (root / name).write_bytes(text.encode())
+    assert run(["import", name]) == 0
+    expected = {file: file.read_bytes() for file in (root / "jobs").iterdir()}
+    (root / name).write_bytes(text.replace("\n", "\r\n").encode())
+    assert run(["import", name]) == 0
+    assert {file: file.read_bytes() for file in (root / "jobs").iterdir()} == expected
+    ((_, manifest),) = written(root).items()
+    assert image_and_args(manifest) == ("gcr.io/tide/fit:7", ["5"])
+
+
+def test_code_outside_the_repository_or_behind_a_link_is_refused(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (root.parent / "outside", root / "inside"):
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "task.py").touch()
+    (root / "link").symlink_to(root / "inside")
+    (root / "away").symlink_to(root.parent / "outside")
+    words = "gcloud ai-platform jobs submit training fit --region us-east1 --runtime-version 2.11"
+    words += " --module-name inside.task --staging-bucket gs://tide-x --package-path"
+    for path, message in (
+        ("../outside", "is outside the repository"),
+        (str(root.parent / "outside"), "is outside the repository"),
+        ("link", "is behind a symbolic link"),
+        ("away", "is behind a symbolic link"),
+    ):
+        (root / "a.sh").write_text(f"\n{words} {path}\n")
+        said = refused(capsys, "a.sh")
+        assert "a.sh:2:1: --package-path: " in said, path
+        assert message in said, path
+    assert not (root / "jobs").exists()
+
+
+def test_values_with_line_breaks_stay_values(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = "a\nb: c\n# d\n::error::x\t- e"
+    (root / "a.sh").write_bytes(f"{CREATE} {POOL} --labels='x=y' --args='{value}'\n".encode())
+    assert run(["import", "a.sh", "--set", "OTHER=1\n::error::x"]) == 0
+    report = capsys.readouterr().out
+    assert "::error" not in report
+    ((_, manifest),) = written(root).items()
+    assert image_and_args(manifest)[1] == [value]
+    assert manifest["metadata"] == {"name": "census", "labels": {"x": "y"}}
+    (root / "a.sh").write_text(f"\n{CREATE} {POOL} --args='\x1b]0;x\x07'\n")
+    said = refused(capsys, "a.sh")
+    assert "a.sh:2:1: /spec/workerPoolSpecs/0/containerSpec/args/0: " in said
+    assert "U+001B is a control character" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{CREATE} {POOL} --args=$(touch made),`touch made`,${{X:=$(touch made)}} <(touch made)\n",
+        f"eval 'touch made'; . ./other.sh; trap 'touch made' EXIT\n{CREATE} {POOL} &\n",
+        f"{CREATE} {POOL} --args='a'\"$(touch made)\"\\\n`echo b` || touch made\n",
+    ],
+)
+def test_no_program_is_started(text: str, root: Path) -> None:
+    (root / "a.sh").write_text(text)
+    cell = {"cell_type": "code", "source": f"%%bash\ntouch made\n{CREATE}-nb {POOL}"}
+    (root / "b.ipynb").write_text(json.dumps({"nbformat": 4, "cells": [cell]}))
+    (root / "c.mk").write_text(f"A := $(shell touch made)\nx:\n\t{CREATE}-mk {POOL} --args=$(A)\n")
+    (root / "d.py").write_text(f"open('made', 'w')\nimport os\nos.system('{CREATE}-py {POOL}')\n")
+    program = (
+        "import sys; from reconciler.cli import run\n"
+        "def watch(event, found):\n"
+        "    if event in ('subprocess.Popen', 'os.system', 'os.exec', 'os.posix_spawn', 'os.fork'):\n"
+        "        print('started', event, found[:2]); sys.stdout.flush()\n"
+        "sys.addaudithook(watch)\n"
+        "sys.exit(run(['import', 'a.sh', 'b.ipynb', 'c.mk', 'd.py', '--dry-run']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "started" not in done.stdout
+    assert not (root / "made").exists()
+
+
+def test_secrets_of_configs_and_answers_are_never_written(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "hunter2-Xk39vLqP84"
+    config = yaml.safe_load(CONFIG)
+    config["workerPoolSpecs"]["containerSpec"]["env"] = [{"name": "DB_PASSWORD", "value": secret}]
+    job = {"name": "projects/p/locations/l/customJobs/7", "state": "JOB_STATE_FAILED", "displayName": "old"}
+    (root / "c.yaml").write_text(yaml.safe_dump(config))
+    (root / "jobs.json").write_text(json.dumps([{**job, "jobSpec": config}]))
+    assert run(["import", "c.yaml", "jobs.json"]) == 0
+    shown = capsys.readouterr()
+    texts = [shown.out, shown.err, *(file.read_text() for file in (root / "jobs").iterdir())]
+    assert not any(secret in text for text in texts)
+    assert len(written(root)) == 2
+
+
 def test_time_of_the_call_is_no_part_of_the_name(root: Path) -> None:
     (root / "train.sh").write_text(f"NOW=$(date +%s)\n{CREATE} --display-name=tide_${{NOW}} {POOL}\n")
     assert run(["import", "train.sh"]) == 0
@@ -193,17 +333,21 @@ def test_no_text_of_a_source_passes_for_an_unknown_value(
     ("name", "text", "message"),
     [
         ("a.sh", f"x\n{CREATE} 'never closed", "a.sh:2:1: a quote is never closed"),
+        ("a.sh", f"{CREATE} {POOL} --args=$(ls", "a.sh:1:1: "),
+        ("a.sh", f"{CREATE} {POOL} --region=\\\n", "a.sh:1:1: --region: "),
+        ("a.sh", f"{CREATE} --config", "a.sh:1:1: --config: "),
+        ("Makefile", f"x:\n\t{CREATE} \\\n", "Makefile:2:1: "),
         ("a.sh", "gcloud ai custom-jobs create\n", "a.sh:1:1: --display-name: is missing"),
         ("a.sh", f"\n\n{CREATE} {POOL} --wrker=1\n", "a.sh:3:1: --wrker: unknown flag"),
         ("a.sh", f"{CREATE} --config=../outside.yaml\n", "is outside the repository"),
-        ("a.sh", f"{CREATE} --config=link.yaml\n", "is behind a link"),
+        ("a.sh", f"{CREATE} --config=link.yaml\n", "is behind a symbolic link"),
         ("a.sh", f"{CREATE} --config=$C\n", "--set C="),
         ("a.sh", f"{CREATE} --config=none.yaml\n", "there is no file"),
         ("a.sh", "$(" * 200 + ")" * 200 + f"\n{CREATE}\n", "nested too deeply"),
         ("a.sh", "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 12 + CREATE, "too much text"),
         ("a.sh", "echo hi\n", "contains no training job"),
         ("a.ipynb", "{", "isn't JSON"),
-        ("a.ipynb", '{"cells": 3}', "no notebook"),
+        ("a.ipynb", '{"cells": 3}', "not a notebook"),
         ("a.yaml", "a: &a [*a]\nb: gcloud\n", "contains no training job"),
         ("a.yaml", "workerPoolSpecs: [\n", "not readable as YAML"),
         ("a.yaml", "workerPoolSpecs: {}\nworkerPoolSpecs: {}\n", "is defined twice"),
@@ -281,6 +425,20 @@ def test_ended_job_is_suspended_unless_it_may_run(root: Path, capsys: pytest.Cap
     assert "reconcile" not in written(root)["census-2024"]
 
 
+def test_of_equal_jobs_the_one_that_runs_counts(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"displayName": "census", "jobSpec": yaml.safe_load(CONFIG)}
+    ended = {**job, "name": "projects/p/locations/l/customJobs/1", "state": "JOB_STATE_FAILED"}
+    running = {**job, "name": "projects/p/locations/l/customJobs/2", "state": "JOB_STATE_RUNNING"}
+    again = {**running, "name": "projects/p/locations/l/customJobs/3"}
+    (root / "jobs.json").write_text(json.dumps([ended, running, again]))
+    assert run(["import", "jobs.json"]) == 0
+    report = capsys.readouterr().out
+    assert "note: Resource: projects/p/locations/l/customJobs/2." in report
+    assert "note: Another live job has the same content: projects/p/locations/l/customJobs/3." in report
+    assert "the job may still be running" in report
+    assert [*written(root)] == ["census"]
+
+
 @pytest.mark.parametrize(
     "field",
     [
@@ -327,7 +485,7 @@ def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixt
     assert "page.md:1:1: --broken" in refused(capsys, "page.md")
     assert run(["import", "page.md:3"]) == 0
     assert [*written(root)] == ["census"]
-    assert "page.md:2:1: no job begins in this line" in refused(capsys, "page.md:2")
+    assert "page.md:2:1: no job begins on this line" in refused(capsys, "page.md:2")
 
 
 def test_messages_quote_no_secret(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,5 +532,5 @@ def test_script_as_people_write_them_is_read(root: Path) -> None:
         "args": ["--files", "gs://tide-out/data/*.csv", "--steps", "100"],
         "jobDir": "gs://tide-out/x",
     }
-    assert "In gcloud: project tide." in (root / "jobs/census.yaml").read_text()
+    assert "The command is for project tide;" in (root / "jobs/census.yaml").read_text()
     assert run(["validate"]) == 0

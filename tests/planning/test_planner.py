@@ -461,7 +461,7 @@ def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> 
     assert (change.action, change.reason) == (
         Action.BLOCKED,
         "Google shut down AI Platform Training on 2025-01-31; "
-        "rewrite the job as an aiplatform.googleapis.com/v1 CustomJob",
+        "run `reconciler migrate`, which rewrites it for Vertex AI",
     )
     assert only(plan([job], [], [claim_on(job, PENDING)], GOOGLE)).action is Action.BLOCKED
     assert only(plan([job], target=LOCAL)).action is Action.SUBMIT
@@ -599,6 +599,31 @@ def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why:
     (finding,) = found.drift
     assert finding.detail == f"running with content that jobs/census.yaml no longer has{why}"
     assert [change.action for change in found.changes] == [Action.SUBMIT]
+
+
+def test_adopted_run_is_the_manifests_run_and_is_replaced_like_any_other() -> None:
+    old, new = wanted(content="a"), wanted(content="b", on_change="cancel")
+    run = run_of(old, State.RUNNING, labels={"team": "risk"}, job_name="census by hand")
+    claim = bound_to(old, run, request_ids=(), job_name=run.job_name)
+    unchanged = only(plan([old], [run], [claim]))
+    assert (unchanged.action, unchanged.reason, unchanged.actual) == (Action.NONE, "running", run)
+    found = plan([new], [run], [claim])
+    assert [(change.action, change.actual) for change in found.changes] == [
+        (Action.CANCEL, run),
+        (Action.SUBMIT, None),
+    ]
+    assert found.changes[1].reason == "1 field changed"
+    of_others = replace(run, labels={SOURCE: "others"})
+    assert [change.action for change in plan([new], [of_others], [claim]).changes] == [Action.SUBMIT]
+
+
+def test_code_of_an_adopted_run_has_changed_only_if_nothing_else_did() -> None:
+    old, new = wanted(content="a", code="x"), wanted(content="a", code="y")
+    run = run_of(old, State.SUCCEEDED, labels={})
+    claim = bound_to(old, run, request_ids=())
+    assert only(plan([new], [run], [claim])).reason == "the code changed"
+    other = wanted(content="b", code="x")
+    assert only(plan([other], [run], [claim])).reason == "1 field changed"
 
 
 def test_a_live_run_is_not_cancelled_for_a_blocked_job() -> None:

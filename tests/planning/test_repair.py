@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reconciler.model.claim import age, elder, kept, made, may_cancel
+from reconciler.model.claim import ClaimState, age, elder, kept, made, may_cancel
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.manifest import ML_V1
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
@@ -134,6 +134,19 @@ def test_only_what_is_live_and_was_not_asked_to_end_may_be_cancelled(state: Stat
 def test_nothing_may_be_cancelled_without_a_claim_or_our_source() -> None:
     assert not may_cancel(None, RUN)
     assert not may_cancel(CLAIM, relabelled(RUN, source=None))
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("state", State)
+def test_adopted_run_may_be_cancelled_only_while_it_is_live_and_only_by_its_own_claim(state: State) -> None:
+    by_hand = replace(RUN, state=state, labels={"team": "risk"})
+    claim = replace(CLAIM, request_ids=(), resource=RUN.resource)
+    expected = state in (State.QUEUED, State.PREPARING, State.RUNNING)
+    assert may_cancel(claim, by_hand) == expected
+    assert not may_cancel(replace(claim, resource="another"), by_hand)
+    assert not may_cancel(CLAIM, by_hand)
+    assert not may_cancel(claim, relabelled(by_hand, key="k"))
+    assert not may_cancel(replace(claim, state=ClaimState.HELD), by_hand)
 
 
 def test_nothing_stays_of_nothing() -> None:

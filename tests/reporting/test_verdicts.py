@@ -112,6 +112,16 @@ def test_the_first_submissions_commit_is_told() -> None:
     assert told([first], [bound_to(JOB, first, commit="")]) == {}, "submitted from a dirty work tree"
 
 
+def test_each_commit_with_an_adopted_job_is_told() -> None:
+    run = structs.replace(run_of(JOB, State.SUCCEEDED), labels={}, job_name="census by hand")
+    claim = bound_to(JOB, run, commit="", request_ids=())
+    ((sha, (found,)),) = told([run], [claim]).items()
+    assert (sha, found.state, found.description) == (OTHER, "success", "succeeded")
+    cancelled = structs.replace(run, state=State.CANCELLED)
+    ((_, (found,)),) = told([cancelled], [claim]).items()
+    assert "`reconciler rerun census`" in found.description
+
+
 def test_without_a_claim_the_commit_that_is_checked_out_is_told_that_it_waits_or_why() -> None:
     waiting = CommitStatus("pending", CONTEXT, "not submitted yet", over=Over.NOTHING)
     assert told([], []) == {OTHER: [waiting]}

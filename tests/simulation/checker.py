@@ -10,9 +10,10 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
+from reconciler.google.engines import engine_class
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import REQUEST_ID, SOURCE, ActualJob, State
-from reconciler.model.manifest import ML_V1
+from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
@@ -66,7 +67,8 @@ class Checker:
 
     The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
-    request); "instance": environments with one project and location take nothing of each other's; and
+    request); "adopt": a live job is adopted only by its own content, before anything else is begun for it;
+    "instance": environments with one project and location take nothing of each other's; and
     "set-up": one that fails is tried three times at most, ten minutes apart, unless a person starts it.
 
     Attributes:
@@ -97,6 +99,8 @@ class Checker:
         self._commanded: set[str] = set()
         self._to_cancel: set[str] = set()
         self._adopted: set[str] = set()
+        self._asked: dict[tuple[str, str], float] = {}
+        self._taken_at: dict[str, float] = {}
         self._by_hand: set[tuple[str, str]] = set()
         self._passes: dict[str, _Pass] = {}
         claims.watch = self.written
@@ -113,6 +117,8 @@ class Checker:
             return  # only then can a listing leave out what it must show
         by_name = {job.name: job for job in self._world.jobs}
         bound = [(id, one.claim) for id, one in found.items() if one.claim.state is ClaimState.BOUND]
+        # No filter by label can show an adopted job.
+        bound = [(id, claim) for id, claim in bound if not by_name[claim.resource].adopted_as]
         live = [(id, by_name[claim.resource]) for id, claim in bound if not (claim.ended or claim.gone)]
         ended = [by_name[claim.resource] for _, claim in bound if claim.ended]
         self._passes[who].named, self._passes[who].ended = live, ended
@@ -281,6 +287,9 @@ class Checker:
             return
         self.seen["jobs made"] += 1
         key, attempt = job.slot
+        taken = [other for other in self._world.jobs if other.adopted_as == job.slot]
+        if taken and self._is_ours(taken[0]):
+            self._wrong("adopt", f"{job.name} was made although {taken[0].name} is adopted")
         slot = [other for other in self._ours() if other.slot == job.slot]
         if len(slot) > 1 and not self._beyond:
             names = " and ".join(other.name for other in slot)
@@ -340,7 +349,8 @@ class Checker:
 
     def _is_ours(self, job: Job) -> bool:
         is_here = job.instance == self._place.instance
-        return (job.origin == "create" and is_here) or job.name in self._adopted
+        is_taken = job.adopted_as is not None and not self._place.instance
+        return (job.origin == "create" and is_here) or job.name in self._adopted or is_taken
 
     def _ours(self) -> list[Job]:
         """Return the jobs that requests of this environment's reconcilers made."""
@@ -360,6 +370,9 @@ class Checker:
 
     def _bound(self, before: Claim | None, claim: Claim) -> None:
         job = next((job for job in self._world.jobs if job.name == claim.resource), None)
+        if job is not None and job.origin == "person":
+            self._taken(before, claim, job)
+            return
         if job is not None and job.origin == "create" and job.instance != self._place.instance:
             self._wrong("instance", f"{claim.owner} bound {claim.job_name} to {job.name} of another one")
         if job is None or job.slot != (claim.id.key, str(claim.id.attempt)):
@@ -374,6 +387,32 @@ class Checker:
             self._adopted.add(job.name)
         elif job.name not in self._adopted:
             self._wrong("I1", f"{claim.owner} bound {claim.job_name} to {job.name}, which is {job.origin}")
+
+    def adopts(self, job: Job, who: str) -> None:
+        """A person is about to adopt a job, by what the present pass of a reconciler has read."""
+        self.seen["adoptions asked for"] += 1
+        self._asked.setdefault((job.name, who), self._passes[who].began)
+
+    def _taken(self, before: Claim | None, claim: Claim, job: Job) -> None:
+        """A claim names a job that a person made: only where one asked for it, and nothing was begun."""
+        slot = claim.id.key, str(claim.id.attempt)
+        began = self._asked.get((job.name, claim.owner))
+        if job.adopted_as is not None:
+            # Of two at the same moment, for two contents, none can see the other's claim.
+            is_known = began is None or self._taken_at[job.name] < began
+            if job.adopted_as != slot and before is None and is_known:
+                self._wrong("adopt", f"{claim.owner} adopted {job.name} for a second content")
+            return
+        asked = [one for commit in self._repository.history for one in commit.jobs]
+        wanted = next((one for one in asked if label_of(one.identity) == claim.id.key), None)
+        if before is not None or slot in self._begun or any(j.slot == slot for j in self._ours()):
+            self._wrong("adopt", f"{claim.owner} adopted {job.name}, and the content was begun before")
+        if began is None or (job.ended is not None and job.ended < began):
+            self._wrong("adopt", f"{claim.owner} adopted {job.name}, which had ended or nobody asked for")
+        if wanted is None or _plain_body(wanted, job.job_name) != job.body or claim.id.attempt != 1:
+            self._wrong("adopt", f"{claim.owner} adopted {job.name}, which has other content")
+        self.seen["jobs adopted"] += 1
+        job.adopted_as, self._taken_at[job.name] = slot, self._world.now
 
     def told(self, outcome: Outcome, who: str) -> None:
         """What an apply says of a job that it cancelled: an end only if it is the job's."""
@@ -401,6 +440,10 @@ class Checker:
             return
         mark = _MARK.search(status["description"])
         runs = [job for job in self._world.jobs if mark and job.job_name.endswith("_" + mark[1])]
+        if not mark:
+            # The name of an adopted job has no hash.
+            name = status["context"].removeprefix(self._place.contexts.of_job(""))
+            runs = [job for job in self._world.jobs if job.adopted_as and self._base_of(job) == name]
         if not any(job.state is State.SUCCEEDED and self._is_ours(job) for job in runs):
             self._wrong("I3", f"{who} posted {status['description']!r}, and no such job has succeeded")
 
@@ -498,11 +541,14 @@ class Checker:
         claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
         newest = max(claims, key=lambda claim: claim.id.attempt, default=None)
         bound = next((j for j in self._world.jobs if newest and j.name == newest.resource), None)
-        if bound is None or bound.gone or bound.origin != "create":
+        is_own = bound is not None and (bound.origin == "create" or bound.adopted_as == (label, "1"))
+        if bound is None or bound.gone or not is_own:
             return
         first = min(claims, key=lambda claim: claim.id.attempt)
         context = self._place.contexts.of_job(job.manifest.name)
-        shown = self._statuses.last(first.commit, context)
+        # Nobody submitted an adopted job for a commit: the newest one shows it.
+        sha = first.commit or self._repository.head.sha
+        shown = self._statuses.last(sha, context)
         blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
         expected = "error" if blocked or self._twice(claims) else _SHOWN.get(bound.state, "pending")
         if shown is None or shown["state"] != expected:
@@ -639,6 +685,12 @@ class Checker:
         self._world.trace("checker", f"VIOLATION {invariant}: {what}")
 
 
+def _plain_body(job: DesiredJob, name: str) -> JsonObject:
+    """Return the body of a create without labels, as a person would send it."""
+    manifest = job.manifest
+    return engine_class(manifest.api_version).body(manifest.kind, job.spec, name, {})
+
+
 class Checkers:
     """The checkers of all places: each learns what concerns its own."""
 
@@ -698,6 +750,9 @@ class Checkers:
 
     def known_try(self, job: Job) -> str | None:
         return self._by_instance.get(job.instance, self._by_instance[""]).known_try(job)
+
+    def adopts(self, job: Job, who: str) -> None:
+        self._of[who].adopts(job, who)
 
     def by_hand(self, plan: Plan, who: str) -> None:
         self._of[who].by_hand(plan)

@@ -196,6 +196,18 @@ GUARDS: Mapping[str, Guard] = {
             ),
         ),
     ),
+    "adopt-unclaimed": Guard(
+        "adopt",
+        (Patch("submission.adoption", "if settled := _settled(adoption, observed):", "if settled := None:"),),
+    ),
+    "adopt-equal": Guard(
+        "adopt",
+        (Patch("submission.adoption", "if fields := _fields(adoption, job):", "if fields := ():"),),
+    ),
+    "adopt-live": Guard(
+        "adopt",
+        (Patch("submission.adoption", "if job.state.ended:", "if False:"),),
+    ),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),

@@ -50,7 +50,8 @@ class Job:
     """One job of the service, also after nobody can see it any more.
 
     Attributes:
-        origin: "create" for what a request of a reconciler made; else "foreign", "other" or "trial".
+        origin: "create" for what a request of a reconciler made; "person" for what one made by hand; else
+            "foreign", "other" or "trial".
         hidden: Seconds after `made` in which a listing may leave it out.
         unseen: Seconds after `made` in which every listing does.
         told: How many whole passes have seen that it ended.
@@ -59,6 +60,7 @@ class Job:
         unstarted: Whether its set-up fails, so that its trainer is never started.
         sender: Which process's request made it.
         asked_by: Who asked for its end first: a reconciler, or `PERSON`.
+        adopted_as: Key and attempt of the claim that adopted it; None for none.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Job:
     unstarted: bool = False
     asked_to_end: bool = False
     asked_by: str = ""
+    adopted_as: tuple[str, str] | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -89,8 +92,8 @@ class Job:
 
     @property
     def slot(self) -> tuple[str, str]:
-        """Its key and attempt, by its labels."""
-        return self.labels.get(KEY, ""), self.labels.get(ATTEMPT, "")
+        """Its key and attempt, by its labels or the claim that adopted it."""
+        return self.adopted_as or (self.labels.get(KEY, ""), self.labels.get(ATTEMPT, ""))
 
     @property
     def instance(self) -> str:
@@ -135,6 +138,11 @@ class Request:
         """The instance that its labels name; "" for none."""
         instance: str = self.body["labels"].get(INSTANCE, "")
         return instance
+
+
+def by_hand_name(name: str, number: int) -> str:
+    """Return the name of a job that a person makes by hand, as a manifest of this name says."""
+    return f"{name}__{number}"
 
 
 def ours(jobs: Iterable[Job]) -> list[Job]:

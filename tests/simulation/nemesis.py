@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from reconciler.google.engines import engine_class
@@ -11,7 +12,7 @@ from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import DesiredJob
 
 from .github import Statuses
-from .model import OURS, PERSON, ours
+from .model import OURS, PERSON, by_hand_name, ours
 from .scenario import Repository, desired
 from .store import Claims
 from .world import World
@@ -21,13 +22,25 @@ BEFORE_A_LOOK = (" claims", ": pending", ": none")
 
 
 class Nemesis:
-    """Does something from time to time."""
+    """Does something from time to time.
 
-    def __init__(self, world: World, claims: Claims, repository: Repository, statuses: Statuses) -> None:
+    Args:
+        by_hand: Chance of its own and its rate: jobs that people make by hand, for adoption.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        claims: Claims,
+        repository: Repository,
+        statuses: Statuses,
+        by_hand: tuple[random.Random, float],
+    ) -> None:
         self._world = world
         self._claims = claims
         self._repository = repository
         self._statuses = statuses
+        self._by_hand = by_hand
         self._lost: Any = None
         self._calm = world.rng.choice((0.0, 0.01, 0.03))
 
@@ -36,6 +49,9 @@ class Nemesis:
         rng, faults = self._world.rng, self._world.faults
         if rng.random() < self._calm:
             self._say("repository", self._repository.change())
+        chance, rate = self._by_hand
+        if rate and chance.random() < rate:
+            self._make_by_hand(chance)
         if rng.random() > 0.05:
             return
         if faults.happens("storm of 429"):
@@ -46,7 +62,8 @@ class Nemesis:
             self._world.store_away_until = self._until()
         if faults.happens("GitHub away"):
             self._statuses.away_until = self._until()
-        if faults.happens("bucket emptied") and not self.lost:
+        # An adoption that an emptied bucket forgets leaves the job to nobody, and the judge to no rule.
+        if faults.happens("bucket emptied") and not self.lost and not rate:
             self._say("person", "emptied the claims bucket")
             self._lost = self._claims.empty()
         self._meddle()
@@ -92,7 +109,8 @@ class Nemesis:
     def _meddle(self) -> None:
         """People and other installations meddle with jobs."""
         faults, world = self._world.faults, self._world
-        made = [job for job in ours(world.jobs) if not job.gone]
+        made = [*ours(world.jobs), *(job for job in world.jobs if job.adopted_as)]
+        made = [job for job in made if not job.gone]
         live = [job for job in made if not job.state.ended]
         # What is deleted before any claim names it can't be told from what was never made.
         bound = {found.claim.resource for found in self._claims.all().values()}
@@ -133,6 +151,16 @@ class Nemesis:
             return
         self._say(origin, f"makes a job like {job.job_name}")
         world.make(job.manifest.api_version, job.manifest.kind, body, origin)
+
+    def _make_by_hand(self, chance: random.Random) -> None:
+        """Make a job by other means, without labels, and mostly a manifest for it."""
+        wanted = [*self._repository.head.jobs]
+        job = chance.choice(wanted) if wanted and chance.random() < 0.3 else self._repository.imported(chance)
+        manifest = job.manifest
+        name = by_hand_name(manifest.name, len(self._world.jobs))
+        self._say("person", f"makes {name} by hand")
+        body = engine_class(manifest.api_version).body(manifest.kind, job.spec, name, {})
+        self._world.make(manifest.api_version, manifest.kind, body, "person")
 
     def _next_attempt(self, job: DesiredJob) -> int:
         """Return the attempt that would follow the last one that failed, which may be more than is wanted."""

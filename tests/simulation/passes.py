@@ -56,6 +56,7 @@ class Outside:
         repairs: Whether a duplicate's cancel is carried out.
         draining: Whether nobody begins another pass.
         people: Decides by chance of its own which passes a person starts.
+        adopters: Chance of its own and its rate: passes before which a person adopts a job.
     """
 
     world: World
@@ -68,6 +69,7 @@ class Outside:
     repairs: bool = True
     draining: bool = False
     people: random.Random = field(default_factory=random.Random)
+    adopters: tuple[random.Random, float] = (random.Random(0), 0.0)
 
     def one_pass(self, process: Process) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
@@ -77,6 +79,7 @@ class Outside:
             by_hand = not self.draining and self.people.random() < _BY_HAND
             observed = observe(ports)
             self._command(process, ports, observed)
+            self._adopt(process, ports, observed, commit)
             plan = self._plan_of(commit, ports, observed, by_hand=by_hand)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
@@ -120,6 +123,24 @@ class Outside:
         self.world.checker.commanded(run.resource, process.name)
         record_cancel(ports, run, "cancelled by `reconciler cancel`")
         cancel(ports, run)
+
+    def _adopt(self, process: Process, ports: Ports, observed: Observed, commit: Commit) -> None:
+        """Sometimes run `reconciler import --adopt` for a job that a person made by hand."""
+        chance, rate = self.adopters
+        by_hand = [job for job in self.world.jobs if job.origin == "person"]
+        if self.draining or not by_hand or chance.random() > rate:
+            return
+        # Mostly the newest: others have ended, or are adopted already.
+        job = by_hand[-1] if chance.random() < 0.8 else chance.choice(by_hand)
+        name = job.job_name.partition("__")[0]
+        wanted = next((one for one in commit.jobs if one.manifest.name == name), None)
+        if wanted is None or wanted.manifest.kind != job.kind:
+            return
+        self.world.trace(process.name, f"reconciler import --adopt {job.job_name}")
+        self.world.checker.adopts(job, process.name)
+        adopted = Applier(ports, body_of).adopt(wanted, job.name, observed, "", lambda uri: False)
+        said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
+        self.world.trace(process.name, f"adopted {said}")
 
     def _plan_of(self, commit: Commit, ports: Ports, observed: Observed, *, by_hand: bool = False) -> Plan:
         before = predecessors(commit.jobs, observed.runs, observed.claims)

@@ -97,6 +97,8 @@ class Simulation:
                 bounds=unsettled if without == "settle" else bounds,
                 repairs=without != "audit",
                 people=random.Random(f"people of {seed}"),
+                # Two environments would adopt the same job: none can know of the other's claims.
+                adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
             for place in places
         ]
@@ -107,7 +109,9 @@ class Simulation:
             for outside in self._outsides
         }
         world.checker = self._checker = Checkers(self._checkers)
-        self._nemesis = Nemesis(world, self._outsides[0].claims, self._repository, self._statuses)
+        self._nemesis = Nemesis(
+            world, self._outsides[0].claims, self._repository, self._statuses, _by_hand(seed)
+        )
         self._days = _days(seed)
         self._haste = rng.choice((0.01, 0.05, 0.2))
         self._steps = 0
@@ -245,6 +249,18 @@ def _set_ups(seed: int) -> tuple[random.Random, float]:
     """Return how often set-ups fail in one run: in most never, in some nearly always."""
     rng = random.Random(f"set-ups of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.3, 0.9))
+
+
+def _by_hand(seed: int) -> tuple[random.Random, float]:
+    """Return how often people make jobs by hand in one run: in most never."""
+    rng = random.Random(f"by hand of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.0, 0.01, 0.03))
+
+
+def _adopters(seed: int) -> tuple[random.Random, float]:
+    """Return how often such a job is adopted before a pass."""
+    rng = random.Random(f"adopters of {seed}")
+    return rng, rng.choice((0.3, 0.7, 1.0))
 
 
 def _days(seed: int) -> tuple[random.Random, float]:

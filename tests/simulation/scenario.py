@@ -69,6 +69,19 @@ class Repository:
         self.head = self._commit()
         return said
 
+    def imported(self, rng: random.Random) -> DesiredJob:
+        """Commit new content of a job, as for one that runs already; most people suspend it first."""
+        name = rng.choice(self._names)
+        wishes = Reconcile(
+            attempts=rng.choice((1, 2)),
+            on_change=rng.choice(("keep", "cancel")),
+            on_delete=rng.choice(("keep", "cancel")),
+            suspend=rng.random() < 0.7,
+        )
+        self._put(name, f"by hand {self._number}", wishes)
+        self.head = self._commit()
+        return self._jobs[name]
+
     def passed_over(self, head: Commit, known: Collection[str]) -> list[str]:
         """The commits from the newest known one to `head`, without both."""
         names = [commit.sha for commit in self.history]

@@ -240,6 +240,21 @@ def test_only_a_cancelled_run_gets_the_reason_of_the_claim_of_its_attempt() -> N
     assert with_stored_reason(second, claims[0]) is None
 
 
+def test_cancel_of_an_adopted_run_is_recorded_on_the_claim_that_names_it() -> None:
+    outside, other = Outside(), wanted("other")
+    by_hand = replace(run_of(other, State.RUNNING, number=7), labels={"team": "risk"})
+    claims = (bound_to(JOB, RUN, request_ids=()), bound_to(other, by_hand, request_ids=()))
+    for claim in claims:
+        outside.claims.write(claim, 0)
+    record_cancel(outside.ports, by_hand, "because")
+    errors = {id: found.claim.error for id, found in outside.claims.held.items()}
+    assert errors == {claims[0].id: "", claims[1].id: "because"}
+    assert with_reason(outside.ports, replace(by_hand, state=State.CANCELLED)).cancelled == "because"
+    stranger = replace(by_hand, resource="another", state=State.CANCELLED)
+    record_cancel(outside.ports, stranger, "because")
+    assert with_reason(outside.ports, stranger).cancelled is None
+
+
 def test_no_claim_is_read_for_a_run_that_was_not_cancelled() -> None:
     outside, read = Outside(), []
     outside.claims.read = read.append  # type: ignore[assignment]

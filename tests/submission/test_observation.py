@@ -148,7 +148,8 @@ def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tu
     for number in range(1, claims + 1):
         job = outside.jobs.add({"displayName": "a", "labels": labels(f"k{number}")}, version)
         claim = replace(ORDER.claim, id=ClaimId(f"k{number}"), api_version=version, kind="CustomJob")
-        given = {"state": ClaimState.BOUND, "resource": job.resource, "ended": State.FAILED, **known}
+        made = {"state": ClaimState.BOUND, "resource": job.resource, "request_ids": ("t",)}
+        given = {**made, "ended": State.FAILED, **known}
         outside.claims.write(replace(claim, **given), 0)
         outside.jobs.hidden.add(job.resource)
     read: list[str] = []
@@ -168,6 +169,47 @@ def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tu
     outside.jobs.named = of_name  # type: ignore[method-assign]
     observe(outside.ports)
     return outside, read
+
+
+def test_adopted_job_is_seen_by_its_name_also_after_its_end() -> None:
+    outside = Outside()
+    job = outside.jobs.add({"displayName": "by hand", "labels": {}})
+    claim = replace(ORDER.claim, state=ClaimState.BOUND, resource=job.resource)
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += BOUNDS.visible * 2
+    written = outside.claims.write(claim, 0)
+    assert written is not None
+    assert [run.state for run in observe(outside.ports).runs] == [State.QUEUED]
+    outside.jobs.becomes(job, State.SUCCEEDED)
+    outside.claims.write(replace(claim, ended=State.SUCCEEDED), written.generation)
+    assert [run.state for run in observe(outside.ports).runs] == [State.SUCCEEDED]
+    outside.jobs.hidden.clear()
+    assert len(observe(outside.ports).runs) == 1
+
+
+def test_adopted_job_that_was_deleted_is_not_asked_for_again(outside: Outside) -> None:
+    claim = replace(ORDER.claim, id=ClaimId("z" * 52), state=ClaimState.BOUND, resource="jobs/7", gone=True)
+    outside.claims.write(claim, 0)
+    outside.jobs.read = lambda *named: pytest.fail("a needless read")  # type: ignore[method-assign]
+    assert len(observe(outside.ports).runs) == 1
+
+
+def test_adopted_job_is_no_reason_to_believe_an_empty_listing() -> None:
+    outside, _ = empty_listing(1)
+    read = outside.jobs.read
+    job = outside.jobs.add({"displayName": "by hand", "labels": {}})
+    outside.jobs.hidden.add(job.resource)
+    claim = replace(ORDER.claim, id=ClaimId("z" * 52), state=ClaimState.BOUND, resource=job.resource)
+    outside.claims.write(claim, 0)
+    names: list[str] = []
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        names.append(resource)
+        return job if resource == job.resource else read(api_version, kind, resource)
+
+    outside.jobs.read = reading  # type: ignore[method-assign]
+    observe(outside.ports)
+    assert len(names) == 2
 
 
 def test_three_ended_jobs_are_read_by_name_when_the_listing_is_empty() -> None:

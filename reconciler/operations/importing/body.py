@@ -205,7 +205,7 @@ def _training(invocation: Invocation, request: Request) -> None:
         raise flag_error("--packages", message, "add --packages or --package-path")
     if (local or path) and not (invocation.has("--staging-bucket") or invocation.has("--job-dir")):
         hint = "add --staging-bucket or --job-dir"
-        raise flag_error("--staging-bucket", "is missing: local packages need a place", hint)
+        raise flag_error("--staging-bucket", "is missing: local packages need a bucket", hint)
     if stored:
         given["packageUris"] = stored
     if local or path:
@@ -290,7 +290,9 @@ def _pools(invocation: Invocation, request: Request) -> list[Json]:
         if built is None:
             _check_task(pool)
         elif number and {"container-image-uri", "executor-image-uri", *POOL_BUILD_KEYS} & pool.keys():
-            raise flag_error(_POOLS, "only the first pool names the software", "write machine-type=… alone")
+            raise flag_error(
+                _POOLS, "only the first pool names the image or the package", "write machine-type=… alone"
+            )
         elif number and "local-package-path" in pool:
             raise flag_error(_POOLS, "local-package-path is only for the first pool", "move it there")
         pools.append({**_machine(pool), **(deepcopy(built) if built is not None else _task(pool))})
@@ -364,13 +366,13 @@ def _built(pools: list[Json], invocation: Invocation, request: Request) -> Json 
     script = first.get("script", "")
     if script and not is_marked(script) and not _MODULE.fullmatch(script):
         request.notes.append(
-            f"the image is not built: gcloud built it to run {script} in {first['local-package-path']}"
+            f"The image is not built: gcloud built it to run {script} in {first['local-package-path']}"
         )
         return {"containerSpec": {"imageUri": image or mark("IMAGE")}}
     module = first.get("python-module") or script.removesuffix(".py").replace("/", ".")
     module = mark("PYTHON_MODULE") if is_marked(script) else module
     request.code = Code(first["local-package-path"], module=module)
-    request.notes.append("the code is staged as a package; gcloud built an image of it")
+    request.notes.append("The code is staged as a package; gcloud built an image of it")
     return {"pythonPackageSpec": {"executorImageUri": first["executor-image-uri"], "pythonModule": module}}
 
 
@@ -381,7 +383,7 @@ def _check_image(image: str) -> None:
     name, _, tag = path.partition(":")
     parts = name.split("/")
     if not _REGISTRY.fullmatch(host) or not all(map(_IMAGE_PART.fullmatch, parts)):
-        hint = "write HOST.gcr.io/… or REGION-docker.pkg.dev/…, in small letters"
+        hint = "write HOST.gcr.io/… or REGION-docker.pkg.dev/…, in lower case"
         raise flag_error(_POOLS, f"{quoted(image)} is not a valid output-image-uri", hint)
     if tag and not _IMAGE_TAG.fullmatch(tag):
         raise flag_error(_POOLS, f"{quoted(tag)} is not a valid tag of output-image-uri", "correct it")

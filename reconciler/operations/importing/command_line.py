@@ -154,7 +154,7 @@ class _Parser:
             return None
         similar = similar_word(name, self._flags)
         hint = f"did you mean {similar}? " if similar else ""
-        behind = 'arguments of the trainer come behind "--"' if self._command.takes_arguments else ""
+        behind = "put arguments of the trainer after '--'" if self._command.takes_arguments else ""
         raise flag_error(str(shown(name))[:80], "unknown flag", (hint + behind).strip())
 
     def _argument(self, word: str) -> None:
@@ -164,7 +164,7 @@ class _Parser:
             self._invocation.unknown.append(str(shown(word)))
         else:
             command = " ".join(("gcloud", *self._command.words))
-            hint = 'quote a value with blanks; the trainer\'s arguments come behind "--"'
+            hint = 'quote a value with blanks; put the trainer\'s arguments after "--"'
             raise SourceError(f"{command} takes no argument {quoted(word)}", hint=hint)
 
     def _add(self, flag: Flag, value: Any, depth: int) -> None:

@@ -36,6 +36,7 @@ class Found(Struct):
         files: Files that the source writes itself.
         blocks: Configs in the text around a command line.
         defaults: The variables with a default that counts.
+        branched: By variable, the line that assigns it in a condition or a loop.
     """
 
     line: int
@@ -46,6 +47,7 @@ class Found(Struct):
     files: Mapping[str, str] = {}
     blocks: list[Any] = field(default_factory=list)
     defaults: list[str] = field(default_factory=list)
+    branched: Mapping[str, int] = {}
 
 
 def new_state(values: Mapping[str, Value]) -> ShellState:
@@ -77,9 +79,9 @@ def calls_of(state: ShellState) -> list[Found]:
             environ = {**properties, **command.environ}
             defaults = list(dict.fromkeys(state.defaults))
             stdin, files = command.stdin, dict(state.files)
-            found.append(
-                Found(command.line, words, environ=environ, stdin=stdin, files=files, defaults=defaults)
-            )
+            call = Found(command.line, words, environ=environ, stdin=stdin, files=files, defaults=defaults)
+            call.branched = state.branched
+            found.append(call)
     return found
 
 

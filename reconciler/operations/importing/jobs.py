@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from reconciler.operations.importing.manifest import (
     Imported,
     base_name,
     fill_missing,
+    full_name,
     hide_secrets,
     is_to_fill_in,
     problems_of,
@@ -32,7 +33,7 @@ from reconciler.operations.importing.manifest import (
     text_of,
     tidy,
 )
-from reconciler.operations.importing.marks import SECRET, SourceError, filled, mark, shown
+from reconciler.operations.importing.marks import SECRET, SourceError, filled, mark, names_in, shown
 from reconciler.operations.importing.named_files import Files
 from reconciler.operations.importing.shell import ShellError
 from reconciler.operations.importing.sources import MAX_SOURCE, read_source
@@ -70,19 +71,42 @@ class Plan(Struct):
         jobs: The jobs with their files.
         unfilled: By a job's name, sentences about the values that a person has to give.
         unchanged: The files that have this content already.
+        kept: The files with other manifests of live jobs that are to be adopted.
+        adopted: The names of the jobs that have a claim.
     """
 
     texts: dict[Path, str]
     jobs: list[tuple[Imported, Path]]
     unfilled: dict[str, list[str]]
     unchanged: frozenset[Path] = frozenset()
+    kept: frozenset[Path] = frozenset()
+    adopted: frozenset[str] = frozenset()
+
+    def submitted(self, root: Path) -> list[str]:
+        """Return the names, with their hashes, of the jobs that the next apply would submit."""
+        return sorted(
+            full_name(job, root)
+            for job, place in self.jobs
+            if not (job.suspended or self.unfilled.get(job.name) or place in self.kept)
+            if job.name not in self.adopted
+        )
 
     @property
-    def submitted(self) -> list[str]:
-        """The names of the jobs that the next apply would submit."""
-        return sorted(
-            job.name for job, _ in self.jobs if not job.suspended and not self.unfilled.get(job.name)
-        )
+    def live(self) -> dict[str, str]:
+        """The resource names of the jobs that haven't ended, by the names of their manifests."""
+        return {job.name: job.live for job, _ in self.jobs if job.live}
+
+    def with_adopted(self, names: Collection[str]) -> Plan:
+        """Return the plan of the written manifests of adopted jobs, which need no `suspend` any more."""
+        texts: dict[Path, str] = {}
+        for job, place in self.jobs:
+            if job.name in names and not self.unfilled[job.name]:
+                job.suspended = ""
+            if place in self.texts:
+                text = text_of(job, place.parent)
+                texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
+        unchanged = frozenset(place for place, text in texts.items() if text == self.texts[place])
+        return Plan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
 
 
 class Importer:
@@ -94,16 +118,25 @@ class Importer:
         output: The folder of the manifests, or the file for all of them.
         values: The values of variables, placeholders and gcloud's properties, by name.
         run: True if jobs that have ended may run again.
+        keep: True to keep other manifests of the same names: live jobs are adopted by them.
     """
 
     def __init__(
-        self, root: Path, working: Path, output: Path, values: Mapping[str, str], *, run: bool = False
+        self,
+        root: Path,
+        working: Path,
+        output: Path,
+        values: Mapping[str, str],
+        *,
+        run: bool = False,
+        keep: bool = False,
     ) -> None:
         self._root = root
         self._working = working
         self._output = output
         self._values = values
         self._run = run
+        self._keep = keep
         self._problems: list[Problem] = []
         self._jobs: list[Imported] = []
 
@@ -120,17 +153,24 @@ class Importer:
                 except SourceError as error:
                     self._refuse(source.name, line, error)
         self._raise_problems()
-        jobs = self._named()
+        jobs, known = self._named(), self._known()
+        kept = set()
         texts: dict[Path, str] = {}
         unfilled: dict[str, list[str]] = {}
         places = []
         for job in jobs:
             place = self._output if self._output.suffix in _SUFFIXES else self._folder / f"{job.name}.yaml"
             text, unfilled[job.name] = self._checked(job, place)
+            other = self._root / known.get(_key(job.name), self._shown(place))
+            if self._keep and job.live and os.path.lexists(other) and not _holds(other, text):
+                kept.add(other)
+                places.append((job, other))
+                continue
             texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
             places.append((job, place))
         self._raise_problems()
-        return Plan(texts, places, unfilled, self._unchanged(places, texts))
+        unchanged = self._unchanged([pair for pair in places if pair[1] not in kept], texts, known)
+        return Plan(texts, places, unfilled, unchanged, frozenset(kept))
 
     def _raise_problems(self) -> None:
         if self._problems:
@@ -150,7 +190,7 @@ class Importer:
                 found = read_source(source.name, source.data, self._values)
                 found = [each for each in found if source.line in (0, each.line)]
                 if not found:
-                    raise SourceError("no job begins in this line", hint="name the first line of a command")
+                    raise SourceError("no job begins on this line", hint="name the first line of a command")
         except SourceError as error:
             self._refuse(source.name, getattr(error, "line", source.line or 1), error)
             return
@@ -180,13 +220,13 @@ class Importer:
         # The source's own line isn't quoted: it may contain secrets.
         notes = [*files.notes, *(f"{note}." for note in request.notes)]
         if found.defaults:
-            notes.append(f"Of these variables the default counts: {', '.join(found.defaults)}.")
+            notes.append(f"Defaults are used for these variables: {', '.join(found.defaults)}.")
         if invocation.unknown:
             notes.append(f"Flags may be missing: the command has {', '.join(invocation.unknown)}.")
         if request.location or request.project:
             parts = [("project", request.project), ("location", request.location)]
             named = ", ".join(f"{name} {text}" for name, text in parts if text)
-            notes.append(f"In gcloud: {named}.")
+            notes.append(f"The command is for {named}; the environment's own are used.")
         written = str(request.body.pop(command.name_field, ""))
         name = base_name(written, Path(source.name).stem if source.name != _COMMAND_LINE else command.kind)
         spec, labels = spec_of(command.kind, request.body)
@@ -195,6 +235,10 @@ class Importer:
         )
         if request.code:
             self._add_code(job, request, request.code, files)
+        for variable, line in found.branched.items():
+            if next(iter(names_in(mark(variable)))) in job.unknown:
+                why = f"line {line} assigns it inside a condition or a loop"
+                job.notes.append(f"{variable} is unknown: {why}.")
         if invocation.unknown:
             job.suspended = "flags may be missing"
         return job
@@ -230,6 +274,7 @@ class Importer:
         if live.state and not self._run:
             job.suspended = f"the job has ended ({live.state}), and would run again; remove suspend to run it"
         elif not live.state:
+            job.live = live.resource
             job.suspended = (
                 "the job may still be running, and would run twice; remove suspend to run it again"
             )
@@ -245,10 +290,12 @@ class Importer:
             folder = files.folder_of_archive(archive, self._folder)
             if folder and not code.path and len(code.archives) == 1:
                 job.package = folder
-                job.notes.append(f"{archive} is built of {files.shown(folder)}, which is staged.")
+                job.notes.append(
+                    f"{files.shown(folder)} is staged in place of {archive}, which is built from it."
+                )
             else:
                 uris.append(f"gs://{mark('BUCKET')}/{Path(archive).name}")
-                job.notes.append(f"Upload {archive} to a bucket, and write its place.")
+                job.notes.append(f"Upload {archive} to a bucket, and write its gs:// URI.")
         if uris:
             training_input = job.spec["trainingInput"]
             training_input["packageUris"] = [*training_input.get("packageUris", []), *uris]
@@ -273,6 +320,8 @@ class Importer:
             if same is None:
                 job.name = name
                 jobs[_key(name)] = job
+            elif job.live:
+                _merge_live(same, job)
         return [*jobs.values()]
 
     def _checked(self, job: Imported, place: Path) -> tuple[str, list[str]]:
@@ -300,25 +349,28 @@ class Importer:
     def _shown(self, place: Path) -> str:
         return place.relative_to(self._root).as_posix() if place.is_relative_to(self._root) else str(place)
 
-    def _unchanged(self, jobs: Sequence[tuple[Imported, Path]], texts: Mapping[Path, str]) -> frozenset[Path]:
-        """Return the files that exist with this content; raise RefusedError for a name that is taken."""
-        folder = self._root / "jobs"
-        known = {}
+    def _known(self) -> dict[str, str]:
+        """Return the files of the repository's valid manifests, by the manifests' names."""
+        folder, known = self._root / "jobs", {}
         if folder.is_dir():
             with suppress(ReconcilerError):
                 for manifest in validate(self._root, [folder]).manifests:
                     known[_key(manifest.name)] = manifest.path
+        return known
+
+    def _unchanged(
+        self,
+        jobs: Sequence[tuple[Imported, Path]],
+        texts: Mapping[Path, str],
+        known: Mapping[str, str],
+    ) -> frozenset[Path]:
+        """Return the files that exist with this content; raise RefusedError for a name that is taken."""
         for job, place in jobs:
             other = known.get(_key(job.name))
             if other and other != self._shown(place):
                 message = f"the name {quote(job.name)} is taken by {quote(other)}"
                 raise RefusedError(message, hint="rename one of the two, or import with -o to that file")
-        unchanged = set()
-        for place, text in texts.items():
-            with suppress(OSError):
-                if read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace"):
-                    unchanged.add(place)
-        return frozenset(unchanged)
+        return frozenset(place for place, text in texts.items() if _holds(place, text))
 
 
 def write(plan: Plan, *, force: bool) -> None:
@@ -356,11 +408,19 @@ def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> S
     plain = [without_marks(word) for word in words]
     if find_command(plain) is None:
         commands = "ai custom-jobs create, ai hp-tuning-jobs create, ai-platform jobs submit training"
-        hint = f"these are imported: {commands}"
+        hint = f"import reads these commands: {commands}"
         problem = Problem(_COMMAND_LINE, 1, 1, "", "no command of gcloud that submits a training job", hint)
         raise InvalidError("nothing is imported", problems=[problem])
     found = Found(1, plain, environ=os.environ, stdin=stdin)
     return Source(_COMMAND_LINE, working, found=[found])
+
+
+def _holds(place: Path, text: str) -> bool:
+    """Return True if a file exists with this content."""
+    try:
+        return read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace")
+    except OSError:
+        return False
 
 
 def _key(name: str) -> str:
@@ -370,6 +430,14 @@ def _key(name: str) -> str:
 def _is_same(one: Imported, other: Imported) -> bool:
     names = (one.kind, one.spec, one.labels, one.package)
     return names == (other.kind, other.spec, other.labels, other.package)
+
+
+def _merge_live(job: Imported, other: Imported) -> None:
+    """Add a live job with equal content: the first that hasn't ended stays."""
+    if job.live:
+        job.notes.append(f"Another live job has the same content: {other.live}.")
+    else:
+        job.live, job.suspended, job.notes = other.live, other.suspended, other.notes
 
 
 def _to_add(problem: Problem) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reconciler.model.diff import is_filled
+from reconciler.model.diff import SWITCH, is_filled
 from reconciler.model.job import PREFIX
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.plan import FieldChange
@@ -77,19 +77,19 @@ def is_answer(value: Any) -> bool:
 
 
 def live_jobs(answer: Any) -> Iterator[LiveJob]:
-    """Yield each job of an answer; raise SourceError for an item that is no training job."""
+    """Yield each job of an answer; raise SourceError for an item that is not a training job."""
     items = answer if isinstance(answer, list) else [answer]
     if isinstance(answer, dict):
         listed = [answer[name] for name in _LISTS if isinstance(answer.get(name), list)]
         items = [item for one in listed for item in one] if listed else items
     for item in items:
         if not isinstance(item, dict):
-            raise SourceError("an item of the list is no job", hint="save `gcloud … list --format=json`")
+            raise SourceError("an item of the list is not a job", hint="save `gcloud … list --format=json`")
         yield live_job(item)
 
 
 def live_job(resource: Mapping[str, Any]) -> LiveJob:
-    """Return a job as the service describes it; raise SourceError if it is no training job."""
+    """Return a job as the service describes it; raise SourceError if it is not a training job."""
     name = str(resource.get("name") or resource.get("jobId") or "")
     if "predictionInput" in resource:
         raise SourceError(f"{quoted(name)} is a batch prediction", hint="import training jobs only")
@@ -100,7 +100,7 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
     found = next((key for key, sign in _SIGNS.items() if isinstance(body.get(sign), dict)), None)
     if found is None:
         hint = "import a CustomJob, a HyperparameterTuningJob or a Job of AI Platform"
-        raise SourceError(f"{quoted(name)} is no training job", hint=hint)
+        raise SourceError(f"{quoted(name)} is not a training job", hint=hint)
     api_version, kind = found
     labels = body.pop("labels", None)
     if isinstance(labels, dict):
@@ -167,7 +167,7 @@ def _cleaned(value: Any, path: str, left_out: list[str]) -> Any:
             left_out.append(key)
             continue
         cleaned = _cleaned(part, f"{path}.{key}", left_out)
-        if not (isinstance(cleaned, dict) and not cleaned and part):
+        if key.endswith(SWITCH) or not (isinstance(cleaned, dict) and not cleaned and part):
             result[key] = cleaned
     return result
 
@@ -178,7 +178,7 @@ def _is_default(path: str, key: str, value: Any) -> bool:
     if key in ("replicaCount", "goal", "scaleType", "maxTrialCount", "parallelTrialCount", "maxTrials"):
         return False
     if isinstance(value, dict | list):
-        return not value and not key.endswith("AutomatedStoppingSpec")
+        return not value and not key.endswith(SWITCH)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return False if not key.startswith("boot") else is_filled(FieldChange(f"/{key}", value, None))
     return is_filled(FieldChange(f"/{key}", value, None))

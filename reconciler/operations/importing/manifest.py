@@ -17,6 +17,8 @@ from reconciler.manifests import schemas
 from reconciler.manifests.files import ManifestFile, Signature
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.secrets import value_at, without_secrets
+from reconciler.model.manifest import Manifest
+from reconciler.model.naming import canonical_spec, identity, job_name
 from reconciler.operations.importing.marks import SECRET, is_marked, mark, names_in, shown, without_dates
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Imported(Struct):
         package: The folder of its code, without links; None without code.
         notes: Sentences about differences.
         suspended: The reason for `suspend: true`; "" for a job that the next apply may submit.
+        live: The resource name of the live job that it was made from; "" for any other job.
     """
 
     api_version: str
@@ -64,6 +67,7 @@ class Imported(Struct):
     package: Path | None = None
     notes: list[str] = field(default_factory=list)
     suspended: str = ""
+    live: str = ""
 
     @property
     def unknown(self) -> list[str]:
@@ -169,9 +173,24 @@ def document(job: Imported, folder: Path) -> Json:
     return shown_document
 
 
+def full_name(job: Imported, root: Path) -> str:
+    """Return the job name that apply gives, with the hash of the content; the base name if it has none."""
+    from reconciler.packaging.source_tree import SourceTreeError, read_source_tree  # few jobs have code
+
+    schema = schemas.manifest_schema(job.api_version, job.kind)
+    assert schema is not None, "imported kinds have schemas"
+    try:
+        code = read_source_tree(job.package, root).digest if job.package else ""
+    except SourceTreeError:
+        return job.name  # `validate` names the files that can't be staged
+    spec = canonical_spec(schemas.plain_form(document(job, root), schema)["spec"], schema)
+    manifest = Manifest(job.api_version, job.kind, job.name, spec)
+    return job_name(manifest.base_name, identity(manifest, spec, code))
+
+
 def text_of(job: Imported, folder: Path) -> str:
     """Return the text of a job's manifest: comments, then YAML."""
-    comments = [f"Imported from {job.source}.", *(f"{note[:1].upper()}{note[1:]}" for note in job.notes)]
+    comments = [f"Imported from {job.source}.", *job.notes]
     comments += [f'"<{name}>" stands for an unknown value: fill it in.' for name in job.unknown]
     if job.suspended:
         comments.append(f"Suspended: {job.suspended}.")

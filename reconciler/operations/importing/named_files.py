@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from reconciler.operations.importing.body import Code
 from reconciler.operations.importing.found import Found, is_config
 from reconciler.operations.importing.marks import flag_error, is_marked, names_in, quoted
 from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
+
+_RELATIVE = "paths are relative to the source's folder or to the working directory"
+_SETTINGS = ("setup.py", "setup.cfg", "pyproject.toml")
+"""Files that say, beside a package, what it needs."""
 
 
 class Files:
@@ -74,21 +78,22 @@ class Files:
         if place is None:
             if len(self._found.blocks) == 1:
                 return None
-            raise flag_error(
-                flag, f"there is no file {quoted(name)}", "paths count from the file or the folder"
-            )
+            raise flag_error(flag, f"there is no file {quoted(name)}", _RELATIVE)
         try:
             data, _ = read_file(place, MAX_FILE_BYTES + 1)
         except OSError as error:
             raise flag_error(flag, f"{quoted(name)} can't be read: {error.strerror}", "name a file") from None
         return data.decode("utf-8-sig", "replace")
 
-    def find(self, flag: str, name: str) -> Path | None:
+    def find(self, flag: str, name: str, fits: Callable[[Path], bool] = lambda place: True) -> Path | None:
         """Return the path of a file or folder in the repository; None if there is none.
+
+        Of several, the first that fits counts, else the first: a script may have changed its folder.
 
         Raises:
             SourceError: It is outside the repository, or behind a link.
         """
+        found = []
         for base in self._bases:
             place = Path(os.path.normpath(base / name))
             if not os.path.lexists(place):
@@ -98,27 +103,25 @@ class Files:
                     flag, f"{quoted(name)} is outside the repository", "copy it into the repository"
                 )
             if real_path(place) != place:
-                raise flag_error(
-                    flag, f"{quoted(name)} is behind a link", "name the place that the link leads to"
-                )
-            return place
-        return None
+                raise flag_error(flag, f"{quoted(name)} is behind a symbolic link", "use the link's target")
+            if fits(place):
+                return place
+            found.append(place)
+        return next(iter(found), None)
 
     def package(self, code: Code, output: Path, notes: list[str]) -> Path | None:
         """Return the folder of a job's code; None if it isn't here."""
         flag = "--package-path" if code.is_package else "--worker-pool-spec"
         name = code.path
         if is_marked(name):
-            notes.append("The place of the code is unknown: write package.path.")
+            notes.append("The folder of the code is unknown: set package.path.")
             return None
-        place = self.find(flag, name)
+        place = self.find(flag, name, lambda place: code.is_package or _has_module(place, code.module))
         if place is None and Path(name).is_absolute():
-            notes.append(f"The code in {name} is not here: write package.path.")
+            notes.append(f"The code in {name} does not exist here: set package.path.")
             return None
         if place is None or not place.is_dir():
-            raise flag_error(
-                flag, f"there is no folder {quoted(name)}", "paths count from the file or the folder"
-            )
+            raise flag_error(flag, f"there is no folder {quoted(name)}", _RELATIVE)
         if not code.is_package:
             return self._around_module(place, code.module, output, notes)
         if not file_mode(place / "__init__.py") and not file_mode(place / "setup.py"):
@@ -127,9 +130,12 @@ class Files:
         builds = file_mode(above / "setup.py") or not file_mode(place / "__init__.py")
         if builds and above.is_relative_to(self._root) and not output.is_relative_to(above):
             return above
-        if builds:
+        beside = [name for name in _SETTINGS if file_mode(above / name)]
+        if beside:
+            why = "manifests are beside it" if builds else "only the package is staged"
             notes.append(
-                f"The package is {self.shown(place)} without the setup.py above: manifests are beside it."
+                f"{self.shown(place)} is staged without the {' and '.join(beside)} above: {why}. "
+                f"List the packages that the code needs in {self.shown(place)}/requirements.txt."
             )
         return place
 
@@ -138,7 +144,8 @@ class Files:
         inside = place / module.partition(".")[0]
         if not output.is_relative_to(place) or "." not in module or not inside.is_dir():
             return place
-        notes.append(f"Only {self.shown(inside)} is staged, as {self.shown(place)} also contains manifests.")
+        around = "the repository's root" if place == self._root else self.shown(place)
+        notes.append(f"Only {self.shown(inside)} is staged: {around} also contains manifests.")
         if file_mode(place / "requirements.txt") and not file_mode(inside / "requirements.txt"):
             notes.append(f"Move requirements.txt to {self.shown(inside)}.")
         return inside
@@ -162,3 +169,12 @@ class Files:
         if above is None or not file_mode(above / "setup.py") or output.is_relative_to(above):
             return None
         return above
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Return True if a folder contains a Python module."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return False
+    place = folder.joinpath(*parts)
+    return any(file_mode(path) for path in (place.with_suffix(".py"), place / "__init__.py"))

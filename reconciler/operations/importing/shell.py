@@ -61,12 +61,14 @@ class ShellState(Struct):
         files: The files that here-documents have written.
         commands: All commands with more than an assignment.
         defaults: The names of variables whose default counts.
+        branched: By variable, the first line that assigns it in a condition or a loop.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     commands: list[ShellCommand] = field(default_factory=list)
     defaults: list[str] = field(default_factory=list)
+    branched: dict[str, int] = field(default_factory=dict)
     length: int = 0
 
 
@@ -176,6 +178,7 @@ class _Shell:
                 match = re.compile(r"[ \t]*([A-Za-z_]\w*)").match(self._text, self._place)
                 if match and word != "case":
                     self._state.variables[match[1]] = mark(match[1])
+                    self._state.branched.setdefault(match[1], self._line(self._place))
                 ends = [self._text.find(end, self._place) for end in ("\n", ";")]
                 self._place = min([end for end in ends if end >= 0], default=len(self._text))
                 return True
@@ -186,6 +189,8 @@ class _Shell:
             for name, value in local.items():
                 unknown = self._blocks and self._state.variables.get(name) != value
                 self._state.variables[name] = mark(name) if unknown else value
+                if unknown:
+                    self._state.branched.setdefault(name, command.line)
             if not self._heredocs:
                 return
         known = {**self._state.variables, **local}

@@ -58,8 +58,8 @@ def read_source(name: str, data: bytes, values: Mapping[str, str]) -> list[Found
     text = without_marks(data.decode("utf-8-sig", "replace"))
     found = _reader_of(name, text)(text, values)
     if not found:
-        hint = "commands such as `gcloud ai custom-jobs create`, configs and saved answers are imported"
-        raise SourceError("the file contains no training job of gcloud", hint=hint)
+        hint = "import reads commands such as `gcloud ai custom-jobs create`, configs and saved answers"
+        raise SourceError("the file contains no training job", hint=hint)
     return found
 
 
@@ -263,7 +263,9 @@ def _assign(variables: dict[str, Value], name: str, operator: str, text: str, *,
 def _made(text: str, variables: Mapping[str, Value], depth: int) -> str:
     """Return a text with make's references replaced by their values."""
     if depth > _MOST_NESTED:
-        raise SourceError("the Makefile's variables refer to each other", hint="break the circle")
+        raise SourceError(
+            "the Makefile's variables refer to each other", hint="remove the circular reference"
+        )
     made: list[str] = []
     place = length = 0
     while place < len(text):
@@ -322,7 +324,9 @@ def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
         raise SourceError("the notebook isn't JSON", hint="save it again") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
-        raise SourceError("the file is no notebook of format 4", hint="open it in Jupyter and save it again")
+        raise SourceError(
+            "the file is not a notebook of format 4", hint="open it in Jupyter and save it again"
+        )
     reader = PythonReader(values)
     found: list[Found] = []
     place = 0

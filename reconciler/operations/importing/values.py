@@ -106,7 +106,7 @@ def _integer(flag: Flag, value: Any) -> Any:
 def _count(flag: Flag, value: Any) -> Any:
     number = _integer(flag, value)
     if isinstance(number, int) and number < 1:
-        raise flag_error(flag.name, f"{number} is too small", "the least is 1")
+        raise flag_error(flag.name, f"{number} is too small", "the minimum is 1")
     return number if is_marked(number) else str(number)
 
 
