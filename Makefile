@@ -115,7 +115,7 @@ bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: t
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
 constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
-	$(SETTINGS) && $(REQUIRES) | $(LOCK) $$UV_OPTIONS --extra local --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK) $$UV_OPTIONS --extra local --group dev --group bench --group browser $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --output-file .github/actions/requirements.txt -
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --extra local --output-file .github/actions/requirements-local.txt pyproject.toml -
 

@@ -170,11 +170,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths",
-        nargs="*",
-        type=path,
-        metavar="PATH",
-        help="files or folders of manifests (default: jobs)",
+        "paths", nargs="*", type=path, metavar="PATH", help="files or folders of manifests (default: jobs)"
     )
 
 
@@ -212,12 +208,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _selection(parser)
     _format(parser, "text", "json")
     add("--wait", action="store_true", help="until the jobs have ended; 1 if a job hasn't succeeded")
-    add(
-        "--plan-digest",
-        type=digest,
-        metavar="sha256:…",
-        help="refuse if the plan is no longer this one",
-    )
+    add("--plan-digest", type=digest, metavar="sha256:…", help="refuse if the plan is no longer this one")
     add("--yes", action="store_true", help=_YES)
 
 
@@ -226,13 +217,7 @@ def _status(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="NAME", help="base names or job names (default: all)")
     _format(parser, "text", "json")
     _labels(parser)
-    add(
-        "--state",
-        type=words,
-        action="extend",
-        metavar="STATE",
-        help="only these: failed, running, held, …",
-    )
+    add("--state", type=words, action="extend", metavar="STATE", help="only these: failed, running, held, …")
     add("--limit", type=count, metavar="N", help="at most N jobs, the most urgent ones first")
     add("--all", action="store_true", help="all runs that there ever were, the newest first")
     add("--wide", action="store_true", help="more columns, and none cut off")
@@ -282,13 +267,7 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     remote.add_argument("--remote", metavar="URL", help="https, ssh or file; fetched, and checked out apart")
     remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
     remote.add_argument("--interval", type=seconds, metavar="SECONDS", help="between two fetches (60)")
-    add(
-        "--resync",
-        type=seconds,
-        default=300.0,
-        metavar="SECONDS",
-        help="between two passes, at most (300)",
-    )
+    add("--resync", type=seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)")
     add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone")
 
 
@@ -399,12 +378,29 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--comment",
         type=path,
         metavar="FILE",
         help="instead, keep one comment on this run's pull request up to date with the file's text",
     )
+    instead.add_argument(
+        "--html",
+        type=path,
+        metavar="DIR",
+        help="instead, write pages to look at into a folder; posts nothing",
+    )
+    add = parser.add_argument_group("with --html").add_argument
+    add("--logs", action="store_true", help="with the last lines of each job's log")
+    add(
+        "--env-values",
+        action="store_true",
+        help="with the values of environment variables, not their names alone",
+    )
+    add("--limit", type=count, metavar="N", help="pages for the newest N runs (1000)")
+    add("--timezone", metavar="ZONE", help="show times in a zone such as Europe/Berlin (UTC)")
+    add("--force", action="store_true", help="write into a folder with other files too")
 
 
 _COMMANDS = (
@@ -412,12 +408,7 @@ _COMMANDS = (
     _Spec("plan", "show what apply would do, and the drift", EXAMPLES["plan"], _plan),
     _Spec("apply", "submit what is missing", "reconciler apply --wait", _apply),
     _Spec("status", "show jobs and their states", EXAMPLES["status"], _status),
-    _Spec(
-        "show",
-        "show one job: its cause, times, results and log",
-        "reconciler show census-income",
-        _show,
-    ),
+    _Spec("show", "show one job: its cause, times, results and log", "reconciler show census-income", _show),
     _Spec("logs", "show a job's log", EXAMPLES["logs"], _logs),
     _Spec(
         "tensorboard",
@@ -426,7 +417,7 @@ _COMMANDS = (
         _tensorboard,
     ),
     _Spec("cancel", "stop a run, and say how it really ended", EXAMPLES["cancel"], _cancel),
-    _Spec("report", "post commit statuses for what has changed", "reconciler report", _report),
+    _Spec("report", "post commit statuses for what has changed", EXAMPLES["report"], _report),
     _Spec(
         "watch",
         "keep jobs as the manifests say, for ever",

@@ -24,6 +24,8 @@ EXAMPLES = {
   reconciler cancel -l stage=dev""",
     "import": """reconciler import train.sh Makefile config.yaml
   reconciler import --dry-run -- gcloud ai custom-jobs create --config job.yaml …""",
+    "report": """reconciler report
+  reconciler report --html report""",
     "logs": """reconciler logs census-income --follow
   reconciler logs census-tuned --trial 3 --replica workerpool0-0""",
     "completion": """source <(reconciler completion bash)
