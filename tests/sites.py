@@ -68,12 +68,15 @@ def row_of(number: int, state: State | None = State.SUCCEEDED, **fields: Any) ->
         "run_labels": {"team": f"team-{number % 7}", "reconciler-key": "k"},
         "current": True,
         "claim": "bound",
+        "job_name": name_of(number),
+        "base_name": f"job-{number}",
+        "kind": "CustomJob",
     }
     if state is State.FAILED:
         values["cause"] = Cause(
             CauseClass.USER_CODE, "ValueError: the loss is NaN", "the loss is NaN", "fix the trainer"
         )
-    return JobStatus(name_of(number), f"job-{number}", "CustomJob", state, **{**values, **fields})
+    return JobStatus(state=state, **{**values, **fields})
 
 
 def details_of(row: JobStatus, **fields: Any) -> JobDetails:

@@ -136,13 +136,14 @@ def _best_so_far(study: Study, goal: Goal) -> Markup | None:
         shapes.append(_dot(x, y, "c4" if is_better else "c2", f"trial {trial.id}: {number_text(value)}"))
     steps.append(f"H{_across(count, count):.1f}")
     failed = [(number, trial) for number, trial in enumerate(study.trials, 1) if trial.reason]
-    shapes += (
-        _dot(_across(number, count), _SIZE, "cx", f"trial {trial.id}: {trial.state}")
-        for number, trial in failed
-    )
+    shapes += (_mark(_across(number, count), f"trial {trial.id}: {trial.state}") for number, trial in failed)
     word = "highest" if goal.is_maximum else "lowest"
     line = Markup('<path class="line top c4" d="{}"/>').format("".join(steps))
-    kinds = [("c4", f"the {word} so far"), ("c2", "other trials"), *([("cx", "no result")] if failed else [])]
+    kinds = [
+        ("line top c4", f"the {word} so far"),
+        ("dot c2", "other trials"),
+        *([("line top cx", "no result")] if failed else []),
+    ]
     below = [(place, text) for place, text in _counting(count)]
     named = f"Best so far: {goal.metric}"
     said = f"{named}, {word} {number_text(best or 0.0)} after {len(measured)} of {count} trials"
@@ -232,10 +233,10 @@ def _class(rank: float | None) -> str:
 
 def _kinds(*, has_best: bool) -> list[tuple[str, str]]:
     return [
-        ("c0", "worst fifth"),
-        ("c2", "middle"),
-        ("c4", "best fifth"),
-        *([("cb top", "best trial")] if has_best else []),
+        ("line top c0", "worst fifth"),
+        ("line top c2", "middle"),
+        ("line top c4", "best fifth"),
+        *([("line top cb", "best trial")] if has_best else []),
     ]
 
 
@@ -373,10 +374,12 @@ def _inner(top: int, height: int, shapes: Sequence[Markup]) -> Markup:
 
 
 def _legend(kinds: Sequence[tuple[str, str]]) -> Markup:
-    item = Markup(
-        '<li><svg viewBox="0 0 28 14" aria-hidden="true"><path class="line top {}" d="M0 7H28"/></svg>{}</li>'
+    """Return a list of classes and their meanings; a dot is a line of no length."""
+    item = Markup('<li><svg viewBox="0 0 28 14" aria-hidden="true"><path class="{}" d="{}"/></svg>{}</li>')
+    items = (
+        item.format(kind, "M14 7h0" if kind.startswith("dot") else "M0 7H28", text) for kind, text in kinds
     )
-    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(item.format(*kind) for kind in kinds))
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
 def _text(x: float, y: float, text: str, side: str, shift: int) -> Markup:
@@ -389,6 +392,13 @@ def _dot(x: float, y: float, kind: str, title: str) -> Markup:
     # A line of no length with round ends stays round, however the drawing is stretched.
     return Markup('<path class="dot {}" d="M{:.1f} {:.1f}h0"><title>{}</title></path>').format(
         kind, x, y, one_line(title)
+    )
+
+
+def _mark(x: float, title: str) -> Markup:
+    """Return a short upright line at the foot of a chart."""
+    return Markup('<path class="line top cx" d="M{:.1f} 1000v-40"><title>{}</title></path>').format(
+        x, one_line(title)
     )
 
 
