@@ -268,7 +268,11 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     remote.add_argument("--branch", metavar="NAME", help="the branch (main)")
     remote.add_argument("--interval", type=seconds, metavar="SECONDS", help="between two fetches (60)")
     add("--resync", type=seconds, default=300.0, metavar="SECONDS", help="between two passes, at most (300)")
-    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics there, to this machine alone")
+    add(
+        "--listen",
+        metavar="127.0.0.1:PORT",
+        help="serve /healthz, /metrics and pages there, to this machine alone",
+    )
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
@@ -340,6 +344,11 @@ def _env(parser: argparse.ArgumentParser) -> None:
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="end the service that runs")
     parser.add_argument("--port", type=port, metavar="PORT", help="the port to serve at (any free one)")
+
+
+def _open(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-browser", action="store_true", help="print the link, and open nothing")
+    parser.add_argument("--port", type=port, metavar="N", help="on this machine (any free one)")
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
@@ -418,6 +427,7 @@ _COMMANDS = (
     ),
     _Spec("cancel", "stop a run, and say how it really ended", EXAMPLES["cancel"], _cancel),
     _Spec("report", "post commit statuses for what has changed", EXAMPLES["report"], _report),
+    _Spec("open", "show jobs, runs and logs as live pages in a browser", "reconciler open", _open),
     _Spec(
         "watch",
         "keep jobs as the manifests say, for ever",

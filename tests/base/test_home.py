@@ -48,6 +48,7 @@ COMMANDS = (
     "init",
     "init --claims",
     "logs census",
+    "open --no-browser",
     "plan",
     "plan --base HEAD",
     "render census",

@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler import __version__
 from reconciler.base.diagnostics import counted
@@ -117,8 +119,14 @@ class Pages:
         yield "labels.html"
         yield from self._jobs
 
-    def page(self, path: str, script: str = "") -> str | None:
-        """Return a page; None for an unknown path."""
+    def page(self, path: str, script: str = "", term: str = "") -> str | None:
+        """Return a page; None for an unknown path.
+
+        Args:
+            path: The path below the site's root.
+            script: The name of the script of live pages; "" for none.
+            term: Part of the names of the jobs on the overview; "" for all jobs.
+        """
         if path in self._jobs:
             return self._job_page(path, script)
         if path == "labels.html":
@@ -127,8 +135,20 @@ class Pages:
         pages = self._lists.get(first)
         if pages is None or not 1 <= number <= pages.last:
             return None
+        if first == "index.html" and term:
+            pages = replace(
+                pages, items=[row for row in pages.items if term.lower() in row.base_name.lower()]
+            )
+        query = f"?q={quote(term, errors='replace')}" if term else ""
         items = pages.items[(number - 1) * PAGE : number * PAGE]
-        values = {**pages.values(items, number), "pages": _pager(first, number, pages.last)}
+        values = {
+            **pages.values(items, number),
+            "pages": _pager(first, number, pages.last, query),
+            "term": term,
+        }
+        if first == "index.html":
+            order = f"most urgent first; page {number}" if number > 1 else "most urgent first"
+            values["caption"] = f"{counted(len(pages.items), 'job')}, {order}"
         return self._rendered(pages.template, path, pages.heading, values, script, menu_path=first)
 
     @cached_property
@@ -210,7 +230,6 @@ class Pages:
     def _overview(self, rows: Sequence[JobStatus], number: int) -> View:
         values: View = {
             "rows": [self._row(row) for row in rows],
-            "caption": _caption(len(self._shown), "job", number, "most urgent first"),
         }
         return values if number > 1 else {**values, **self._summary()}
 
@@ -358,14 +377,14 @@ def _parts(path: str) -> tuple[str, int]:
     return (f"{stem}.html", int(number)) if is_numbered else (path, 1)
 
 
-def _pager(first: str, number: int, last: int) -> View:
+def _pager(first: str, number: int, last: int, query: str) -> View:
     return {
         "number": number,
         "last": last,
-        "first": first,
-        "end": numbered(first, last),
-        "before": numbered(first, number - 1) if number > 1 else "",
-        "after": numbered(first, number + 1) if number < last else "",
+        "first": first + query,
+        "end": numbered(first, last) + query,
+        "before": numbered(first, number - 1) + query if number > 1 else "",
+        "after": numbered(first, number + 1) + query if number < last else "",
     }
 
 
@@ -375,10 +394,6 @@ def _state_path(condition: Condition) -> str:
 
 def _state(condition: Condition, text: str) -> View:
     return {"state": text, "sign": CONDITION_SIGNS[condition], "tone": _TONES[condition]}
-
-
-def _caption(total: int, noun: str, number: int, order: str) -> str:
-    return f"{counted(total, noun)}, {order}" + (f"; page {number}" if number > 1 else "")
 
 
 def _first(shown: int, total: int, rest: str) -> str:

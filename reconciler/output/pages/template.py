@@ -102,7 +102,7 @@ def rendered(template: str, depth: int, values: Mapping[str, Any], script: str =
         values,
         root="../" * depth,
         style=Markup(style),  # noqa: S704 - ours
-        policy=policy(),
+        policy=live_policy() if script else policy(),
         script=script,
     )
     return made
@@ -112,6 +112,19 @@ def policy() -> str:
     """Return the Content-Security-Policy of a file: its own style, and nothing else."""
     digest = b64encode(hashlib.sha256(_environment()[1].encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def live_policy() -> str:
+    """Return the Content-Security-Policy of a page with a script: ours, which asks our listener alone."""
+    allowed = "script-src 'self'; connect-src 'self'; form-action 'self'"
+    return policy().replace("form-action 'none'", allowed)
+
+
+def script_text(name: str) -> str:
+    """Return a script of ours."""
+    environment, _ = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
 
 
 @cache
