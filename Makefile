@@ -37,7 +37,7 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers browser quick explore chaos failures kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,9 @@ browser: $(STAMPS)/dev $(STAMPS)/browser  ## open the pages in a real Chromium: 
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] || SUDO=sudo; \
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/pytest -n 2 --no-skips $(PYTEST_FLAGS) tests/browser
+
+pictures: $(STAMPS)/dev $(STAMPS)/browser  ## take the README's pictures of the pages anew, as `make browser` sees them
+	$(BIN)/python -m tests.browser.pictures docs
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from math import exp
 from random import Random
 from typing import Any
 
@@ -121,7 +122,10 @@ def study_of(trials: int, *, seed: int = 1, points: int = 10) -> Study:
         rate, depth = 10 ** random.uniform(-5, -1), random.randint(1, 9)
         value = 1 - abs(rate - 0.003) * 2 - depth / 100 + random.uniform(-0.02, 0.02)
         parameters = {"learning_rate": rate, "depth": depth, "optimizer": random.choice(["adam", "sgd"])}
-        steps = [Measurement(10 * step, {"accuracy": value * step / points}) for step in range(1, points + 1)]
+        steps = [
+            Measurement(10 * step, {"accuracy": value * (1 - exp(-4 * step / points))})
+            for step in range(1, points + 1)
+        ]
         is_failed = number % 10 == 0
         made.append(
             Trial(

@@ -212,7 +212,7 @@ def test_times_are_in_the_chosen_zone_with_utc_in_the_element() -> None:
         '<time datetime="2026-01-02T11:50:00Z" title="2026-01-02 13:50:00 Somewhere">2026-01-02 13:50</time>'
         in made
     )
-    assert "Times are in Somewhere" in made
+    assert 'Times are in <span class="zone">Somewhere</span>' in made
 
 
 def test_best_so_far_is_a_line_of_steps() -> None:
