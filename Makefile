@@ -64,8 +64,8 @@ test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run 
 trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)
 
-browser: $(STAMPS)/dev $(STAMPS)/browser  ## open the pages in a real Chromium: installs it if it is missing, and axe-core
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] || SUDO=sudo; \
+browser: $(STAMPS)/dev $(STAMPS)/browser $(STAMPS)/wheelhouse  ## open the pages in a real Chromium: installs it if it is missing, and axe-core
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] || SUDO=sudo; \
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/pytest -n 2 --no-skips $(PYTEST_FLAGS) tests/browser
 

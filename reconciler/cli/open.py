@@ -16,8 +16,6 @@ from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.cli import print_error, print_message
 from reconciler.cli.context import context_of
 from reconciler.manifests.settings import find_root
-from reconciler.operations.live_pages import LivePages
-from reconciler.operations.watch.http import listening
 
 _LOOPBACK = "127.0.0.1"
 _PARENT = 0.5
@@ -26,6 +24,9 @@ _PARENT = 0.5
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Serve the pages until an interrupt; print a link, and open it in the browser."""
+    from reconciler.operations.live_pages import LivePages
+    from reconciler.operations.watch.http import listening
+
     context = context_of(arguments)
     live = LivePages(lambda: context.config.root, os.environ, arguments.env)
     with listening((_LOOPBACK, arguments.port or 0), {}, live.answer) as url:
@@ -81,6 +82,10 @@ def serve_pages(env: str | None, log_format: str) -> None:
 
 
 def _serve_for(is_needed: Callable[[], bool], env: str | None, log_format: str) -> None:
+    # Slow to import: `serve` becomes the service without a wait for it.
+    from reconciler.operations.live_pages import LivePages
+    from reconciler.operations.watch.http import listening
+
     live = LivePages(lambda: find_root(Path.cwd()), os.environ, env)
     with listening((_LOOPBACK, 0), {}, live.answer) as url:
         print_message(f"pages: {live.link(url)} (once, within two minutes)", log_format)

@@ -6,7 +6,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Iterator
-from datetime import timedelta, timezone
+from datetime import UTC, timedelta, timezone
 from pathlib import PurePosixPath
 from posixpath import normpath
 from xml.etree.ElementTree import Element
@@ -213,6 +213,35 @@ def test_times_are_in_the_chosen_zone_with_utc_in_the_element() -> None:
         in made
     )
     assert 'Times are in <span class="zone">Somewhere</span>' in made
+
+
+MOMENTS = st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat()) | texts | st.just("")
+
+
+@settings(max_examples=100)
+@given(
+    times=st.lists(st.tuples(MOMENTS, MOMENTS, MOMENTS, MOMENTS), min_size=1, max_size=4),
+    hours=st.integers(-23, 23),
+)
+@example(times=[("0001-01-01T00:00:00Z", "", "9999-12-31T23:59:59Z", "")], hours=-12)
+@example(times=[("9999-12-31T23:59:59Z", "", "0001-01-01T00:00:00Z", "")], hours=12)
+def test_bars_of_any_times_stay_within_the_timeline(
+    times: list[tuple[str, str, str, str]], hours: int
+) -> None:
+    rows = [
+        row_of(number, State.FAILED, create_time=created, start_time=started, end_time=ended)
+        for number, (created, started, ended, _) in enumerate(times)
+    ]
+    details = {
+        (row.job_name, row.resource): details_of(row, prepare_time=prepared)
+        for row, (_, _, _, prepared) in zip(rows, times, strict=True)
+    }
+    content = Content(zone=timezone(timedelta(hours=hours)), zone_name="Z")
+    made = pages_of(Pages(site_of(rows, details=details, content=content)))
+    drawn = re.findall(r'<rect class="\w+" x="([^"]+)%" y="\d+" width="([^"]+)%"', "".join(made.values()))
+    for x, width in drawn:
+        assert 0 <= float(x) <= 100
+        assert 0 <= float(width) <= 100.01 - float(x)
 
 
 def test_best_so_far_is_a_line_of_steps() -> None:

@@ -439,20 +439,24 @@ def bar(span: Span, first: datetime, last: datetime, said: str) -> Markup:
     whole = max((last - first).total_seconds(), 0.001)
     heights = {"queued": (8, 4), "preparing": (6, 8), "running": (3, 14)}
     shapes = []
+
+    def place(moment: datetime) -> float:
+        # Clocks differ: a run may seem to end before it began.
+        return min(100.0, max(0.0, 100 * (moment - first).total_seconds() / whole))
+
     for name, start, end in span.bands():
-        x = 100 * max(0.0, (start - first).total_seconds()) / whole
-        width = max(0.25 if name == "running" else 0.0, 100 * (end - start).total_seconds() / whole)
+        least = 0.25 if name == "running" else 0.0
+        x = min(place(start), 100 - least)
         y, height = heights[name]
         shapes.append(
             Markup('<rect class="{}" x="{:.2f}%" y="{}" width="{:.2f}%" height="{}"/>').format(
-                name, min(x, 99.75), y, min(width, 100 - min(x, 99.75)), height
+                name, x, y, max(least, place(end) - x), height
             )
         )
     if span.outcome:
-        x = 100 * (span.end - first).total_seconds() / whole
         shapes.append(
             Markup('<rect class="{}" x="{:.2f}%" y="0" width="3" height="20"/>').format(
-                span.outcome, min(x, 99.7)
+                span.outcome, min(place(span.end), 99.7)
             )
         )
     return Markup('<svg height="20" role="img" aria-label="{}">{}</svg>').format(

@@ -316,12 +316,11 @@ class Pages:
             words = span_words(span)
             drawn = bar(span, first, last, f"{row.job_name}: {words}")
             lanes.append({"row": self._row(row, by_run=True), "words": words, "bar": drawn})
-        zone = self._site.content.zone
         shown = f"{self._clock.moment(first)} to {self._clock.moment(last)}"
         return {
             "lanes": lanes,
             "legend": _LEGEND,
-            "axis": time_axis(first.astimezone(zone), last.astimezone(zone)),
+            "axis": time_axis(self._clock.local(first), self._clock.local(last)),
             "caption": Markup(f"{counted(len(lanes), 'run')}, the newest first, from {shown}."),  # noqa: S704 - ours
         }
 

@@ -76,12 +76,16 @@ class Clock:
         passed = Markup(' <span class="age">{} ago</span>').format(age(self.now - time))
         return self.moment(time) + passed
 
+    def local(self, time: datetime) -> datetime:
+        """Return a time in the zone of shown times."""
+        try:
+            return time.astimezone(self._zone)
+        except OverflowError:  # the year 1 or 9999, in another zone
+            return time
+
     def moment(self, time: datetime) -> Markup:
         """Return a time without its age."""
-        try:
-            shown = time.astimezone(self._zone)
-        except OverflowError:  # the year 1 or 9999, in another zone
-            shown = time
+        shown = self.local(time)
         # Most readers know the zone from the foot of the page; the title says it.
         return Markup(
             '<time datetime="{:%Y-%m-%dT%H:%M:%SZ}" title="{:%Y-%m-%d %H:%M:%S} {}">{}</time>'
