@@ -113,7 +113,8 @@ class LivePages:
     def answer(self, request: Request) -> Page:
         """Return the page of a request, or the reason why there is none."""
         name = f"reconciler-{request.port}"
-        if request.path == _OPEN:
+        # A program that looks at links for their title must not use one up.
+        if request.path == _OPEN and request.method == "GET":
             cookie = self.access.redeemed(request.query.get("link", ""))
             if cookie is None:
                 return Page(401, _NO_ACCESS)

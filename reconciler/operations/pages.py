@@ -21,6 +21,7 @@ from reconciler.base.safe_files import new_file, open_folder
 from reconciler.base.sanitize import redacted, without_credentials
 from reconciler.google.session import Session
 from reconciler.manifests.secrets import without_secrets
+from reconciler.manifests.settings import Config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.details import JobDetails
 from reconciler.model.job import ActualJob
@@ -32,6 +33,7 @@ from reconciler.output.pages.values import CommitInfo, Content, Site, row_key
 from reconciler.output.terminal import number_text
 from reconciler.planning.attempts import Attempt, attempts_by_base
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
+from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
 from reconciler.submission.observe import observe
 
 LIMIT = 1000
@@ -83,11 +85,21 @@ def snapshot(
         rows=[replace(row, error=without_secrets(row.error)) for row in rows],
         whole=bool(jobs),
         plan=plan,
+        repository=_repository(session.config, environ),
+        run=run_url(environ),
         notes=notes,
         commits=_commits(session.config.root, environ, {row.commit for row in rows}),
         content=content,
     )
     return Snapshot(site, _found(jobs, runs, claims))
+
+
+def _repository(config: Config, environ: Mapping[str, str]) -> str:
+    """Return the repository's page on GitHub; "" if it isn't known."""
+    written = config.github or {}
+    name = str(written.get("repository", ""))
+    is_public = "apiUrl" not in written and REPOSITORY.fullmatch(name)
+    return repository_url(environ) or (f"https://github.com/{name}" if is_public else "")
 
 
 def with_details(session: Session, taken: Snapshot, environ: Mapping[str, str], limit: int) -> Site:

@@ -103,6 +103,7 @@ def test_pages_open_by_the_link_alone(repository: Repository) -> None:
         refused = browser.get("/index.html")
         assert refused.status == 401
         assert b"run `reconciler open`" in refused.read()
+        assert browser.get(browser.link, "HEAD").status == 401
         browser.enter()
         assert Browser(f"http://127.0.0.1:{browser.address[1]}{browser.link}").get(browser.link).status == 401
         overview = browser.text("/")

@@ -244,6 +244,22 @@ def test_bars_of_any_times_stay_within_the_timeline(
         assert 0 <= float(width) <= 100.01 - float(x)
 
 
+def test_a_commit_leads_to_its_page_on_github() -> None:
+    row = row_of(1)
+    made = pages_of(Pages(site_of([row], repository="https://github.com/acme/models")))
+    assert f'href="https://github.com/acme/models/commit/{row.commit}"' in made[f"commits/{row.commit}.html"]
+    without = pages_of(Pages(site_of([row], repository="http://github.test/acme/models")))
+    assert "github" not in without[f"commits/{row.commit}.html"]
+
+
+def test_long_lists_have_links_to_pages_in_between() -> None:
+    pages = Pages(large_site(10_000, 0))
+    page = pages.page("runs.p50.html")
+    assert page
+    numbers = [int(number) for number in re.findall(r'aria-label="Page (\d+)"', page)]
+    assert numbers == [1, 21, 41, 48, 49, 50, 51, 52, 60, 80, 100]
+
+
 def test_best_so_far_is_a_line_of_steps() -> None:
     values = [0.1, 0.5, 0.3, 0.9]
     trials = tuple(Trial(str(n), "SUCCEEDED", {"x": n}, {"m": v}) for n, v in enumerate(values, 1))
@@ -306,6 +322,7 @@ def test_an_unknown_path_has_no_page(path: str) -> None:
     assert Pages(large_site(150, 1)).page(path) is None
 
 
+@pytest.mark.slow
 def test_pages_of_ten_thousand_jobs_stay_small() -> None:
     pages = Pages(large_site(10_000))
     overview = pages.page("index.html")

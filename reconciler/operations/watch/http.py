@@ -48,8 +48,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """GET request: its path, the last value of each parameter and cookie, and the listener's port."""
+    """GET or HEAD request: its path, the last value of each parameter and cookie, and the listener's port."""
 
+    method: str
     path: str
     query: Mapping[str, str]
     cookies: Mapping[str, str]
@@ -183,7 +184,7 @@ def _handler(pages: Pages, others: Answer | None) -> type[BaseHTTPRequestHandler
             if others is None:
                 return Page(404, b"there are /healthz and /metrics\n")
             address: Any = self.server.server_address
-            return others(Request(path, _parameters(query), _cookies(self.headers), address[1]))
+            return others(Request(self.command, path, _parameters(query), _cookies(self.headers), address[1]))
 
         def log_message(self, *_: object) -> None:
             """Suppress the access log."""

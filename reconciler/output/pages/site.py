@@ -24,7 +24,7 @@ from reconciler.model.details import JobDetails
 from reconciler.model.job import PREFIX
 from reconciler.output.pages.charts import bar, time_axis
 from reconciler.output.pages.job import commit_fact, job_values, span_of, span_words
-from reconciler.output.pages.template import PAGE, Clock, address, numbered, rendered
+from reconciler.output.pages.template import PAGE, Clock, address, numbered, rendered, safe_link
 from reconciler.output.pages.values import CommitInfo, Site, row_key
 from reconciler.output.status_text import CONDITION_SIGNS, state_text
 from reconciler.output.terminal import duration
@@ -38,6 +38,7 @@ _MOST_URGENT = 20
 _MOST_COMMITS = 8
 _MOST_DRIFT = 20
 _SHORT_SHA = 12
+_JUMPS = 5
 _MENU = (
     ("Overview", "index.html"),
     ("Timeline", "timeline.html"),
@@ -197,6 +198,7 @@ class Pages:
     ) -> str:
         common = {
             "site": self._site,
+            "run": safe_link(self._site.run),
             "clock": self._clock,
             "menu": _MENU,
             "here": menu_path or path,
@@ -243,7 +245,7 @@ class Pages:
         return {
             "summary": summary_line(plan) if plan else "",
             "cards": [
-                {"count": counts[each], "path": _state_path(each), **_state(each, each)}
+                {"count": f"{counts[each]:,}", "path": _state_path(each), **_state(each, each)}
                 for each in Condition
                 if counts[each]
             ],
@@ -270,6 +272,7 @@ class Pages:
                 "rows": [self._row(row, by_run=noun == "runs") for row in rows],
                 "caption": f"The {noun} of this page" if number > 1 else f"The {noun}",
                 "commit": self._info(sha) if sha else None,
+                "commit_url": safe_link(f"{self._site.repository}/commit/{sha}"),
             }
 
         return values
@@ -380,11 +383,16 @@ def _pager(first: str, number: int, last: int, query: str) -> View:
     return {
         "number": number,
         "last": last,
-        "first": first + query,
-        "end": numbered(first, last) + query,
+        "some": [(each, numbered(first, each) + query) for each in _some(number, last)],
         "before": numbered(first, number - 1) + query if number > 1 else "",
         "after": numbered(first, number + 1) + query if number < last else "",
     }
+
+
+def _some(number: int, last: int) -> list[int]:
+    """Return the numbers of the neighbouring pages, and of a few from the first to the last."""
+    even = (round(1 + (last - 1) * part / _JUMPS) for part in range(_JUMPS + 1))
+    return sorted({each for each in (*even, *range(number - 2, number + 3)) if 1 <= each <= last})
 
 
 def _state_path(condition: Condition) -> str:

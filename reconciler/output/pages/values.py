@@ -45,6 +45,7 @@ class Site(Struct, frozen=True, dict=True):
         rows: All rows of `status --all`.
         whole: True if all manifests could be read.
         plan: The present plan; None if manifests are invalid or claims can't be read.
+        repository, run: The pages of the repository on GitHub and of this run of Actions; "" for none.
         notes: Sentences about parts that could not be read.
         details: Details of the jobs with a page, by `row_key`.
         commits: The commits of all rows, by hash.
@@ -56,6 +57,8 @@ class Site(Struct, frozen=True, dict=True):
     rows: Sequence[JobStatus]
     whole: bool = True
     plan: Plan | None = None
+    repository: str = ""
+    run: str = ""
     notes: Sequence[str] = ()
     details: Mapping[tuple[str, str], JobDetails] = {}
     commits: Mapping[str, CommitInfo] = {}
