@@ -15,6 +15,7 @@ from pathlib import Path
 
 from reconciler.base.errors import InvalidError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
+from reconciler.google.listing import TargetMemory
 from reconciler.google.session import open_session
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.settings import Config, Environment, load_config
@@ -31,7 +32,7 @@ COOKIE_LASTS = 12 * 3600.0
 _MOST_BROWSERS = 100
 _FRESH = 2.0
 """Seconds for which a snapshot is shown, or more if it took long to read."""
-_SHARE = 10.0
+_SHARE = 5.0
 """A snapshot is shown this many times as long as it took: a large repository isn't read all the time."""
 _SCRIPT = "live.js"
 _HTML = "text/html; charset=utf-8"
@@ -103,6 +104,7 @@ class LivePages:
         self._environ = environ
         self._environment = environment
         self._lock = threading.Lock()
+        self._memory = TargetMemory()
         self._known: tuple[Path, Environment, KnownFiles] | None = None
         self._shown: tuple[float, Pages] | None = None
 
@@ -144,7 +146,8 @@ class LivePages:
         environment = config.environment(self._environment)
         desired = self._desired(config, environment)
         content = Content(logs=True, env_values=True)
-        with open_session(config, environment, self._environ, start=False) as session:
+        opened = open_session(config, environment, self._environ, start=False, memory=self._memory)
+        with opened as session:
             taken = snapshot(session, desired, content, self._environ)
         linked = [row for row in taken.site.rows if (row.job_name, row.resource) in taken.found]
         pages = Pages(taken.site, lambda key: self._details(config, environment, taken, key), linked)

@@ -38,6 +38,7 @@ _MOST_URGENT = 20
 _MOST_COMMITS = 8
 _MOST_DRIFT = 20
 _SHORT_SHA = 12
+_CURRENT = ("state", "service_state", "start_time", "end_time", "cause", "error")
 _JUMPS = 5
 _MENU = (
     ("Overview", "index.html"),
@@ -336,6 +337,12 @@ class Pages:
         details = self._read(row_key(row))
         if details is None:
             return None
+        # The details are newer than the row.
+        row = (
+            replace(row, **{name: getattr(details, name) for name in _CURRENT})
+            if details.create_time
+            else row
+        )
         sha = details.commit if details.commit in self._site.commits else ""
         link = Markup('<a class="mono" href="../{}">{}</a>').format(address("commits", sha), sha[:_SHORT_SHA])
         commit = commit_fact(details, self._site.commits.get(sha), link) if sha else Markup("")
