@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Watched
 from playwright.sync_api import Browser, Page, expect
 from repository import Repository
 from waiting import PATIENCE
+from watched import Watched
 
 WAIT = PATIENCE * 1000
 

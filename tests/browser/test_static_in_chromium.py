@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Watched
 from msgspec.structs import replace
 from playwright.sync_api import Browser
+from watched import Watched
 
 from reconciler.model.details import Output, OutputFile
 from reconciler.model.plan import Drift, DriftKind, Plan
