@@ -28,6 +28,7 @@ _MOST_AXES = 16
 _CLASSES = 5
 _STEPS = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _DAY = 86400
+_LARGE = 1e6
 
 Point = tuple[float, float]
 
@@ -64,7 +65,7 @@ class Axis(Struct, frozen=True):
             return [((number + 0.5) / len(self.texts), text) for number, text in enumerate(self.texts)]
         values = self._decades() if self.is_log else []
         values = values if len(values) > 1 else self._even()
-        return [(place, number_text(value)) for value in values if (place := self.place(value)) is not None]
+        return [(place, _mark_text(value)) for value in values if (place := self.place(value)) is not None]
 
     def _decades(self) -> list[float]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
@@ -86,6 +87,11 @@ class Axis(Struct, frozen=True):
             return [self.low, self.high]
         first = math.ceil(self.low / step - 1e-9)
         return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def _mark_text(value: float) -> str:
+    """Return the number at a mark, in few characters."""
+    return number_text(value) if abs(value) < _LARGE else f"{value:.3g}"
 
 
 def axis_of(values: Iterable[float | str | None], *, is_log: bool = False) -> Axis | None:
@@ -298,7 +304,7 @@ def _axes(
             texts.append(_text(x, y, _short(text, 18), "end" if is_last else "start", -5 if is_last else 5))
         names.append(Markup("<li>{}{}</li>").format(one_line(name), " (logarithmic)" if axis.is_log else ""))
         side = "end" if is_last else "middle" if number else "start"
-        texts.append(_text(x, 14, f"{number + 1} {_short(name, 9)}", side, 0))
+        texts.append(_text(x, 14, f"{number + 1} {_short(name, 8)}", side, 0))
     inner = _inner(30, _HEIGHT, [*lines, *shapes])
     height = 30 + _HEIGHT + 10
     width = next((f"n{least}" for least in (15, 11, 7, 4) if len(axes) >= least), "")

@@ -228,4 +228,4 @@ def _log_lines(log: Sequence[LogEntry]) -> Iterator[str]:
 def _log_note(details: JobDetails) -> str:
     if not details.resource or details.is_gone:
         return ""
-    return f"The last {counted(len(details.log), 'entry')}." if details.log else "The log is empty."
+    return f"The newest entries: {len(details.log)}." if details.log else "The log is empty."
