@@ -10,22 +10,24 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from reconciler.base.errors import InvalidError, ReconcilerError, UsageError
+from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.google.listing import TargetMemory
-from reconciler.google.session import open_session
+from reconciler.google.session import Session, open_session
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.details import JobDetails
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.pages import Key, Snapshot, details_of, snapshot
+from reconciler.operations.show import prepare_time
 from reconciler.operations.watch.http import Page, Request
 from reconciler.output.pages.site import Pages
 from reconciler.output.pages.template import live_policy, script_text
-from reconciler.output.pages.values import Content
+from reconciler.output.pages.values import Content, row_key
+from reconciler.planning.outcome import JobStatus
 
 LINK_LASTS = 120.0
 COOKIE_LASTS = 12 * 3600.0
@@ -106,6 +108,7 @@ class LivePages:
         self._lock = threading.Lock()
         self._memory = TargetMemory()
         self._known: tuple[Path, Environment, KnownFiles] | None = None
+        self._begun: dict[str, str] = {}
         self._shown: tuple[float, Pages] | None = None
 
     def link(self, url: str) -> str:
@@ -149,8 +152,13 @@ class LivePages:
         opened = open_session(config, environment, self._environ, start=False, memory=self._memory)
         with opened as session:
             taken = snapshot(session, desired, content, self._environ)
-        linked = [row for row in taken.site.rows if (row.job_name, row.resource) in taken.found]
-        pages = Pages(taken.site, lambda key: self._details(config, environment, taken, key), linked)
+        linked = [row for row in taken.site.rows if row_key(row) in taken.found]
+        pages = Pages(
+            taken.site,
+            lambda key: self._details(config, environment, taken, key),
+            linked,
+            lambda rows: self._prepared(config, environment, taken, rows),
+        )
         ended = time.monotonic()
         self._shown = ended + max(_FRESH, _SHARE * (ended - began)), pages
         return pages
@@ -169,6 +177,28 @@ class LivePages:
     ) -> JobDetails | None:
         with open_session(config, environment, self._environ, start=False) as session:
             return details_of(session, taken, key, self._environ)
+
+    def _prepared(
+        self, config: Config, environment: Environment, taken: Snapshot, rows: Sequence[JobStatus]
+    ) -> list[str]:
+        """Return the beginning of each run's set-up; "" if unknown."""
+        with open_session(config, environment, self._environ, start=False) as session:
+            return [self._prepare_time(session, taken, row) for row in rows]
+
+    def _prepare_time(self, session: Session, taken: Snapshot, row: JobStatus) -> str:
+        job = taken.found.get(row_key(row))
+        if job is None or job.run is None:
+            return ""
+        known = self._begun.get(job.run.resource)
+        if known is None:
+            try:
+                known = prepare_time(session, job.run)
+            except ServiceError:
+                return ""
+            # It stays as it is from the start of the trainer on.
+            if row.start_time:
+                self._begun[job.run.resource] = known
+        return known
 
 
 def _headers() -> tuple[tuple[str, str], ...]:

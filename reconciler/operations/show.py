@@ -358,15 +358,25 @@ def _with_commit(details: JobDetails, root: Path, environ: Mapping[str, str]) ->
 
 def _with_log(details: JobDetails, session: Session, run: ActualJob, most: int) -> JobDetails:
     """Add the last entries of the log, and at the embedded service the beginning of the set-up."""
-    log = JobLog(session.connection, run)
     try:
-        entries = tuple(log.last(most)) if most else ()
-        first = log.first() if session.is_local and run.state is not State.QUEUED else None
+        entries = tuple(JobLog(session.connection, run).last(most)) if most else ()
+        return replace(details, log=entries, prepare_time=prepare_time(session, run))
     except ServiceError as error:
         return replace(details, unread={**details.unread, "log": error.message})
+
+
+def prepare_time(session: Session, run: ActualJob) -> str:
+    """Return the beginning of a run's set-up (RFC 3339); "" if unknown, as at Google.
+
+    Raises:
+        ServiceError: The log can't be read.
+    """
+    if not session.is_local or run.state is State.QUEUED:
+        return ""
+    first = JobLog(session.connection, run).first()
     began, started = time_of(first.timestamp if first else ""), time_of(run.start_time)
-    is_set_up = first is not None and began is not None and (started is None or began < started)
-    return replace(details, log=entries, prepare_time=first.timestamp if first and is_set_up else "")
+    is_set_up = began is not None and (started is None or began < started)
+    return first.timestamp if first and is_set_up else ""
 
 
 def _with_outputs(details: JobDetails, session: Session, environ: Mapping[str, str]) -> JobDetails:

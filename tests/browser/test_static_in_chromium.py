@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from playwright.sync_api import Browser
 from watched import Watched
 
-from reconciler.model.details import Output, OutputFile
+from reconciler.model.details import Goal, MetricsFile, Output, OutputFile
+from reconciler.model.job import LogEntry
 from reconciler.model.plan import Drift, DriftKind, Plan
 from reconciler.operations.pages import write_site
 from reconciler.output.pages.site import Pages
-from reconciler.output.pages.values import Content, Site
+from reconciler.output.pages.values import Content, Site, row_key
 from tests.output.test_pages import PAYLOADS
 from tests.sites import TARGET, details_of, hostile_site, large_site, study_of
 
@@ -32,6 +33,14 @@ def rich_site() -> Site:
         output=Output("gs://bucket/out", "", files),
         labels={LONG: LONG},
     )
+    wide = study_of(5)
+    renamed = [replace(each, parameters={f"{LONG}{n}": n / 7 for n in range(20)}) for each in wide.trials]
+    second = details_of(
+        rows[1],
+        study=replace(wide, trials=tuple(renamed), goals=(*wide.goals, Goal(LONG, is_maximum=False))),
+        metrics=(MetricsFile(f"{LONG}.json", {LONG.replace("-", "_"): 1e-9, "rows": 1e12}),),
+        log=(LogEntry("2026-01-02T10:00:00Z", "ERROR", LONG.replace("-", "_") * 3),),
+    )
     drift = tuple(Drift(DriftKind.ORPHANED, LONG, f"job-{n}", "its manifest is gone") for n in range(30))
     plan = Plan(TARGET, (), drift, None)
     return replace(
@@ -39,7 +48,7 @@ def rich_site() -> Site:
         rows=rows,
         plan=plan,
         notes=["A note about something."],
-        details={key: tuned, **dict(others)},
+        details={**dict(others), key: tuned, row_key(rows[1]): second},
         content=Content(logs=True, env_values=True),
     )
 

@@ -112,6 +112,13 @@ def test_pages_open_by_the_link_alone(repository: Repository) -> None:
         shown = browser.text(f"/{path}")
         assert "training with --epochs 3" in shown
         assert "STARTS=" in shown
+        timeline = browser.text("/timeline.html")
+        assert [*re.findall(r'<rect class="(\w+)" x=', timeline)] == [
+            "queued",
+            "preparing",
+            "running",
+            "ended",
+        ]
         policy = browser.get("/index.html").getheader("Content-Security-Policy", "")
         assert policy.startswith("default-src 'none'; ")
         assert "frame-ancestors 'none'" in policy

@@ -97,6 +97,7 @@ class Pages:
         site: Its values.
         read: Returns the details of a job with a page; by default those in the site's values.
         linked: The rows with a page; by default those with details in the site's values.
+        prepared: Returns the beginning of the set-up of each of some rows; by default that of the details.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class Pages:
         site: Site,
         read: Callable[[tuple[str, str]], JobDetails | None] | None = None,
         linked: Iterable[JobStatus] | None = None,
+        prepared: Callable[[Sequence[JobStatus]], Sequence[str]] | None = None,
     ) -> None:
         self._site = site
+        self._prepared = prepared or self._recorded
         self._read = read or site.details.get
         self._clock = Clock(site.made, site.content.zone, site.content.zone_name)
         rows = [row for row in site.rows if row_key(row) in site.details] if linked is None else [*linked]
@@ -310,7 +313,8 @@ class Pages:
         return {"labels": [*by_name.items()], "omitted": omitted if left else ""}
 
     def _timeline(self, rows: Sequence[JobStatus], number: int) -> View:
-        spans = [(row, span) for row in rows if (span := self._span(row))]
+        times = zip(rows, self._prepared(rows), strict=True)
+        spans = [(row, span) for row, time in times if (span := span_of(row, time, self._site.made))]
         if not spans:
             return {"lanes": []}
         first = min(span.created for _, span in spans)
@@ -328,9 +332,9 @@ class Pages:
             "caption": Markup(f"{counted(len(lanes), 'run')}, the newest first, from {shown}."),  # noqa: S704 - ours
         }
 
-    def _span(self, row: JobStatus) -> Any:
-        details = self._site.details.get(row_key(row))
-        return span_of(row, details.prepare_time if details else "", self._site.made)
+    def _recorded(self, rows: Sequence[JobStatus]) -> list[str]:
+        found = (self._site.details.get(row_key(row)) for row in rows)
+        return [details.prepare_time if details else "" for details in found]
 
     def _job_page(self, path: str, script: str) -> str | None:
         row = self._jobs[path]
