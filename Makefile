@@ -37,7 +37,7 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers quick explore chaos failures kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,14 @@ test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run 
 
 trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)
+
+browser: $(STAMPS)/dev $(STAMPS)/browser $(STAMPS)/wheelhouse  ## open the pages in a real Chromium: installs it if it is missing, and axe-core
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] || SUDO=sudo; \
+		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+	$(BIN)/pytest -n 2 --no-skips $(PYTEST_FLAGS) tests/browser
+
+pictures: $(STAMPS)/dev $(STAMPS)/browser  ## take the README's pictures of the pages anew, as `make browser` sees them
+	$(BIN)/python -m tests.browser.pictures docs
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
@@ -115,7 +123,7 @@ bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: t
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 
 constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade takes newer versions
-	$(SETTINGS) && $(REQUIRES) | $(LOCK) $$UV_OPTIONS --extra local --group dev --group bench $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
+	$(SETTINGS) && $(REQUIRES) | $(LOCK) $$UV_OPTIONS --extra local --group dev --group bench --group browser $(UV_FLAGS) --output-file constraints.txt pyproject.toml -
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --output-file .github/actions/requirements.txt -
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --extra local --output-file .github/actions/requirements-local.txt pyproject.toml -
 
@@ -146,6 +154,12 @@ $(STAMPS)/dev: $(STAMPS)/app
 
 $(STAMPS)/bench: $(STAMPS)/app
 	$(INSTALL) --group bench
+	@touch $@
+
+$(STAMPS)/browser: $(STAMPS)/dev tests/browser/package.json
+	$(INSTALL) --group browser
+	@mkdir -p $(VENV)/browser && cp tests/browser/package.json $(VENV)/browser/
+	npm install --prefix $(VENV)/browser --no-package-lock --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 # Into a new folder first: an interrupted download leaves no half wheelhouse behind.

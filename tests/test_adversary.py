@@ -62,7 +62,7 @@ class Victim:
         }
         for name in without:
             del environ[name]
-        goes_on = command.split()[0] in ("watch", "serve") and "--stop" not in command
+        goes_on = command.split()[0] in ("watch", "serve", "open") and "--stop" not in command
         done = traced(
             [PROGRAM, *command.split()],
             self._folder / "traces",
@@ -82,6 +82,8 @@ class Victim:
         """Return whether a command that goes on has done all that it does by itself."""
         if command == "serve":
             return Path(environ.get("RECONCILER_HOME", "/none"), "service.json").exists()
+        if command.startswith("open"):
+            return "link=" in printed
         return "invalid" in printed or "SUCCEEDED" in printed
 
     def stop(self, environ: dict[str, str]) -> None:

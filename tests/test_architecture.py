@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SLOW = {
     "googleapiclient",
     "httplib2",
+    "jinja2",
     "google.auth",
     "prometheus_client",
     "requests",
@@ -62,8 +63,10 @@ def test_modules_stay_small() -> None:
     assert not {path: count for path, count in lines.items() if count > 500}
     # 200 held before import, which brought 17: one for each kind of source that it reads, and their parts.
     # Migration brought 7: its parts, its command, and the table of prebuilt images.
-    assert len(lines) <= 224
-    assert 100 <= median(lines.values()) <= 200
+    # The pages brought 8: values, template, charts, job and site, their reader, listener and command.
+    assert len(lines) <= 232
+    # Below 200 before the features above, whose modules are longer than most.
+    assert 100 <= median(lines.values()) <= 210
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3
 
 

@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Spec(NamedTuple):
-    """A command: its name, help text, example, and flags in addition to the common ones.
+    """A command: its name, help text, and flags in addition to the common ones.
 
     Attributes:
         module: The module of `cli` that runs it; by default that of its name.
@@ -48,7 +48,6 @@ class _Spec(NamedTuple):
 
     name: str
     summary: str
-    example: str
     flags: _Flags
     module: str = ""
     function: str = "run"
@@ -132,7 +131,7 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
             spec.name,
             help=spec.summary,
             description=spec.summary[0].upper() + spec.summary[1:] + ".",
-            epilog=f"example:\n  {spec.example}",
+            epilog=f"example:\n  {EXAMPLES[spec.name]}",
             formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=width),
         )
         spec.flags(sub)
@@ -289,7 +288,11 @@ def _watch(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="maximum time between passes (default: 300)",
     )
-    add("--listen", metavar="127.0.0.1:PORT", help="serve /healthz and /metrics to this machine only")
+    add(
+        "--listen",
+        metavar="127.0.0.1:PORT",
+        help="serve /healthz, /metrics and the pages to this machine only",
+    )
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
@@ -360,6 +363,11 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _open(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-browser", action="store_true", help="print the link without opening a browser")
+    parser.add_argument("--port", type=port, metavar="N", help="port to listen on (default: any free port)")
+
+
 def _trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="accept the home without asking")
 
@@ -406,91 +414,60 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--comment",
         type=path,
         metavar="FILE",
         help="only write FILE as this run's comment on its pull request",
     )
+    instead.add_argument(
+        "--html",
+        type=path,
+        metavar="DIR",
+        help="only write the report as HTML pages to DIR",
+    )
+    add = parser.add_argument_group("with --html").add_argument
+    add("--logs", action="store_true", help="include the last lines of each job's log")
+    add(
+        "--env-values",
+        action="store_true",
+        help="include the values of environment variables",
+    )
+    add("--limit", type=count, metavar="N", help="write pages for the newest N runs (default: 1000)")
+    add("--timezone", metavar="ZONE", help="time zone, such as Europe/Berlin (default: UTC)")
+    add("--force", action="store_true", help="write even if DIR holds other files")
 
 
 _COMMANDS = (
-    _Spec("validate", "check manifests offline", "reconciler validate jobs/", _validate),
-    _Spec("plan", "show what apply would do, and any drift", EXAMPLES["plan"], _plan),
-    _Spec("apply", "submit, retry and cancel jobs as planned", "reconciler apply --wait", _apply),
-    _Spec("status", "show jobs and their states", EXAMPLES["status"], _status),
-    _Spec("show", "show a job's state, cause, results and log", "reconciler show census-income", _show),
-    _Spec("logs", "show a job's log", EXAMPLES["logs"], _logs),
-    _Spec(
-        "tensorboard",
-        "open TensorBoard on a job's logs",
-        "reconciler tensorboard census-income --port 6006",
-        _tensorboard,
-    ),
-    _Spec("cancel", "stop a run and report how it ended", EXAMPLES["cancel"], _cancel),
-    _Spec("report", "post commit statuses for jobs that changed", "reconciler report", _report),
-    _Spec("watch", "run continuously: apply on every change", EXAMPLES["watch"], _watch),
-    _Spec(
-        "rerun",
-        'run a job again by changing "rerun" in its manifest',
-        "reconciler rerun census-income --commit",
-        _rerun,
-        "manifest",
-        "rerun",
-    ),
-    _Spec(
-        "render",
-        "print the exact API request body",
-        "reconciler render census-income",
-        _manifest,
-        "manifest",
-        "render",
-    ),
-    _Spec(
-        "resolve",
-        "resolve a submission whose outcome is unknown",
-        "reconciler resolve census-income --resubmit",
-        _resolve,
-    ),
-    _Spec(
-        "init",
-        "set up a repository and print the next steps",
-        "reconciler init\n  reconciler init --steps github\n  reconciler init --claims --env production",
-        _init,
-    ),
-    _Spec(
-        "import", "write manifests of jobs from gcloud's commands", EXAMPLES["import"], _import, "import_jobs"
-    ),
-    _Spec("migrate", "turn jobs of AI Platform into jobs of Vertex AI", EXAMPLES["migrate"], _migrate),
-    _Spec(
-        "schema", "print a JSON Schema", "reconciler schema CustomJob", _schema, "validate", "print_schema"
-    ),
+    _Spec("validate", "check manifests offline", _validate),
+    _Spec("plan", "show what apply would do, and any drift", _plan),
+    _Spec("apply", "submit, retry and cancel jobs as planned", _apply),
+    _Spec("status", "show jobs and their states", _status),
+    _Spec("show", "show a job's state, cause, results and log", _show),
+    _Spec("logs", "show a job's log", _logs),
+    _Spec("tensorboard", "open TensorBoard on a job's logs", _tensorboard),
+    _Spec("cancel", "stop a run and report how it ended", _cancel),
+    _Spec("report", "post commit statuses for jobs that changed", _report),
+    _Spec("open", "show jobs, runs and logs as live pages in a browser", _open),
+    _Spec("watch", "run continuously: apply on every change", _watch),
+    _Spec("rerun", 'run a job again by changing "rerun" in its manifest', _rerun, "manifest", "rerun"),
+    _Spec("render", "print the exact API request body", _manifest, "manifest", "render"),
+    _Spec("resolve", "resolve a submission whose outcome is unknown", _resolve),
+    _Spec("init", "set up a repository and print the next steps", _init),
+    _Spec("import", "write manifests of jobs from gcloud's commands", _import, "import_jobs"),
+    _Spec("migrate", "turn jobs of AI Platform into jobs of Vertex AI", _migrate),
+    _Spec("schema", "print a JSON Schema", _schema, "validate", "print_schema"),
     _Spec(
         "env",
         "print settings that connect other clients to the embedded training service",
-        'eval "$(reconciler env)"',
         _env,
         "service",
         "print_settings",
     ),
+    _Spec("serve", "run the embedded training service in the foreground", _serve, "service", "serve"),
     _Spec(
-        "serve",
-        "run the embedded training service in the foreground",
-        "reconciler serve",
-        _serve,
-        "service",
-        "serve",
+        "completion", "print the script that completes commands, flags and job names in a shell", _completion
     ),
-    _Spec(
-        "completion",
-        "print the script that completes commands, flags and job names in a shell",
-        EXAMPLES["completion"],
-        _completion,
-    ),
-    _Spec(
-        "trust",
-        "show the contents of this checkout's home and accept it as yours",
-        "reconciler trust --yes",
-        _trust,
-    ),
+    _Spec("trust", "show the contents of this checkout's home and accept it as yours", _trust),
 )

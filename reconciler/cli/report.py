@@ -1,4 +1,4 @@
-"""The command `report`: commit statuses, and the comment on a pull request."""
+"""The command `report`: commit statuses, the comment on a pull request, and pages to look at."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
+from datetime import UTC, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from reconciler.base.diagnostics import counted, quote
 from reconciler.base.errors import ExitCode, InvalidError, UsageError
-from reconciler.cli import print_lines, print_message
+from reconciler.cli import print_error, print_lines, print_message
 from reconciler.cli.context import context_of
 from reconciler.git.commit import commit_of
 from reconciler.manifests.settings import LOCAL, find_root
@@ -26,6 +29,7 @@ from reconciler.operations.report import (
     posts_statuses,
     unposted_sentences,
 )
+from reconciler.output.details import size_text
 from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporting.github.settings import github_settings
@@ -44,6 +48,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Post commit statuses that changed: states of jobs, the verdict over them, and the drift."""
     if arguments.comment:
         return _run_comment(arguments)
+    if arguments.html:
+        return _run_html(arguments)
+    _refuse_alone(arguments)
     context = context_of(arguments)
     config = context.config
     if not posts_statuses(config):
@@ -63,6 +70,57 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     print_lines(unposted_sentences(failed), arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
     return ExitCode.FAILED if any(not post.unknown_commit for post in failed) else ExitCode.DONE
+
+
+def _refuse_alone(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for a flag that only pages have."""
+    given = {
+        "--logs": arguments.logs,
+        "--env-values": arguments.env_values,
+        "--limit": arguments.limit,
+        "--timezone": arguments.timezone,
+        "--force": arguments.force,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"{flag} is for pages", hint="add --html DIR")
+
+
+def _run_html(arguments: argparse.Namespace) -> ExitCode:
+    """Write the pages of the environment into a folder; start nothing and post nothing."""
+    from reconciler.operations.pages import LIMIT, snapshot, with_details, write_site
+    from reconciler.output.pages.site import Pages
+    from reconciler.output.pages.values import Content
+
+    zone, name = _zone(arguments.timezone)
+    context = context_of(arguments)
+    desired = None
+    try:
+        desired = load_desired(context.config, context.environment, [])
+    except (InvalidError, UsageError) as error:
+        # An invalid manifest must not hide the runs.
+        print_error(error, arguments.log_format)
+    content = Content(arguments.logs, arguments.env_values, zone, name)
+    with context.session(start=False) as session:
+        taken = snapshot(session, desired, content, os.environ)
+        site = with_details(session, taken, os.environ, arguments.limit or LIMIT)
+    pages = Pages(site)
+    made = ((path, text) for path in pages.paths() if (text := pages.page(path)) is not None)
+    number, size = write_site(arguments.html, made, force=arguments.force)
+    print_lines(site.notes, arguments.log_format)
+    print(f"{counted(number, 'page')}, {size_text(size)}: open {arguments.html / 'index.html'}")
+    return ExitCode.FAILED if site.plan is None and desired else ExitCode.DONE
+
+
+def _zone(name: str | None) -> tuple[tzinfo, str]:
+    """Return the zone of this name, by default UTC; raise UsageError."""
+    if name is None:
+        return UTC, "UTC"
+    try:
+        return ZoneInfo(name), name
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        hint = "write a name such as UTC or Europe/Berlin, which this machine's time zone database has"
+        raise UsageError(f"there is no time zone {quote(name)}", hint=hint) from None
 
 
 def _run_comment(arguments: argparse.Namespace) -> ExitCode:

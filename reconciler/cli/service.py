@@ -16,6 +16,7 @@ from reconciler.base.safe_files import opened_folder, replace_file
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.cli.context import context_of
+from reconciler.cli.open import serve_pages
 from reconciler.google.embedded import EmbeddedService, address_of, check_installed, service_command
 from reconciler.manifests.settings import find_root
 
@@ -91,6 +92,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
         prepare_home(home, os.environ)
+        serve_pages(arguments.env, arguments.log_format)
         command = service_command(home, stay=True, port=arguments.port)
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
     with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:

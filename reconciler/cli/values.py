@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = {
+    "validate": "reconciler validate jobs/",
+    "apply": "reconciler apply --wait",
+    "show": "reconciler show census-income",
+    "tensorboard": "reconciler tensorboard census-income --port 6006",
+    "open": "reconciler open",
+    "rerun": "reconciler rerun census-income --commit",
+    "render": "reconciler render census-income",
+    "resolve": "reconciler resolve census-income --resubmit",
+    "init": """reconciler init
+  reconciler init --steps github
+  reconciler init --claims --env production""",
+    "schema": "reconciler schema CustomJob",
+    "env": 'eval "$(reconciler env)"',
+    "serve": "reconciler serve",
+    "trust": "reconciler trust --yes",
     "plan": """reconciler plan --detailed-exitcode
   reconciler plan --base origin/main --format markdown""",
     "status": """reconciler status -l team=risk --state failed
@@ -27,13 +42,15 @@ EXAMPLES = {
     "watch": "reconciler watch --listen 127.0.0.1:9464",
     "migrate": """reconciler migrate jobs/census.yaml
   reconciler migrate --write --format markdown > migration.md""",
+    "report": """reconciler report
+  reconciler report --html report""",
     "logs": """reconciler logs census-income --follow
   reconciler logs census-tuned --trial 3 --replica workerpool0-0""",
     "completion": """source <(reconciler completion bash)
   reconciler completion zsh > "${fpath[1]}/_reconciler"
   reconciler completion fish > ~/.config/fish/completions/reconciler.fish""",
 }
-"""Examples that are long, by command."""
+"""Examples of use, by command."""
 
 COLUMNS = 80
 """The width without a terminal."""

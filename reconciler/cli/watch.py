@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from reconciler.base.errors import ExitCode, InvalidError, UsageError
+from reconciler.base.errors import ExitCode, InvalidError, ServiceError, UsageError
 from reconciler.base.logging import events
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.git.remote import Clone, checked_branch, checked_url
 from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
+from reconciler.operations.live_pages import LivePages
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
 from reconciler.operations.watch.loop import Loop
 from reconciler.operations.watch.report import PassReporter
-from reconciler.operations.watch.source import Files, RemoteBranch, Source, WorkTree
+from reconciler.operations.watch.source import Files, RemoteBranch, WorkTree
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
 from reconciler.reporting.github.settings import DEFAULT_API_URL
 
@@ -44,13 +45,30 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         source = resources.enter_context(_source(arguments, wakes, reporter))
         if address:
             pages = {"/healthz": health.page, "/metrics": lambda: Page(200, metrics.text(), CONTENT_TYPE)}
-            reporter.listening(resources.enter_context(listening(address, pages)))
+            live = _live(source, arguments.env)
+            url = resources.enter_context(listening(address, pages, live.answer))
+            reporter.listening(url, live.link(url))
         Loop(source, wakes, reporter, health, arguments.resync, random.random).run()
     return ExitCode.DONE
 
 
+def _live(source: WorkTree | RemoteBranch, env: str | None) -> LivePages:
+    """Return the pages of a source's present files."""
+
+    def root() -> Path:
+        if isinstance(source, WorkTree):
+            return source.root
+        if not source.clone.commit:
+            raise ServiceError("the branch hasn't been fetched yet", hint="try again in a moment")
+        return source.clone.tree
+
+    return LivePages(root, source.environ, env)
+
+
 @contextmanager
-def _source(arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter) -> Iterator[Source]:
+def _source(
+    arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter
+) -> Iterator[WorkTree | RemoteBranch]:
     root = find_root(Path.cwd())
     home = home_of(root, os.environ)
     if arguments.remote is None:

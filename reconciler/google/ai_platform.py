@@ -37,7 +37,7 @@ from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import marked_info
-from reconciler.model.details import Goal, Study, Trial, Workers
+from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import ML_V1, JsonObject
 
@@ -207,7 +207,11 @@ class AiPlatformTraining:
         found = parts_of(part_of(job.body, "trainingOutput"), "trials")
         trials = sorted((_trial(metric, trial) for trial in found), key=lambda each: (len(each.id), each.id))
         goal = Goal(metric, text_of(tuning, "goal") != "MINIMIZE")
-        return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1))
+        scales = {
+            text_of(each, "parameterName"): text_of(each, "scaleType") for each in parts_of(tuning, "params")
+        }
+        logarithmic = frozenset(name for name, scale in scales.items() if scale == "UNIT_LOG_SCALE")
+        return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1), logarithmic)
 
     def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
         """List the jobs with these labels; `since` and `base` are those of `Engine.jobs`."""
@@ -315,10 +319,18 @@ def _trial(metric: str, trial: JsonObject) -> Trial:
         id=text_of(trial, "trialId"),
         state=text_of(trial, "state"),
         parameters=values_of(part_of(trial, "hyperparameters").items()),
-        metrics=numbers_of([(metric, final.get("objectiveValue", 0.0))] if final else []),
+        metrics=_value_of(metric, final) if final else {},
         start_time=text_of(trial, "startTime"),
         end_time=text_of(trial, "endTime"),
+        measurements=tuple(
+            Measurement(count_of(each, "trainingStep") or number, _value_of(metric, each))
+            for number, each in enumerate(parts_of(trial, "allMetrics"), 1)
+        ),
     )
+
+
+def _value_of(metric: str, measurement: JsonObject) -> Mapping[str, float]:
+    return numbers_of([(metric, measurement.get("objectiveValue", 0.0))])
 
 
 def _check_kind(kind: str) -> None:

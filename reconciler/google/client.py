@@ -362,10 +362,17 @@ def numbers_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
 def values_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Value]:
     """Return the pairs with a number or a text, as parameters of a trial."""
     return {
-        name: value if isinstance(value, int | str) or math.isfinite(value) else str(value)
+        name: value if isinstance(value, str) or _is_finite(value) else str(value)
         for name, value in pairs
         if isinstance(value, int | float | str)
     }
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def filter_of(labels: Mapping[str, str], since: str = "", prefix: str = "", name: str = "") -> str:

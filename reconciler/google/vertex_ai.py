@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import prod
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import error_info
-from reconciler.model.details import Goal, Study, Trial, Workers
+from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
 
@@ -188,7 +188,13 @@ class VertexAi:
         metrics = parts_of(part_of(job.body, "studySpec"), "metrics")
         goals = (Goal(text_of(each, "metricId"), text_of(each, "goal") == "MAXIMIZE") for each in metrics)
         trials = (_trial(trial) for trial in parts_of(job.body, "trials"))
-        return Study(tuple(goals), tuple(trials), count_of(job.body, "maxTrialCount"))
+        parameters = parts_of(part_of(job.body, "studySpec"), "parameters")
+        return Study(
+            tuple(goals),
+            tuple(trials),
+            count_of(job.body, "maxTrialCount"),
+            frozenset(_logarithmic(parameters)),
+        )
 
     def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
         """List the jobs of both kinds with these labels; `since` and `base` are those of `Engine.jobs`."""
@@ -317,18 +323,35 @@ def _workers(number: int, pool: JsonObject) -> Workers:
 
 
 def _trial(trial: JsonObject) -> Trial:
-    measured = parts_of(part_of(trial, "finalMeasurement"), "metrics")
     return Trial(
         id=text_of(trial, "id"),
         state=text_of(trial, "state"),
         parameters=values_of(
             (text_of(each, "parameterId"), each.get("value")) for each in parts_of(trial, "parameters")
         ),
-        metrics=numbers_of((text_of(each, "metricId"), each.get("value", 0.0)) for each in measured),
+        metrics=_metrics(part_of(trial, "finalMeasurement")),
         start_time=text_of(trial, "startTime"),
         end_time=text_of(trial, "endTime"),
         reason=text_of(trial, "infeasibleReason"),
+        measurements=tuple(
+            Measurement(count_of(each, "stepCount") or number, _metrics(each))
+            for number, each in enumerate(parts_of(trial, "measurements"), 1)
+        ),
     )
+
+
+def _metrics(measurement: JsonObject) -> Mapping[str, float]:
+    found = parts_of(measurement, "metrics")
+    return numbers_of((text_of(each, "metricId"), each.get("value", 0.0)) for each in found)
+
+
+def _logarithmic(parameters: Iterable[JsonObject]) -> Iterator[str]:
+    """Yield the ids of the parameters with a logarithmic scale, those below a condition too."""
+    for parameter in parameters:
+        if text_of(parameter, "scaleType") == "UNIT_LOG_SCALE":
+            yield text_of(parameter, "parameterId")
+        children = parts_of(parameter, "conditionalParameterSpecs")
+        yield from _logarithmic(part_of(child, "parameterSpec") for child in children)
 
 
 def _items(kind: str) -> str:

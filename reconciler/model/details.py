@@ -46,12 +46,20 @@ class Goal(Struct, frozen=True):
     is_maximum: bool
 
 
+class Measurement(Struct, frozen=True):
+    """Values that a trial reported by metric, and the training step; without steps, its number from 1."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
 class Trial(Struct, frozen=True):
     """One trial of a tuning job, with the service's word for its state and its final measurement.
 
     Attributes:
         start_time, end_time: RFC 3339 in UTC, "" until known.
         reason: Why it has no measurement; "" if it has one.
+        measurements: All reports, in the order of their steps; empty if the service keeps none.
     """
 
     id: str
@@ -61,14 +69,20 @@ class Trial(Struct, frozen=True):
     start_time: str = ""
     end_time: str = ""
     reason: str = ""
+    measurements: tuple[Measurement, ...] = ()
 
 
 class Study(Struct, frozen=True):
-    """Trials of a tuning job by number, the goals that rank them, and the largest number of trials."""
+    """Trials of a tuning job by number, the goals that rank them, and the largest number of trials.
+
+    Attributes:
+        logarithmic: The parameters that are searched on a logarithmic scale.
+    """
 
     goals: tuple[Goal, ...]
     trials: tuple[Trial, ...]
     planned: int = 0
+    logarithmic: frozenset[str] = frozenset()
 
     @property
     def best(self) -> Trial | None:

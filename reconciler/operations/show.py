@@ -105,19 +105,26 @@ def find_job(session: Session, name: str) -> FoundJob:
     return _Finder(session, name).find()
 
 
-def job_details(session: Session, job: FoundJob, environ: Mapping[str, str]) -> JobDetails:
-    """Return the details of a job."""
+def job_details(
+    session: Session, job: FoundJob, environ: Mapping[str, str], *, entries: int = LAST_ENTRIES
+) -> JobDetails:
+    """Return the details of a job, with at most `entries` of the log."""
+    details = run_details(session, job, environ, entries=entries)
+    return _with_commit(details, session.config.root, environ)
+
+
+def run_details(session: Session, job: FoundJob, environ: Mapping[str, str], *, entries: int) -> JobDetails:
+    """Return the details of a job without those of its commit, which takes a program to read."""
     details = _recorded(job, session.environment.name)
     if job.run is not None:
         details = _with_run(details, job.run)
     details = _with_spec(details, session, _spec_of(job))
-    details = _with_commit(details, session.config.root, environ)
     links = replace(details.links, console=job.run.url if job.run else "", workflow_run=run_url(environ))
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
         return details
     details = replace(details, study=session.engine(job.run.api_version).study(job.run))
-    return _with_log(_with_outputs(details, session, environ), session, job.run)
+    return _with_log(_with_outputs(details, session, environ), session, job.run, entries)
 
 
 class _Finder(Struct):
@@ -164,7 +171,7 @@ class _Finder(Struct):
             exact = [attempt for attempt in attempts if self.name in _names(attempt)]
             if attempts:
                 return self._chosen(exact or attempts, attempts, job, job.manifest.path)
-            return FoundJob(desired=job, place=_place(job, None, ""), unread=self.unread)
+            return FoundJob(desired=job, place=place_of(job, None, ""), unread=self.unread)
         runs, claims = self._observed()
         by_base = attempts_by_base(desired, runs, claims)
         exact = [each for attempts in by_base.values() for each in attempts if self.name in _names(each)]
@@ -192,7 +199,7 @@ class _Finder(Struct):
             attempt=attempt,
             run=self._read(attempt, run),
             desired=desired,
-            place=_place(desired, attempt, path),
+            place=place_of(desired, attempt, path),
             unsettled=tuple(claim for claim in unsettled if claim.state is not ClaimState.BOUND),
             unread=self.unread,
         )
@@ -265,7 +272,8 @@ def _names(attempt: Attempt) -> set[str]:
     return {attempt.name, *(run.job_name for run in (*attempt.others, *attempt.strangers))}
 
 
-def _place(desired: DesiredJob | None, attempt: Attempt | None, path: str) -> ManifestPlace:
+def place_of(desired: DesiredJob | None, attempt: Attempt | None, path: str) -> ManifestPlace:
+    """Return the place of a manifest, from the manifest or the path in its claim."""
     if desired is None:
         return ManifestPlace(path, relation="missing" if path else "")
     is_current = attempt is None or attempt.id.key in keys_of(desired)
@@ -356,17 +364,27 @@ def _with_commit(details: JobDetails, root: Path, environ: Mapping[str, str]) ->
     return replace(details, author=author[1] if author else "", subject=message.strip().partition("\n")[0])
 
 
-def _with_log(details: JobDetails, session: Session, run: ActualJob) -> JobDetails:
+def _with_log(details: JobDetails, session: Session, run: ActualJob, most: int) -> JobDetails:
     """Add the last entries of the log, and at the embedded service the beginning of the set-up."""
-    log = JobLog(session.connection, run)
     try:
-        entries = tuple(log.last(LAST_ENTRIES))
-        first = log.first() if session.is_local and run.state is not State.QUEUED else None
+        entries = tuple(JobLog(session.connection, run).last(most)) if most else ()
+        return replace(details, log=entries, prepare_time=prepare_time(session, run))
     except ServiceError as error:
         return replace(details, unread={**details.unread, "log": error.message})
+
+
+def prepare_time(session: Session, run: ActualJob) -> str:
+    """Return the beginning of a run's set-up (RFC 3339); "" if unknown, as at Google.
+
+    Raises:
+        ServiceError: The log can't be read.
+    """
+    if not session.is_local or run.state is State.QUEUED:
+        return ""
+    first = JobLog(session.connection, run).first()
     began, started = time_of(first.timestamp if first else ""), time_of(run.start_time)
-    is_set_up = first is not None and began is not None and (started is None or began < started)
-    return replace(details, log=entries, prepare_time=first.timestamp if first and is_set_up else "")
+    is_set_up = began is not None and (started is None or began < started)
+    return first.timestamp if first and is_set_up else ""
 
 
 def _with_outputs(details: JobDetails, session: Session, environ: Mapping[str, str]) -> JobDetails:

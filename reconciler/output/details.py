@@ -182,16 +182,17 @@ def _times(details: JobDetails, now: datetime) -> Iterator[Row]:
     yield "Submitted", f"{created:%Y-%m-%d %H:%M:%S} UTC, {age(now - created)} ago", False
     waited = started or ended or now
     if prepared and created <= prepared <= waited:
-        parts = f"{_span(prepared - created)} queued, {_span(waited - prepared)} preparing"
-        yield "Waited", f"{_span(waited - created)}: {parts}", False
+        parts = f"{span_text(prepared - created)} queued, {span_text(waited - prepared)} preparing"
+        yield "Waited", f"{span_text(waited - created)}: {parts}", False
     else:
-        yield "Waited", f"{_span(waited - created)} in the queue and preparing", False
+        yield "Waited", f"{span_text(waited - created)} in the queue and preparing", False
     if started:
         until = f", until {ended:%H:%M:%S} UTC" if ended else " so far"
-        yield "Ran", f"{_span((ended or now) - started)}{until}", False
+        yield "Ran", f"{span_text((ended or now) - started)}{until}", False
 
 
-def _span(time: timedelta) -> str:
+def span_text(time: timedelta) -> str:
+    """Return a duration, with tenths of a second below ten seconds."""
     seconds = time.total_seconds()
     return f"{max(0.0, seconds):.1f}s" if seconds < 10 else duration(time)
 
@@ -199,7 +200,7 @@ def _span(time: timedelta) -> str:
 def _task(details: JobDetails) -> Iterator[Row]:
     """Yield the rows about the machines and what runs on them."""
     workers = details.workers
-    yield from _by_worker("Machine", workers, _machine)
+    yield from _by_worker("Machine", workers, machine_text)
     yield from _by_worker("Image", workers, lambda each: each.image)
     yield from _by_worker("Module", workers, lambda each: each.module)
     yield from _by_worker("Command", workers, lambda each: _words(each.command))
@@ -227,7 +228,8 @@ def _by_worker(name: str, workers: Sequence[Workers], get: Callable[[Workers], s
         yield "" if number else name, f"{prefix}{text}", False
 
 
-def _machine(workers: Workers) -> str:
+def machine_text(workers: Workers) -> str:
+    """Return number, type and accelerators of the machines of some workers."""
     machine = f"{workers.count}{_TIMES}{workers.machine or 'unknown machine'}"
     if not workers.accelerator:
         return machine
@@ -271,7 +273,7 @@ def _files(output: Output, unread: str) -> Iterator[Row]:
         yield "", "empty", False
         return
     more = "" if output.is_complete else " and more"
-    total = _size(sum(file.size for file in output.files))
+    total = size_text(sum(file.size for file in output.files))
     older = sum(file.is_older for file in output.files)
     note = f"; {older} from before this run" if older else ""
     yield "", f"{counted(len(output.files), 'file')}{more}, {total}{more}{note}", False
@@ -283,21 +285,22 @@ def _files(output: Output, unread: str) -> Iterator[Row]:
 def _entries(files: Sequence[OutputFile]) -> list[tuple[str, str]]:
     """Return size and name of each file; of many files, those of each folder at the top."""
     if len(files) <= _MOST_LINES:
-        return [(_size(file.size), file.name) for file in files]
+        return [(size_text(file.size), file.name) for file in files]
     folders: dict[str, list[OutputFile]] = {}
     for file in files:
         head, slash, _ = file.name.partition("/")
         folders.setdefault(head + slash, []).append(file)
     return [
         (
-            _size(sum(file.size for file in found)),
+            size_text(sum(file.size for file in found)),
             f"{name}  {counted(len(found), 'file')}" if "/" in name else name,
         )
         for name, found in folders.items()
     ]
 
 
-def _size(number: int) -> str:
+def size_text(number: int) -> str:
+    """Return a number of bytes in its largest unit."""
     size, units = float(number), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]
@@ -317,7 +320,7 @@ def _metrics(details: JobDetails) -> Iterator[Row]:
 def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]:
     best = study.best
     if best is not None:
-        values = ", ".join(f"{name} {_value(value)}" for name, value in best.parameters.items())
+        values = ", ".join(f"{name} {value_text(value)}" for name, value in best.parameters.items())
         goal = study.goals[0]
         yield (
             "Best trial",
@@ -346,10 +349,11 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
 
 def _columns(study: Study) -> list[str]:
     metrics = [goal.metric for goal in study.goals]
-    return ["TRIAL", "STATE", *metrics, *_parameters(study), "TIME"]
+    return ["TRIAL", "STATE", *metrics, *parameters_of(study), "TIME"]
 
 
-def _parameters(study: Study) -> list[str]:
+def parameters_of(study: Study) -> list[str]:
+    """Return the names of all trials' parameters."""
     return [*dict.fromkeys(name for trial in study.trials for name in trial.parameters)]
 
 
@@ -361,16 +365,25 @@ def _cells(study: Study, trial: Trial) -> list[str]:
         f"{trial.id} ★" if is_best else trial.id,
         trial.state,
         *("-" if value is None else number_text(value) for value in metrics),
-        *(_value(trial.parameters.get(name)) for name in _parameters(study)),
-        _span(ended - started) if started and ended else "-",
+        *(value_text(trial.parameters.get(name)) for name in parameters_of(study)),
+        span_text(ended - started) if started and ended else "-",
     ]
 
 
-def _value(value: Value | None) -> str:
-    if not isinstance(value, str):
-        return "-" if value is None else number_text(value)
-    # AI Platform writes numbers as text.
-    return number_text(float(value)) if _NUMERIC.fullmatch(value) else value
+def value_text(value: Value | None) -> str:
+    """Return a parameter's value; "-" for None."""
+    if value is None:
+        return "-"
+    number = number_of(value)
+    return str(value) if number is None else number_text(number)
+
+
+def number_of(value: Value | None) -> float | None:
+    """Return a parameter's value as a number; None for any other value."""
+    if isinstance(value, str):
+        # AI Platform writes numbers as text.
+        return float(value) if _NUMERIC.fullmatch(value) else None
+    return value
 
 
 def _table(rows: Sequence[Sequence[str]], room: int | None) -> Iterator[str]:

@@ -26,7 +26,7 @@ from reconciler.output.text import short_error
 from reconciler.planning.outcome import Condition, JobStatus
 
 _NONE = "-"
-_SIGNS: Mapping[Condition, str] = {
+CONDITION_SIGNS: Mapping[Condition, str] = {
     **{Condition(state.lower()): sign for state, sign in SIGNS.items()},
     Condition.HELD: "!",
     Condition.REFUSED: "!",
@@ -36,9 +36,10 @@ _SIGNS: Mapping[Condition, str] = {
     Condition.NOT_SUBMITTED: "+",
     Condition.SUSPENDED: "-",
 }
+"""The sign of each condition."""
 _STYLES: Mapping[Condition, str] = {
     **{Condition(state.lower()): state for state in State},
-    **{condition: "!" for condition, sign in _SIGNS.items() if sign == "!"},
+    **{condition: "!" for condition, sign in CONDITION_SIGNS.items() if sign == "!"},
     Condition.UNKNOWN: "~",
     Condition.GIVEN_UP: "…",
     Condition.SUSPENDED: "…",
@@ -121,7 +122,7 @@ def _cells(row: JobStatus, now: datetime, *, is_only: bool, wide: bool) -> _Cell
     condition = row.condition
     cells = {
         "JOB": one_line(row.base_name if is_only else row.job_name) or _NONE,
-        _STATE: f"{_SIGNS[condition]} {_state(row, condition)}",
+        _STATE: f"{CONDITION_SIGNS[condition]} {state_text(row, condition)}",
         "AGE": age(now - created) if created else _NONE,
         "DURATION": duration(ended - started) if started else _NONE,
         "RESULT": one_line(row.result) or _NONE,
@@ -152,7 +153,8 @@ def _shorter_cause(row: JobStatus, room: int) -> str:
     return next((cause for cause in causes if width_of(cause) <= room), causes[-1])
 
 
-def _state(row: JobStatus, condition: Condition) -> str:
+def state_text(row: JobStatus, condition: Condition) -> str:
+    """Return the condition, or the state with the service's own word for it."""
     if row.state is None or condition is Condition.SUSPENDED:
         return condition
     # The service's own state is shown only if it says more than ours.

@@ -50,6 +50,7 @@ COMMANDS = (
     "init --claims",
     "logs census",
     "migrate --write",
+    "open --no-browser",
     "plan",
     "plan --base HEAD",
     "render census",

@@ -57,6 +57,8 @@ PROGRAMS: Mapping[str, Program] = {
     WARM_PLAN: Program(_PLAN),
     "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
+    # Pages of all jobs, and one for each of the newest 1,000 runs.
+    "report --html": Program(["report", "--html", "../pages"]),
 }
 
 

@@ -14,6 +14,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,15 @@ from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Plan
 from reconciler.operations.load_desired import Desired, desired_jobs
-from reconciler.operations.plan import plan_of
+from reconciler.operations.plan import plan_of, target_of
 from reconciler.output.json import plan_json
+from reconciler.output.pages.charts import figures
+from reconciler.output.pages.site import Pages
+from reconciler.output.pages.values import Site
 from reconciler.output.text import plan_text
+from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe
+from tests.sites import study_of
 
 from . import limits
 from .place import Cost
@@ -113,6 +119,17 @@ def _render(data: Data) -> None:
     json_text(plan_json(data.plan))
 
 
+def _overview(data: Data) -> None:
+    rows = job_statuses(data.desired.jobs, data.observed.runs, data.observed.claims)
+    target = target_of(data.config, data.environment)
+    Pages(Site("bench", target, datetime.now(UTC), rows, plan=data.plan)).page("index.html")
+
+
+def _draw(data: Data) -> None:
+    # The same trials at every size.
+    assert all(figures(study_of(1000)))
+
+
 STAGES: Mapping[str, Callable[[Data], None]] = {
     "walk": _walk,
     "read": _read,
@@ -122,6 +139,8 @@ STAGES: Mapping[str, Callable[[Data], None]] = {
     "list": _list,
     "plan": _plan,
     "render": _render,
+    "page of the overview": _overview,
+    "charts of 1,000 trials": _draw,
 }
 
 

@@ -77,6 +77,11 @@ def test_this_repositorys_workflow_applies_a_push(github: Actions) -> None:
     assert run.jobs["apply"] == "success", run.log
     states = latest(github, sha)
     assert states["reconciler/local/census"] == states["reconciler"] == "success"
+    # Pages about it are kept, without what the trainer wrote, and the summary leads to them.
+    report = github.artifacts / "reconciler-report-local" / "report"
+    assert "census" in (report / "index.html").read_text()
+    assert not any("training with" in page.read_text() for page in report.rglob("*.html"))
+    assert "(https://github.example/artifacts/reconciler-report-local)" in run.summary
 
 
 @pytest.mark.fault(29)
@@ -131,6 +136,7 @@ def test_what_is_not_the_default_branch_is_not_applied(github: Actions, event: s
     run = github.run(APPLY, event, sha, {"ref": ref})
     assert run.jobs == {"apply": "failure"}
     assert "only the default branch is applied" in run.log
+    assert not github.artifacts.exists()
     assert not github.server.requests
 
 

@@ -1,4 +1,4 @@
-"""HTTP endpoints for health and metrics, for programs on this machine."""
+"""HTTP endpoints for health, metrics and pages, for programs and browsers on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qsl
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -31,6 +33,7 @@ _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", re.ASCII
 _LOOPBACK = re.compile(r"(?:127\.\d+\.\d+\.\d+|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 _LAST_PORT = 65535
 _REQUEST_TAKES = 10.0
+_MOST_FIELDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,22 @@ class Page:
     status: int
     text: bytes
     content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
 
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """GET or HEAD request: its path, the last value of each parameter and cookie, and the listener's port."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    cookies: Mapping[str, str]
+    port: int
+
+
+Answer = Callable[[Request], Page]
+"""Function that makes the response to a request for another path."""
 
 Pages = Mapping[str, Callable[[], Page]]
 """Functions that make the response, by path."""
@@ -93,15 +111,20 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def listening(address: tuple[str, int], pages: Pages) -> Iterator[str]:
+def listening(address: tuple[str, int], pages: Pages, others: Answer | None = None) -> Iterator[str]:
     """Serve `pages` in a thread; yield the URL without a path.
+
+    Args:
+        address: Host and port; port 0 for any free one.
+        pages: The responses by path.
+        others: Makes the responses for other paths; None to refuse them.
 
     Raises:
         ServiceError: The server can't listen at the address.
     """
     host, port = address
     try:
-        server = _server(host)((host, port), _handler(pages))
+        server = _server(host)((host, port), _handler(pages, others))
     except OSError as error:
         raise ServiceError(f"can't listen at {host}:{port}: {error.strerror}") from None
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="listener")
@@ -126,7 +149,7 @@ def _server(host: str) -> type[ThreadingHTTPServer]:
     return Server
 
 
-def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Pages, others: Answer | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_TAKES
         server_version = "reconciler"
@@ -146,6 +169,8 @@ def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(page.text)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("X-Content-Type-Options", "nosniff")
+            for name, value in page.headers:
+                self.send_header(name, value)
             self.end_headers()
             return page.text
 
@@ -153,13 +178,30 @@ def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
             # Browsers send Origin with cross-origin requests; programs do not.
             if not _LOOPBACK.fullmatch(self.headers.get("Host", "")) or "Origin" in self.headers:
                 return Page(403, b"only for programs of this machine\n")
-            made = pages.get(self.path.partition("?")[0])
-            return made() if made else Page(404, b"there are /healthz and /metrics\n")
+            path, _, query = self.path.partition("?")
+            if path in pages:
+                return pages[path]()
+            if others is None:
+                return Page(404, b"there are /healthz and /metrics\n")
+            address: Any = self.server.server_address
+            return others(Request(self.command, path, _parameters(query), _cookies(self.headers), address[1]))
 
         def log_message(self, *_: object) -> None:
             """Suppress the access log."""
 
     return Handler
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        return {}
+
+
+def _cookies(headers: Message) -> dict[str, str]:
+    pairs = (pair.strip().partition("=") for pair in ";".join(headers.get_all("Cookie", [])).split(";"))
+    return {name: value for name, _, value in pairs}
 
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

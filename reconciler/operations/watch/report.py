@@ -36,9 +36,9 @@ class PassReporter(ApplyListener):
         self._stopped = False
         self._live: frozenset[str] = frozenset()
 
-    def listening(self, url: str) -> None:
-        """Report the URL of the health and metrics endpoints."""
-        self._events.info("listening", url=url)
+    def listening(self, url: str, pages: str) -> None:
+        """Report the URL of the health and metrics endpoints, and the link to the pages."""
+        self._events.info("listening", url=url, pages=pages)
 
     def waiting(self, line: str) -> None:
         """Report a wait within a pass."""

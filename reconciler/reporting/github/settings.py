@@ -17,7 +17,8 @@ from reconciler.manifests.token_hosts import token_hosts
 
 DEFAULT_API_URL = "https://api.github.com"
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
+REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
+"""OWNER/NAME."""
 _SERVER = re.compile(r"https?://[A-Za-z0-9.:/_-]+")
 _EACH = {"jobs": True, "summary": False}
 
@@ -86,7 +87,7 @@ def github_settings(
 def repository_url(environ: Mapping[str, str]) -> str:
     """Return the page of the repository that GitHub Actions runs for; "" outside of Actions."""
     server, repository = environ.get("GITHUB_SERVER_URL", ""), environ.get("GITHUB_REPOSITORY", "")
-    is_usable = _SERVER.fullmatch(server) and _REPOSITORY.fullmatch(repository)
+    is_usable = _SERVER.fullmatch(server) and REPOSITORY.fullmatch(repository)
     return f"{server.rstrip('/')}/{repository}" if is_usable else ""
 
 
@@ -100,7 +101,7 @@ def _repository(name: str) -> str:
     if not name:
         hint = "write `github: {repository: OWNER/NAME}` in reconciler.yaml"
         raise InvalidError("commit statuses are enabled, but no repository is configured", hint=hint)
-    if not _REPOSITORY.fullmatch(name):
+    if not REPOSITORY.fullmatch(name):
         raise InvalidError(f"{quote(name)} is not a GitHub repository", hint="write OWNER/NAME")
     return name
 

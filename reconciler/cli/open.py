@@ -1,0 +1,93 @@
+"""The command `open`: live pages for a browser of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from html import escape
+from pathlib import Path
+
+from reconciler.base.errors import ExitCode, ReconcilerError
+from reconciler.cli import print_error, print_message
+from reconciler.cli.context import context_of
+from reconciler.manifests.settings import find_root
+
+_LOOPBACK = "127.0.0.1"
+_PARENT = 0.5
+"""Seconds between two looks at the process that this one serves pages for."""
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Serve the pages until an interrupt; print a link, and open it in the browser."""
+    from reconciler.operations.live_pages import LivePages
+    from reconciler.operations.watch.http import listening
+
+    context = context_of(arguments)
+    live = LivePages(lambda: context.config.root, os.environ, arguments.env)
+    with listening((_LOOPBACK, arguments.port or 0), {}, live.answer) as url:
+        print(live.link(url), flush=True)
+        print_message("the link works once, within two minutes; Ctrl-C ends the pages", arguments.log_format)
+        with _browser(live.link(url)) if _has_browser(arguments) else nullcontext():
+            try:
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                return ExitCode.DONE
+    return ExitCode.DONE
+
+
+def _has_browser(arguments: argparse.Namespace) -> bool:
+    """Return True if a person looks at this machine's screen."""
+    if arguments.no_browser or os.environ.get("CI") or not sys.stdout.isatty():
+        return False
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+@contextmanager
+def _browser(link: str) -> Iterator[None]:
+    """Open a link in the user's browser."""
+    # A checkout may contain any program: a relative entry of PATH must not lead to it.
+    absolute = filter(os.path.isabs, os.environ.get("PATH", "").split(os.pathsep))
+    os.environ["PATH"] = os.pathsep.join(absolute)
+    import webbrowser
+
+    # Other users see a program's arguments: they get the name of a file that only this user can read.
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}">')
+        file.flush()
+        webbrowser.open(Path(file.name).as_uri())
+        yield
+
+
+def serve_pages(env: str | None, log_format: str) -> None:
+    """Serve the pages in a process of its own, until this process or the program in its place has ended."""
+    parent = os.getpid()
+    if os.fork():
+        return
+    # The child must never return to the caller, which becomes another program.
+    code = 1
+    try:
+        _serve_for(lambda: os.getppid() == parent, env, log_format)
+        code = 0
+    except KeyboardInterrupt:
+        code = 0
+    except ReconcilerError as error:
+        print_error(error, log_format)
+    finally:
+        os._exit(code)
+
+
+def _serve_for(is_needed: Callable[[], bool], env: str | None, log_format: str) -> None:
+    # Slow to import: `serve` becomes the service without a wait for it.
+    from reconciler.operations.live_pages import LivePages
+    from reconciler.operations.watch.http import listening
+
+    live = LivePages(lambda: find_root(Path.cwd()), os.environ, env)
+    with listening((_LOOPBACK, 0), {}, live.answer) as url:
+        print_message(f"pages: {live.link(url)} (once, within two minutes)", log_format)
+        while is_needed():
+            threading.Event().wait(_PARENT)

@@ -1,0 +1,318 @@
+"""Values of an environment's pages, read without a change to it, and the pages' files in a folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reconciler.base.concurrency import run_concurrently, run_in_order
+from reconciler.base.errors import NotFoundError, ReconcilerError, RefusedError, ServiceError, UsageError
+from reconciler.base.git_command import SHA, Git, GitError
+from reconciler.base.safe_files import new_file, open_folder
+from reconciler.base.sanitize import redacted, without_credentials
+from reconciler.google.session import Session
+from reconciler.manifests.secrets import without_secrets
+from reconciler.manifests.settings import Config
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.details import JobDetails
+from reconciler.model.job import ActualJob
+from reconciler.model.plan import DesiredJob
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.plan import plan_of, target_of
+from reconciler.operations.show import FoundJob, place_of, run_details
+from reconciler.output.pages.values import CommitInfo, Content, Site, row_key
+from reconciler.output.terminal import number_text
+from reconciler.planning.attempts import Attempt, attempts_by_base
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
+from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
+from reconciler.submission.observe import observe
+
+LIMIT = 1000
+"""Runs with a page of their own, the newest."""
+LOG_ENTRIES = 500
+_MOST_RESULTS = 3  # metrics of a row
+_LEAST_HIDDEN = 4
+"""Characters of an environment variable's value that is hidden in errors: shorter ones are in many words."""
+_MARK = "reconciler-report.json"
+_MARKED = b'{"formatVersion": 1, "about": "pages of `reconciler report --html`, which replaces them"}\n'
+_FOLDERS = ("jobs", "commits", "states", "labels")
+
+Key = tuple[str, str]
+
+
+class Snapshot(Struct, frozen=True):
+    """Site without the details of its jobs, and the jobs as they were found, by `row_key`."""
+
+    site: Site
+    found: Mapping[Key, FoundJob]
+
+
+def snapshot(
+    session: Session, desired: Desired | None, content: Content, environ: Mapping[str, str]
+) -> Snapshot:
+    """Return an environment's state; parts that can't be read are named in its notes.
+
+    Args:
+        desired: All jobs of the repository; None if manifests are invalid.
+    """
+    jobs = desired.jobs if desired else ()
+    notes = [] if desired else ["Manifests are invalid (see `reconciler validate`): only runs are known."]
+    runs: tuple[ActualJob, ...] = ()
+    claims: Mapping[ClaimId, Claim] = {}
+    plan = None
+    try:
+        observed = observe(session.ports)
+        runs, claims = observed.runs, observed.claims
+        plan = plan_of(session, desired, observed, whole=True) if desired else None
+    except ServiceError as error:
+        # Unusable claims must not hide the states of the runs.
+        notes.append(f"There is no plan: {error.message}")
+        runs = runs or session.runs()
+    rows = job_statuses(jobs, runs, claims)
+    site = Site(
+        title=session.config.root.name,
+        target=target_of(session.config, session.environment),
+        made=datetime.now(UTC),
+        rows=[replace(row, error=without_secrets(row.error)) for row in rows],
+        whole=bool(jobs),
+        plan=plan,
+        repository=_repository(session.config, environ),
+        run=run_url(environ),
+        notes=notes,
+        commits=_commits(session.config.root, environ, {row.commit for row in rows}),
+        content=content,
+    )
+    return Snapshot(site, _found(jobs, runs, claims))
+
+
+def _repository(config: Config, environ: Mapping[str, str]) -> str:
+    """Return the repository's page on GitHub; "" if it isn't known."""
+    written = config.github or {}
+    name = str(written.get("repository", ""))
+    is_public = "apiUrl" not in written and REPOSITORY.fullmatch(name)
+    return repository_url(environ) or (f"https://github.com/{name}" if is_public else "")
+
+
+def with_details(session: Session, taken: Snapshot, environ: Mapping[str, str], limit: int) -> Site:
+    """Return the site with the details of its newest runs, and of the jobs without a run."""
+    site = taken.site
+    ordered = newest_first(site.rows)
+    chosen = [row for row in ordered if row.state is not None][:limit]
+    waiting = (row for row in ordered if row.state is None and is_shown(row, whole=site.whole))
+    chosen += by_attention(waiting)[:limit]
+    read = [partial(_details, session, taken, row_key(row), environ) for row in chosen]
+    run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
+    details: dict[Key, JobDetails] = {}
+    failures: list[str] = []
+    for key, one in run_all(read):
+        if isinstance(one, JobDetails):
+            details[key] = one
+        elif one:
+            failures.append(one)
+    notes = [f"{len(failures)} jobs could not be read, the first because: {failures[0]}"] if failures else []
+    # The rows quote the same errors as the details.
+    rows = [
+        replace(row, cause=found.cause, error=found.error, result=_result(found))
+        if (found := details.get(row_key(row)))
+        else row
+        for row in site.rows
+    ]
+    return replace(site, rows=rows, details=details, notes=[*site.notes, *notes])
+
+
+def _result(details: JobDetails) -> str:
+    """Return the result of a job in a few words: the best trial, else the first metrics that it wrote."""
+    study = details.study
+    if study is not None and study.best is not None:
+        metric = study.goals[0].metric
+        return f"{metric} {number_text(study.best.metrics[metric])} in trial {study.best.id}"
+    found = [pair for file in details.metrics for pair in file.values.items()]
+    return ", ".join(f"{name} {number_text(value)}" for name, value in found[:_MOST_RESULTS])
+
+
+def _details(
+    session: Session, taken: Snapshot, key: Key, environ: Mapping[str, str]
+) -> tuple[Key, JobDetails | str]:
+    """Return the details of a job, or the reason why they can't be read; "" for a deleted run."""
+    try:
+        return key, details_of(session, taken, key, environ) or ""
+    except ReconcilerError as error:
+        return key, error.message
+
+
+def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str, str]) -> JobDetails | None:
+    """Return the details of a job; None if it was deleted since.
+
+    Raises:
+        ServiceError: The job can't be read.
+    """
+    job = taken.found.get(key)
+    if job is None:
+        return None
+    if job.run is not None:
+        try:
+            job = replace(job, run=session.read(job.run))
+        except NotFoundError:
+            return None
+    content = taken.site.content
+    details = run_details(session, job, environ, entries=LOG_ENTRIES if content.logs else 0)
+    spec = job.run.spec if job.run else job.desired.spec if job.desired else {}
+    hidden = {"env": [{"value": value} for value in _values(spec) if len(value) >= _LEAST_HIDDEN]}
+
+    def safe(text: str) -> str:
+        return str(without_secrets(without_credentials(redacted(text, hidden))))
+
+    cause = details.cause
+    return replace(
+        details,
+        error=safe(details.error),
+        cause=replace(cause, message=safe(cause.message)) if cause else None,
+        log=tuple(replace(entry, text=safe(entry.text)) for entry in details.log),
+        unread={part: safe(reason) for part, reason in details.unread.items()},
+    )
+
+
+def _values(node: Any) -> Iterator[str]:
+    """Yield the values of the environment variables in a spec."""
+    if isinstance(node, Mapping):
+        variables = node.get("env")
+        for each in variables if isinstance(variables, list) else ():
+            if isinstance(each, Mapping) and isinstance(each.get("value"), str):
+                yield each["value"]
+        node = [*node.values()]
+    for part in node if isinstance(node, list) else ():
+        yield from _values(part)
+
+
+def _found(
+    desired: Sequence[DesiredJob], runs: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> dict[Key, FoundJob]:
+    """Return all jobs by the keys of their rows."""
+    by_name = {job.manifest.base_name: job for job in desired}
+    found = {(job.job_name, ""): FoundJob(desired=job, place=place_of(job, None, "")) for job in desired}
+    for base, attempts in attempts_by_base(desired, runs, claims).items():
+        job = by_name.get(base)
+        for attempt in attempts:
+            found |= _of_attempt(attempt, attempts, job)
+    return found
+
+
+def _of_attempt(
+    attempt: Attempt, attempts: Sequence[Attempt], job: DesiredJob | None
+) -> Iterator[tuple[Key, FoundJob]]:
+    place = place_of(job, attempt, attempt.claim.path if attempt.claim else "")
+    unsettled = tuple(
+        other.claim
+        for other in attempts
+        if other is not attempt and other.claim and other.claim.state is not ClaimState.BOUND
+    )
+    for run in filter(None, (attempt.run, *attempt.others, *attempt.strangers)):
+        yield (run.job_name, run.resource), FoundJob(attempt, run, job, place, unsettled)
+    if attempt.run is None and attempt.claim:
+        key = attempt.claim.job_name, attempt.claim.resource
+        yield key, FoundJob(attempt, None, job, place, unsettled)
+
+
+def _commits(root: Path, environ: Mapping[str, str], shas: Iterable[str]) -> dict[str, CommitInfo]:
+    """Return the commits of some hashes, with those parts that git has; read by one process."""
+    wanted = sorted(sha for sha in shas if SHA.fullmatch(sha))
+    found = {sha: CommitInfo(sha) for sha in wanted}
+    listed = b""
+    with suppress(GitError):
+        listed = Git(root, environ).run("cat-file", "--batch", stdin="\n".join([*wanted, ""]).encode())
+    while listed:
+        head, _, rest = listed.partition(b"\n")
+        sha, _, kind_size = head.decode("ascii", "replace").partition(" ")
+        kind, _, size = kind_size.partition(" ")
+        if not size.isdecimal():
+            # "<sha> missing": a shallow clone, or a commit of another repository.
+            listed = rest
+            continue
+        body, listed = rest[: int(size)], rest[int(size) + 1 :]
+        if kind == "commit":
+            found[sha] = _commit(sha, body.decode("utf-8", "replace"))
+    return found
+
+
+def _commit(sha: str, text: str) -> CommitInfo:
+    """Return the commit in git's own format."""
+    head, _, message = text.partition("\n\n")
+    fields = dict(line.partition(" ")[::2] for line in reversed(head.split("\n")))
+    author, _, _ = fields.get("author", "").partition(" <")
+    seconds = fields.get("committer", "").rpartition("> ")[2].partition(" ")[0]
+    time = ""
+    with suppress(ValueError, OverflowError, OSError):
+        time = datetime.fromtimestamp(int(seconds), UTC).isoformat()
+    return CommitInfo(sha, author, time, message.strip().partition("\n")[0])
+
+
+def write_site(folder: Path, pages: Iterable[tuple[str, str]], *, force: bool) -> tuple[int, int]:
+    """Write pages into a folder, which is made if it is missing; return their number and size in bytes.
+
+    An earlier report in the folder is removed first. No link below the folder is followed.
+
+    Raises:
+        RefusedError: The folder has other files and no report, and `force` is False.
+        UsageError: The folder can't be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            root = open_folder(folder, follow=True)
+            stack.callback(os.close, root)
+            _make_room(root, folder, force=force)
+            folders = {"": root}
+            for name in _FOLDERS:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=root)
+                folders[name] = open_folder(name, folder=root)
+                stack.callback(os.close, folders[name])
+                _remove_pages(folders[name])
+            count = size = 0
+            for path, text in pages:
+                parent, _, name = path.rpartition("/")
+                data = text.encode("utf-8", "backslashreplace")
+                _write(name, data, folders[parent])
+                count, size = count + 1, size + len(data)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise UsageError(f"can't write the report to {folder}: {name}{error.strerror}") from None
+    return count, size
+
+
+def _make_room(root: int, folder: Path, *, force: bool) -> None:
+    """Mark the folder as a report's, and remove the pages of an earlier one."""
+    names = os.listdir(root)
+    if names and _MARK not in names and not force:
+        raise RefusedError(
+            f"{folder} isn't empty, and no report of `reconciler report --html`: nothing was written",
+            hint="name another folder, or pass --force to write among its files",
+        )
+    if _MARK in names:
+        _remove_pages(root)
+    _write(_MARK, _MARKED, root)
+
+
+def _remove_pages(folder: int) -> None:
+    for name in os.listdir(folder):
+        if name.endswith(".html") and stat.S_ISREG(
+            os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        ):
+            os.unlink(name, dir_fd=folder)
+
+
+def _write(name: str, data: bytes, folder: int) -> None:
+    # In the place of a link, not through it. Pages are for others to read, as the user's umask has it.
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    with new_file(name, folder, 0o666) as file:
+        file.write(data)

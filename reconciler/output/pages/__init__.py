@@ -1,0 +1,1 @@
+"""Pages of HTML about an environment's jobs, made of values alone."""

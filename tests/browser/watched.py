@@ -1,0 +1,48 @@
+"""A watch over all that a page does in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+AXE = ROOT / ".venv" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+class Watched:
+    """Page in a browser; `trouble` has everything that it must not do.
+
+    Args:
+        allowed: The beginning of the addresses that it may ask for.
+    """
+
+    def __init__(self, page: Page, allowed: str) -> None:
+        self.page = page
+        self.trouble: list[str] = []
+        page.on("console", lambda message: self.trouble.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.trouble.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: self.trouble.append(f"dialog: {dialog.message}"))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(allowed) else self.trouble.append(f"request: {request.url}")
+            ),
+        )
+
+    def findings(self) -> list[str]:
+        """What axe-core finds in the page as it is now."""
+        self.page.evaluate(AXE.read_text("utf-8"))
+        found = self.page.evaluate("axe.run()")
+        return [
+            f"{rule['id']}: {node['html'][:200]} {node['failureSummary']}"
+            for rule in found["violations"]
+            for node in rule["nodes"]
+        ]
+
+    def overflow(self) -> int:
+        """The pixels by which the document is wider than the screen."""
+        wide = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        return int(wide)
