@@ -153,7 +153,7 @@ STORIES = [
     Story(
         "adopted job cancelled",
         cancel_adopted,
-        'adopted-job-cancelled was cancelled outside the reconciler; set "suspend: true" to leave it so, '
+        'adopted-job-cancelled was cancelled outside the reconciler; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun adopted-job-cancelled`",
         "ran the command",
         let_go,
