@@ -127,8 +127,8 @@ def _page(text: str, values: Mapping[str, str]) -> list[Found]:
             if logical[-1].strip() == heredoc[1]:
                 break
         text = "\n".join(logical)
-        is_call = _CALL.match(logical[0]) is not None
-        _read_line(without_placeholders(text) if is_call else text, state, first + 1)
+        # A file that the page writes is read as a config, which has its own placeholders.
+        _read_line(text if is_file else without_placeholders(text), state, first + 1)
     blocks = [*_blocks(lines)]
     calls = [call for call in calls_of(state) if any(word.startswith("--") for word in call.words)]
     for call in calls:
