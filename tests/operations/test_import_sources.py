@@ -541,6 +541,20 @@ def test_dictionary_in_a_page_is_a_config(root: Path) -> None:
     assert written(root)["fit"]["spec"]["trainingInput"]["masterConfig"] == {"imageUri": "x/y:1"}
 
 
+@pytest.mark.parametrize("name", ["page.txt", "a.py"])
+def test_fields_that_code_adds_to_a_dictionary_are_read(name: str, root: Path) -> None:
+    code = (
+        "inputs = {'scaleTier': 'BASIC', 'region': 'us-east1',\n    'masterConfig': {'imageUri': 'x/y:1'}}\n"
+    )
+    code += "job = {'jobId': 'fit', 'trainingInput': inputs}\n"
+    code += "inputs['args'] = ['--epochs', '3']\njob['trainingInput']['jobDir'] = 'gs://tide/x'\n"
+    (root / name).write_text(f"{code}inputs['network'] = network\n")
+    assert run(["import", name]) == 0
+    training = written(root)["fit"]["spec"]["trainingInput"]
+    assert (training["args"], training["jobDir"]) == (["--epochs", "3"], "gs://tide/x")
+    assert training["network"] == "<NETWORK>"
+
+
 def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "page.md").write_text(f"{CREATE} --broken\n\n{CREATE} {POOL}\n")
     assert "page.md:1:1: --broken" in refused(capsys, "page.md")

@@ -31,6 +31,7 @@ class PythonReader:
         self._names: dict[str, Any] = dict(values)
         self._unused: dict[str, int] = {}
         self._line = 1
+        self._depth = 0
 
     @property
     def found(self) -> list[Found]:
@@ -149,10 +150,12 @@ class PythonReader:
         """Read blocks of which one runs; a name that they leave with different values is unknown."""
         self._expressions(node)
         before, after = self._names, []
+        self._depth += 1
         for branch in branches:
             self._names = dict(before)
             self._block(branch)
             after.append(self._names)
+        self._depth -= 1
         self._names = dict(before)
         for name in {name: None for names in after for name in names}:
             found = [names.get(name) for names in after]
@@ -173,13 +176,20 @@ class PythonReader:
             elif _is_command(value):
                 self._unused[target.id] = self._line + node.lineno - 1
                 return
-        elif (
-            isinstance(target, ast.Subscript)
-            and isinstance(target.slice, ast.Constant)
-            and ast.unparse(target.value) == "os.environ"
-        ):
-            self._assign(str(target.slice.value), value)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            key, container = str(target.slice.value), self._container(target.value)
+            if ast.unparse(target.value) == "os.environ":
+                self._assign(key, value)
+            elif isinstance(container, dict):
+                container[key] = mark(key) if self._depth else value
         self._expression(node)
+
+    def _container(self, node: ast.AST) -> Any:
+        """Return the dictionary that code changes: all that contain it see the change."""
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            around = self._container(node.value)
+            return around.get(str(node.slice.value)) if isinstance(around, dict) else None
+        return self._names.get(node.id) if isinstance(node, ast.Name) else None
 
     def _extend(self, name: str, value: Any) -> None:
         """Add to a list or text; what is added to a list may be unknown."""
