@@ -547,12 +547,16 @@ def test_fields_that_code_adds_to_a_dictionary_are_read(name: str, root: Path) -
         "inputs = {'scaleTier': 'BASIC', 'region': 'us-east1',\n    'masterConfig': {'imageUri': 'x/y:1'}}\n"
     )
     code += "job = {'jobId': 'fit', 'trainingInput': inputs}\n"
+    code += "tuning = {'goal': 'MAXIMIZE', 'maxTrials': 2, 'params': []}\n"
+    code += "tuning['params'].append({\n    'parameterName': 'lr', 'type': 'INTEGER',\n"
+    code += "    'minValue': 1, 'maxValue': 4})\ninputs.update({'hyperparameters': tuning})\n"
     code += "inputs['args'] = ['--epochs', '3']\njob['trainingInput']['jobDir'] = 'gs://tide/x'\n"
     (root / name).write_text(f"{code}inputs['network'] = network\n")
     assert run(["import", name]) == 0
     training = written(root)["fit"]["spec"]["trainingInput"]
     assert (training["args"], training["jobDir"]) == (["--epochs", "3"], "gs://tide/x")
     assert training["network"] == "<NETWORK>"
+    assert [parameter["parameterName"] for parameter in training["hyperparameters"]["params"]] == ["lr"]
 
 
 def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,10 +204,18 @@ class PythonReader:
         """Follow a call that changes a list; False for any other expression."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             return False
-        target, method = node.func.value, node.func.attr
-        if not (isinstance(target, ast.Name) and isinstance(self._names.get(target.id), list)):
-            return False
+        target, method, found = node.func.value, node.func.attr, self._container(node.func.value)
         value = self._value(node.args[-1], 0)
+        if isinstance(found, dict) and method == "update":
+            fields = value if isinstance(value, dict) else {"unknown fields": mark("FIELDS")}
+            found.update({key: mark(key) for key in fields} if self._depth else fields)
+            return True
+        if isinstance(found, list) and isinstance(target, ast.Subscript) and method in ("append", "extend"):
+            is_known = not self._depth and (method == "append" or isinstance(value, list))
+            found += ([value] if method == "append" else value) if is_known else [mark("VALUE")]
+            return True
+        if not (isinstance(target, ast.Name) and isinstance(found, list)):
+            return False
         if method in ("append", "extend"):
             self._extend(target.id, [value] if method == "append" else value)
         elif method in ("insert", "remove"):

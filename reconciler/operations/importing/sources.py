@@ -36,7 +36,9 @@ _HEREDOC_CALL = re.compile(r"[ \t]*(?:cat|tee)\b.*<<")
 _MAKE_ASSIGNMENT = re.compile(
     r"[ ]*(?:export[ ]+|override[ ]+)*([A-Za-z_][\w.-]*)[ \t]*(\?|:{0,3}|\+)=[ \t]*(.*)"
 )
-_DICTIONARY = re.compile(r"[ \t]*[A-Za-z_]\w*(?: = \{|(?:\[['\"]\w+['\"]\])+ = )")
+_DICTIONARY = re.compile(
+    r"[ \t]*[A-Za-z_]\w*(?: = \{|\.update\(|(?:\[['\"]\w+['\"]\])+(?: = |\.(?:append|extend|update)\())"
+)
 _MOST_LINES = 300  # of a dictionary
 _MOST_NESTED = 20
 _MOST_EXPANDED = 200_000
